@@ -1,0 +1,76 @@
+"""Runs the SQL files of this folder: each is one `select` and bears the name of what it makes; the DDL is here.
+
+Parameters are bound, never pasted. A step may be handed more parameters than its file names, so that
+one dictionary serves a chain of steps; one that a file names and that is not given is an error of ours.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+FOLDER = Path(__file__).parent
+_COMMENT = re.compile(r"--[^\n]*")
+_PARAMETER = re.compile(r"\$([a-z_]+)")
+
+
+def connect(
+    memory_bytes: int, temporary_folder: Path, threads: int, database: Path | None = None
+) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection that stays within `memory_bytes`, spills to `temporary_folder` and downloads nothing."""
+    temporary_folder.mkdir(parents=True, exist_ok=True)
+    return duckdb.connect(
+        str(database or ":memory:"),
+        config={
+            "memory_limit": f"{memory_bytes}B",
+            "temp_directory": str(temporary_folder),
+            "threads": str(threads),
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "TimeZone": "UTC",
+        },
+    )
+
+
+def read_sql(model: str) -> str:
+    """The text of `<model>.sql`, for instance `staging/stg_events`, without its final semicolon."""
+    return (FOLDER / f"{model}.sql").read_text(encoding="utf-8").rstrip().rstrip(";")
+
+
+def name_of(model: str) -> str:
+    """What a model makes: the last part of its path."""
+    return model.rsplit("/", 1)[-1]
+
+
+def select_parameters(sql: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `params` that `sql` names as `$name` outside its comments."""
+    return {name: params[name] for name in dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", sql)))}
+
+
+def create_table(con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str, Any] | None = None) -> str:
+    """Make (or make anew) the temporary table that the model is named for; answers its name."""
+    sql = read_sql(model)
+    name = name_of(model)
+    con.execute(f"create or replace temporary table {name} as {sql}", select_parameters(sql, params or {}))
+    return name
+
+
+def fetch_rows(
+    con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a model as dictionaries: for small results only."""
+    sql = read_sql(model)
+    cursor = con.execute(sql, select_parameters(sql, params or {}))
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def copy_to_parquet(
+    con: duckdb.DuckDBPyConnection, model: str, path: Path, params: Mapping[str, Any] | None = None, options: str = ""
+) -> None:
+    """Stream the rows of a model into a Parquet file (zstd); `options` are further COPY options, ours, never a user's."""
+    sql = read_sql(model)
+    bound = select_parameters(sql, params or {}) | {"target": str(path)}
+    con.execute(f"copy ({sql}) to $target (format parquet, compression zstd{', ' + options if options else ''})", bound)

@@ -1,0 +1,144 @@
+"""The settings of each step: frozen models that refuse unknown keys.
+
+`flows/config.py` puts them together into one configuration; a step takes only the part it needs.
+"""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from trainer.errors import ConfigError
+
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from `4GB`, `512MiB` or a plain number. Raises ConfigError for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", str(text).lower())
+    unit = match and (match[2] if match[2].endswith("b") or not match[2] else match[2] + "b")
+    if not match or unit not in _UNITS:
+        raise ConfigError(f"{text!r} is no size in bytes: write for instance 4GB, 512MiB or 1000000")
+    return int(float(match[1]) * _UNITS[unit])
+
+
+def one_or_more(value: object) -> object:
+    """A single name stands for a tuple of one: `ingest.columns.user=host`."""
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ColumnsConfig(Section):
+    """Which columns of a log are what. Of several names, the first that a file has is taken."""
+
+    user: Names = Field(("user_id",), title="User", description="Column with the user's id.", min_length=1)
+    url: Names = Field(("url",), title="URL", description="Column with the URL, path or page id.", min_length=1)
+    time: Names = Field(
+        ("ts",), title="Time", description="Column with the time, or an integer order. Empty: the order of the lines."
+    )
+    method: Names = Field(
+        ("method",), title="Method", description="Column with the HTTP method, if a file has one: only GET counts."
+    )
+    status: Names = Field(
+        ("status", "response"), title="Status", description="Column with the HTTP status, if any: 400 and above is left out."
+    )
+    agent: Names = Field(
+        ("user_agent", "useragent"), title="User agent", description="Column with the user agent, if any: crawlers are left out."
+    )
+
+
+class IngestConfig(Section):
+    """From log files to clean events, and from clean events to the tokens of a corpus."""
+
+    columns: ColumnsConfig = Field(ColumnsConfig(), title="Columns", description="Names of the columns in the logs.")
+    timezone: str = Field("UTC", title="Time zone", description="Zone of times without one, e.g. Europe/Berlin.")
+    granularity: Literal["page", "prefix", "host"] = Field(
+        "page", title="Granularity", description="What an item is: the page, a path prefix of prefix_depth parts, or the host."
+    )
+    prefix_depth: int = Field(1, title="Prefix depth", description="Path parts kept by granularity=prefix.", ge=1, le=20)
+    keep_query: Names = Field((), title="Query keys kept", description="Query keys that tell pages apart; all others are dropped.")
+    collapse_repeats: bool = Field(True, title="Collapse repeats", description="Consecutive events of one item count once.")
+    max_day_events: int = Field(
+        2000, title="Bot limit", description="Users with more events on one UTC day are left out as bots.", ge=1
+    )
+    min_item_events: int = Field(5, title="Minimum events of an item", description="Rarer items are left out.", ge=1)
+    min_item_users: int = Field(
+        3, title="Minimum users of an item", description="Items that fewer people have seen stay out of the vocabulary.", ge=1
+    )
+    min_user_events: int = Field(2, title="Minimum events of a user", description="Users with fewer get no vector.", ge=1)
+    max_user_events: int = Field(1000, title="Maximum events of a user", description="The newest are kept.", ge=2)
+    max_reject_ratio: float = Field(
+        0.01, title="Maximum share of rejects", description="Above this share of unusable lines the run stops.", ge=0, le=1
+    )
+    user_key_env: str | None = Field(
+        None, title="Pseudonym key", description="Environment variable with the key that turns user ids into pseudonyms."
+    )
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_timezone(cls, value: str) -> str:
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"{value!r} is no time zone: write for instance Europe/Berlin or UTC") from None
+        return value
+
+
+class StoreConfig(Section):
+    """How users are divided."""
+
+    partitions: int | None = Field(
+        None, title="Micro-partitions", description="A power of two; by default about 50,000 users each, at least 8.", ge=1, le=65_536
+    )
+
+    @field_validator("partitions")
+    @classmethod
+    def _power_of_two(cls, value: int | None) -> int | None:
+        if value is not None and value & (value - 1):
+            raise ValueError(f"{value} is no power of two: take {1 << (value.bit_length() - 1)} or {1 << value.bit_length()}")
+        return value
+
+
+class EvaluateConfig(Section):
+    """How quality is measured."""
+
+    max_users: int = Field(
+        20_000, title="Users evaluated", description="At most so many users have their newest new item held out; 0: none.", ge=0
+    )
+
+
+class PublishConfig(Section):
+    """Where releases are registered."""
+
+    tracking_uri: str | None = Field(
+        None, title="MLflow", description="Tracking URI; by default a sqlite file and a folder in the root."
+    )
+    experiment: str = Field("surf2vec", title="Experiment", description="MLflow experiment of the runs.", min_length=1)
+    model_name: str = Field("surf2vec-users", title="Model", description="Name of the registered model.", min_length=1)
+
+
+class ResourcesConfig(Section):
+    """What a run may use; it never changes the result."""
+
+    host_memory: str = Field("4GB", title="Host memory", description="Budget of the whole process, e.g. 4GB.")
+    device_memory: str | None = Field(None, title="Device memory", description="Budget on the GPU, e.g. 12GB.")
+
+    @field_validator("host_memory", "device_memory")
+    @classmethod
+    def _is_size(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parse_bytes(value)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return value

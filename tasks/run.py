@@ -1,0 +1,135 @@
+"""The root folder, a run's folder in it, the lock of writers, and what is already done.
+
+A run is known by what goes in and what is asked: the digest of its sources, window and settings. The same
+command again is therefore the same run: it finds the steps that ended and does only the others.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ResourceError
+from trainer.files import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Root:
+    """The project root on disk (design, section 3): where everything is."""
+
+    path: Path
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def sources(self) -> Path:
+        return self.path / "sources.json"
+
+    @property
+    def rejects(self) -> Path:
+        return self.path / "rejects"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "store"
+
+    @property
+    def temporary(self) -> Path:
+        return self.path / ".tmp"
+
+    def corpus(self, window_id: str) -> Path:
+        return self.path / "corpus" / window_id
+
+    def export(self, release: str) -> Path:
+        return self.path / "export" / release
+
+    def run(self, run_id: str) -> Path:
+        return self.path / "runs" / run_id
+
+    @property
+    def tracking_uri(self) -> str:
+        return f"sqlite:///{self.path.resolve() / 'mlflow.db'}"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.path.resolve() / "mlartifacts"
+
+
+def open_root(path: Path) -> Root:
+    """The root at `path`, made when missing. Raises ResourceError when it cannot be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(13, "no write permission")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ResourceError(f"cannot write to the root {path}: {reason}; give another with --root") from None
+    return Root(path)
+
+
+@contextmanager
+def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
+    """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it."""
+    path = root.path / ".lock"
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            on_wait(f"waiting for another writer of {root.path}: {file.read().strip() or 'unknown'}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
+        file.flush()
+        yield
+        file.truncate(0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run and its folder `runs/<run-id>/`; `run.json` there is the story of the run, a dictionary a step."""
+
+    root: Root
+    run_id: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root.run(self.run_id)
+
+    @property
+    def story_path(self) -> Path:
+        return self.folder / "run.json"
+
+    def story(self) -> dict[str, Any]:
+        """What is recorded so far: `{"run_id", "created_at", "command", "steps": {step: {"digest", "seconds", ...}}}`."""
+        if self.story_path.exists():
+            return read_json(self.story_path)
+        return {"run_id": self.run_id, "steps": {}}
+
+    def record(self, **values: Any) -> None:
+        """Set top-level values of the story."""
+        write_json(self.story_path, self.story() | values)
+
+    def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.
+
+        `make` is called when the step has not ended, or ended on other inputs; its result must be JSON.
+        """
+        done = self.story()["steps"].get(name)
+        if done and done["digest"] == digest:
+            return done
+        started = time.monotonic()
+        result = json.loads(json.dumps(make()))
+        result |= {"digest": digest, "seconds": round(time.monotonic() - started, 3)}
+        story = self.story()
+        story["steps"][name] = result
+        write_json(self.story_path, story)
+        return result

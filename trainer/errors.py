@@ -1,0 +1,51 @@
+"""The errors a person is meant to read: each says what, where, and what to do, with the numbers.
+
+    SurfError                 exit  code              raised when
+    ├── ConfigError             2   bad_config        a setting is unknown, out of bounds or contradicts another
+    ├── InputError              2   bad_input         the logs are not there, or not of a shape that can be read
+    ├── RejectedError           1   too_many_rejects  more lines were unusable than ingest.max_reject_ratio allows
+    ├── DamageError             1   damage            a file of the root is missing, truncated or altered
+    ├── ResourceError           1   resources         memory, disk or permission do not suffice
+    ├── TrainingError           1   training          the loss is not finite
+    └── HeldBackError           3   held_back         the gate kept the release back
+
+The command line prints the message alone; a traceback is a bug of ours.
+"""
+
+
+class SurfError(Exception):
+    """A failure with an exit code and a machine-readable code."""
+
+    code = "failed"
+    exit_code = 1
+
+
+class ConfigError(SurfError):
+    code = "bad_config"
+    exit_code = 2
+
+
+class InputError(SurfError):
+    code = "bad_input"
+    exit_code = 2
+
+
+class RejectedError(SurfError):
+    code = "too_many_rejects"
+
+
+class DamageError(SurfError):
+    code = "damage"
+
+
+class ResourceError(SurfError):
+    code = "resources"
+
+
+class TrainingError(SurfError):
+    code = "training"
+
+
+class HeldBackError(SurfError):
+    code = "held_back"
+    exit_code = 3

@@ -1,0 +1,18 @@
+"""How long work reports: one callback, which does nothing by default.
+
+`on_event(name, values)` is called with
+    "log"       {"message"}                                    a line for a person
+    "progress"  {"step", "done", "total", "unit"}              how far a step is
+    "train"     {"epoch", "position", "tokens", "total_tokens", "seconds", "tokens_per_second",
+                 "loss", "heldout_loss", "alpha", ...}         a point of the training curve
+The values are JSON. Tasks turn them into a progress bar, Prefect progress and MLflow metrics.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+
+
+def ignore_event(name: str, values: dict[str, Any]) -> None:
+    """The default: nobody listens."""

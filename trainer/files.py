@@ -1,0 +1,94 @@
+"""Files that survive a crash: write under a temporary name, fsync, rename, fsync the folder.
+
+A reader sees the old file or the new one, never half of one. Nothing here knows what is in the files.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import DamageError
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well, it becomes `path`, durably.
+
+    When the block raises, the temporary file is removed and `path` is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        yield temporary
+        sync_file(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the bytes of `path` are on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in the folder `path` are on the disk (a rename is durable only then)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as indented JSON with sorted keys, durably: the same value is the same bytes."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    with replace_file(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in `path`. Raises DamageError when it is missing or cannot be parsed."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DamageError(f"{path} is missing") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DamageError(f"{path} is not readable as JSON ({error}): it was altered or cut short") from None
+
+
+def digest_file(path: Path) -> str:
+    """sha256 of the bytes of `path`, as 64 hex digits, read in a bounded memory."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """sha256 of a JSON value, the same for equal values whatever the order of their keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """`{"bytes", "sha256"}`: what a manifest records of a file."""
+    return {"bytes": path.stat().st_size, "sha256": digest_file(path)}
+
+
+def verify_file(path: Path, expected: dict[str, Any]) -> None:
+    """Raise DamageError unless `path` has the bytes and sha256 that a manifest recorded."""
+    if not path.exists():
+        raise DamageError(f"{path} is missing")
+    found_bytes = path.stat().st_size
+    if found_bytes != expected["bytes"]:
+        raise DamageError(f"{path} has {found_bytes:,} bytes where its manifest says {expected['bytes']:,}")
+    if digest_file(path) != expected["sha256"]:
+        raise DamageError(f"{path} does not have the sha256 its manifest says: its bytes were altered")
