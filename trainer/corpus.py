@@ -1,0 +1,123 @@
+"""Reads a corpus: memory-mapped tokens, sliced a micro-partition at a time, never copied whole.
+
+Layout (design, section 3): `manifest.json` and for each micro-partition p `p00012.users.parquet`, `.offsets.npy`
+int64[n+1], `.tokens.npy` int32[...], `.held_out.npy` int32[n]. The trainer reads; `tasks/corpus.py` writes.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from trainer.errors import DamageError
+from trainer.files import read_json
+
+
+@dataclass(frozen=True)
+class Histories:
+    """The users of one micro-partition and their tokens.
+
+    hashes uint64[n]; tokens int32[...], memory-mapped; offsets int64[n+1]: user i's tokens are
+    tokens[offsets[i]:offsets[i+1]]; ends int64[n]: training sees them up to ends[i]; is_held_out bool[n].
+    """
+
+    hashes: NDArray[np.uint64]
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    is_held_out: NDArray[np.bool_]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return self.offsets[:-1]
+
+    @property
+    def num_users(self) -> int:
+        return len(self.hashes)
+
+    def held_out_items(self) -> NDArray[np.int32]:
+        """The held-out item of each held-out user, in row order."""
+        return self.tokens[self.ends[self.is_held_out]]
+
+
+def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The keys by which users are chosen for evaluation, uint64[n]: those up to the manifest's held_out_key_max are."""
+    return ((hashes >> np.uint64(32)) ^ hashes) * np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus folder and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def num_partitions(self) -> int:
+        return self.manifest["partitions"]
+
+    @property
+    def num_items(self) -> int:
+        return self.manifest["num_items"]
+
+    @cached_property
+    def users(self) -> NDArray[np.int64]:
+        """Users of each micro-partition, int64[P]."""
+        return np.array(self.manifest["users"], dtype=np.int64)
+
+    @cached_property
+    def tokens(self) -> NDArray[np.int64]:
+        """Raw tokens of each micro-partition, held-out ones included, int64[P]."""
+        return np.array(self.manifest["tokens"], dtype=np.int64)
+
+    def read(self, partition: int) -> Histories:
+        """The histories of one micro-partition. Raises DamageError when a file of it is missing or of the wrong size."""
+        name = f"p{partition:05d}"
+        hashes = self._column(f"{name}.users.parquet", "hash").to_numpy()
+        offsets = self._array(f"{name}.offsets.npy")
+        tokens = self._array(f"{name}.tokens.npy", mmap_mode="r")
+        held_out = self._array(f"{name}.held_out.npy")
+        if not len(hashes) == len(held_out) == len(offsets) - 1 or offsets[-1] != len(tokens):
+            raise DamageError(f"{self.folder}: the files of micro-partition {partition} do not fit each other")
+        is_held_out = held_out >= 0
+        key_max = self.manifest["held_out_key_max"]
+        is_held_out &= (held_out_keys(hashes) <= np.uint64(key_max)) if key_max >= 0 else False
+        ends = np.where(is_held_out, offsets[:-1] + held_out, offsets[1:])
+        return Histories(hashes, tokens, offsets, ends, is_held_out)
+
+    def read_user_ids(self, partition: int) -> list[str]:
+        """The users' ids of one micro-partition, in row order."""
+        return self._column(f"p{partition:05d}.users.parquet", "user_id").to_pylist()
+
+    def count_training_tokens(self) -> NDArray[np.int64]:
+        """How often training sees each item in an epoch, int64[V]: one pass over all tokens."""
+        counts = np.zeros(self.num_items, dtype=np.int64)
+        for partition in range(self.num_partitions):
+            histories = self.read(partition)
+            counts += np.bincount(histories.tokens, minlength=self.num_items)
+            for user in np.flatnonzero(histories.is_held_out):
+                withheld = histories.tokens[histories.ends[user] : histories.offsets[user + 1]]
+                np.subtract.at(counts, withheld, 1)
+        return counts
+
+    def _path(self, name: str) -> Path:
+        path = self.folder / name
+        expected = self.manifest["files"].get(name, {"bytes": -1})["bytes"]
+        if not path.exists() or path.stat().st_size != expected:
+            raise DamageError(f"{path} is missing or not of the {expected:,} bytes of its manifest: build the corpus again")
+        return path
+
+    def _array(self, name: str, mmap_mode: Any = None) -> NDArray[Any]:
+        return np.load(self._path(name), mmap_mode=mmap_mode, allow_pickle=False)
+
+    def _column(self, name: str, column: str) -> Any:
+        return pq.read_table(self._path(name), columns=[column]).column(column)
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """The corpus in `folder`. Raises DamageError when there is none or its manifest cannot be read."""
+    return Corpus(folder, read_json(folder / "manifest.json"))

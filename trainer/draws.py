@@ -1,0 +1,68 @@
+"""Random draws that are pure functions of (seed, epoch, user hash, token position, purpose, draw).
+
+There is no generator whose state a checkpoint would have to keep: a resumed run, another order of the work or another
+thread draws the same numbers. A draw is SplitMix64 read at a counter: `mix(key + GAMMA * counter)`, where `key`
+is a hash of (seed, epoch, user) and the counter packs (position, purpose, draw) into disjoint bits.
+Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014 (mix64variant13).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+GAMMA = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
+MASK = 2**64 - 1
+
+INIT, SUBSAMPLE, NEGATIVE, ORDER, HELDOUT = range(5)
+"""Purposes of a draw: no two purposes ever share a number."""
+
+DRAW_BITS = 12
+PURPOSE_BITS = 4
+
+
+def mix(x: int) -> int:
+    """SplitMix64's finalizer: a bijection of 64-bit integers in which every output bit depends on every input bit."""
+    x = ((x ^ (x >> 30)) * MIX_1) & MASK
+    x = ((x ^ (x >> 27)) * MIX_2) & MASK
+    return x ^ (x >> 31)
+
+
+def epoch_key(seed: int, epoch: int) -> int:
+    """The key of an epoch, from which the keys of its users follow. Epoch -1 is what comes before the first."""
+    return mix((mix(seed & MASK) + GAMMA * (epoch + 2)) & MASK)
+
+
+def counter(position: int, purpose: int, draw: int) -> int:
+    """The counter of one draw: token position, purpose and number of the draw in disjoint bits."""
+    return (((position << PURPOSE_BITS) | purpose) << DRAW_BITS | draw) + 1
+
+
+def mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix` of every element; arithmetic modulo 2**64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+def user_keys(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The key of each user in an epoch, uint64[n], from the users' hashes, uint64[n]."""
+    return mix_array(hashes ^ np.uint64(epoch_key(seed, epoch)))
+
+
+def draws(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One 64-bit draw for each (key, counter), broadcast against each other."""
+    return mix_array(keys + counters * np.uint64(GAMMA))
+
+
+def initial_vectors(seed: int, hashes: NDArray[np.uint64], vector_size: int) -> NDArray[np.float32]:
+    """First vectors of users, float32[n, vector_size], uniform in ±0.5 / vector_size as in gensim's Doc2Vec."""
+    keys = user_keys(seed, -1, hashes)
+    counters = np.array([counter(d, INIT, 0) for d in range(vector_size)], dtype=np.uint64)
+    vectors = np.empty((len(hashes), vector_size), dtype=np.float32)
+    for start in range(0, len(hashes), 8192):  # in blocks: the 64-bit draws would take twice the vectors' memory
+        block = draws(keys[start : start + 8192, None], counters[None, :])
+        vectors[start : start + 8192] = (block >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
+    vectors -= np.float32(0.5)
+    vectors /= np.float32(vector_size)
+    return vectors

@@ -1,0 +1,74 @@
+"""What is learned from a token: negative sampling, its noise distribution and the thinning of frequent items.
+
+    loss of one token = -log σ(u·v⁺) - Σ_k log σ(-u·v_k),   v_k drawn with probability ∝ count ** ns_exponent
+
+Mikolov et al., "Distributed representations of words and phrases", NIPS 2013; for documents Le and Mikolov, ICML 2014.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RANGE_32 = 2**32
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Tables that turn a 64-bit draw into a negative item or into "keep this token".
+
+    thresholds uint64[V], aliases int32[V]: Walker's alias table of the noise distribution, in units of 2**-32.
+    keep uint64[V]: a token of the item stays when 32 random bits are below it.
+    """
+
+    thresholds: NDArray[np.uint64]
+    aliases: NDArray[np.int32]
+    keep: NDArray[np.uint64]
+
+
+def make_sampling(counts: NDArray[np.int64], ns_exponent: float, sample: float) -> Sampling:
+    """The tables for items with these counts in the training tokens, int64[V].
+
+    An item with count 0 (all its events are held out) is drawn as a negative as if it had one.
+    """
+    thresholds, aliases = alias_table(np.maximum(counts, 1).astype(np.float64) ** ns_exponent)
+    return Sampling(thresholds, aliases, keep_thresholds(counts, sample))
+
+
+def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """Walker's alias table of `weights` float64[V]: thresholds uint64[V] in units of 2**-32, and aliases int32[V].
+
+    Drawing i uniformly and taking i when 32 random bits are below thresholds[i], else aliases[i], gives each item with
+    probability weight / sum, to 2**-32. Built without a loop: light items (below the mean) are served by heavy ones in
+    order, so who serves whom follows from the running sums of what the light lack and the heavy have to spare; a
+    heavy item that gave too much is served by the next (the sweep of Hübschle-Schneider and Sanders, ESA 2019).
+    """
+    num_items = len(weights)
+    scaled = weights * (num_items / weights.sum())
+    light = np.flatnonzero(scaled < 1)
+    heavy = np.flatnonzero(scaled >= 1)
+    thresholds = scaled.copy()
+    aliases = np.arange(num_items, dtype=np.int32)
+    lacking = np.cumsum(1 - scaled[light])
+    spare = np.cumsum(scaled[heavy] - 1)
+    before = np.concatenate(([0.0], lacking[:-1])) if len(light) else lacking
+    servers = np.minimum(np.searchsorted(spare, before, side="right"), len(heavy) - 1)
+    aliases[light] = heavy[servers]
+    last = np.searchsorted(lacking, spare, side="left")
+    overdrawn = np.append(lacking, 0.0)[last] - spare
+    is_overdrawn = (last < len(light)) & (np.arange(len(heavy)) < len(heavy) - 1)
+    thresholds[heavy] = np.where(is_overdrawn, 1 - overdrawn, 1.0)
+    aliases[heavy[:-1]] = np.where(is_overdrawn[:-1], heavy[1:], heavy[:-1])
+    return (np.clip(thresholds, 0, 1) * RANGE_32).astype(np.uint64), aliases
+
+
+def keep_thresholds(counts: NDArray[np.int64], sample: float) -> NDArray[np.uint64]:
+    """For each item the 32-bit threshold below which a token of it is kept, uint64[V]; 2**32 keeps all.
+
+    As gensim and word2vec: an item with share f of all tokens is kept with probability sqrt(sample / f) + sample / f.
+    """
+    if sample == 0 or counts.sum() == 0:
+        return np.full(len(counts), RANGE_32, dtype=np.uint64)
+    share = np.maximum(counts, 1) / counts.sum()
+    kept = np.minimum(np.sqrt(sample / share) + sample / share, 1.0)
+    return (kept * RANGE_32).astype(np.uint64)

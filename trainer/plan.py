@@ -1,0 +1,101 @@
+"""The memory planner: from sizes and budgets to chunks and slots, or a refusal with the numbers. Pure.
+
+Resident all the time are the item table, its sampling tables and what the process already holds. What is left of the
+budget is divided into slots for chunks of users: one when all users fit, otherwise three (one is read ahead,
+one is trained, one is written behind).
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer.errors import ResourceError
+
+BYTES_A_FLOAT = 4
+SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 8  # alias thresholds, aliases, keep thresholds, counts
+SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a training uses memory and disk; `reasons` is the arithmetic in words."""
+
+    num_partitions: int
+    chunk_partitions: int
+    num_chunks: int
+    num_slots: int
+    slot_bytes: int
+    item_bytes: int
+    overhead_bytes: int
+    peak_bytes: int
+    budget_bytes: int
+    disk_bytes: int
+    reasons: tuple[str, ...]
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether one chunk holds all users, which then stay in memory over all epochs."""
+        return self.num_chunks == 1
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan_training(
+    users: Sequence[int], num_items: int, vector_size: int, budget_bytes: int, overhead_bytes: int, disk_free_bytes: int
+) -> Plan:
+    """Choose chunks and slots for `users[p]` users in micro-partition p.
+
+    Raises ResourceError, with the numbers and the way out, when one micro-partition a slot does not fit the budget,
+    or when the disk cannot hold two generations.
+    """
+    row_bytes = vector_size * BYTES_A_FLOAT
+    item_bytes = num_items * (2 * row_bytes + SAMPLING_BYTES_AN_ITEM)  # the table, and its copy while it is written
+    left_bytes = budget_bytes - overhead_bytes - item_bytes
+    user_bytes = row_bytes + SCHEDULE_BYTES_A_USER
+    num_partitions = len(users)
+    largest_bytes = max(users, default=0) * user_bytes
+    all_bytes = sum(users) * user_bytes
+    if all_bytes <= left_bytes:
+        chunk_partitions, num_slots, slot_bytes = num_partitions, 1, all_bytes
+    else:
+        num_slots = 3
+        chunk_partitions = max(left_bytes, 0) // (num_slots * largest_bytes)
+        slot_bytes = chunk_partitions * largest_bytes
+        if chunk_partitions == 0:
+            needed = overhead_bytes + item_bytes + num_slots * largest_bytes
+            raise ResourceError(
+                f"the smallest plan needs {size(needed)}: {size(overhead_bytes)} for the process, {size(item_bytes)} for "
+                f"{num_items:,} items and {num_slots} slots of {size(largest_bytes)} for a micro-partition of up to "
+                f"{max(users):,} users, but the budget is {size(budget_bytes)}: raise --host-memory, lower "
+                "train.vector_size, or raise store.partitions"
+            )
+    disk_bytes = 2 * (sum(users) + num_items) * row_bytes
+    if disk_bytes > disk_free_bytes:
+        raise ResourceError(
+            f"two generations need {size(disk_bytes)} of disk and {size(disk_free_bytes)} are free: "
+            "free space or lower train.vector_size"
+        )
+    num_chunks = -(-num_partitions // chunk_partitions)
+    peak_bytes = overhead_bytes + item_bytes + num_slots * slot_bytes
+    reasons = (
+        f"{sum(users):,} users x {user_bytes:,} B = {size(all_bytes)}; {num_items:,} items take {size(item_bytes)}; "
+        f"the process itself {size(overhead_bytes)}",
+        f"all users fit the budget of {size(budget_bytes)}: one chunk stays in memory over all epochs"
+        if num_chunks == 1
+        else f"all users do not fit the budget of {size(budget_bytes)}: {num_chunks} chunks of {chunk_partitions} "
+        f"micro-partitions go through {num_slots} slots of {size(slot_bytes)}, each loaded once an epoch",
+        f"peak {size(peak_bytes)} of {size(budget_bytes)}; two generations on disk {size(disk_bytes)}",
+    )
+    return Plan(
+        num_partitions, chunk_partitions, num_chunks, num_slots, slot_bytes, item_bytes,
+        overhead_bytes, peak_bytes, budget_bytes, disk_bytes, reasons,
+    )  # fmt: skip
+
+
+def size(num_bytes: int) -> str:
+    """Bytes for a person: `1.5 GB`."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if abs(num_bytes) >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes} B"
