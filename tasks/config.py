@@ -3,24 +3,12 @@
 `flows/config.py` puts them together into one configuration; a step takes only the part it needs.
 """
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from trainer.errors import ConfigError
-
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-
-
-def parse_bytes(text: str | int) -> int:
-    """Bytes from `4GB`, `512MiB` or a plain number. Raises ConfigError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", str(text).lower())
-    unit = match and (match[2] if match[2].endswith("b") or not match[2] else match[2] + "b")
-    if not match or unit not in _UNITS:
-        raise ConfigError(f"{text!r} is no size in bytes: write for instance 4GB, 512MiB or 1000000")
-    return int(float(match[1]) * _UNITS[unit])
-
+from trainer.plan import parse_bytes
 
 def one_or_more(value: object) -> object:
     """A single name stands for a tuple of one: `ingest.columns.user=host`."""

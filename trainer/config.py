@@ -23,15 +23,15 @@ class TrainConfig:
     """Settings of PV-DBOW with negative sampling. Raises ConfigError when one is out of bounds."""
 
     vector_size: int = setting(128, "Vector size", "Dimensions of user and item vectors.", ge=1, le=4096)
-    epochs: int = setting(10, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
+    epochs: int = setting(30, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
     alpha: float = setting(0.05, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
     min_alpha: float = setting(0.0005, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
-    negative: int = setting(5, "Negatives", "Private negative draws for each token.", ge=1, le=1000)
+    negative: int = setting(20, "Negatives", "Private negative draws for each token.", ge=1, le=1000)
     ns_exponent: float = setting(
-        0.75, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
+        0.1, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
     )
     sample: float = setting(
-        1e-3, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
+        1e-2, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
     )
     seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
     threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)

@@ -208,14 +208,17 @@ class Training:
         self.kernel.train_users(resident.vectors, self.items, work)
         resident.is_dirty = True
         self.tokens_done += int((histories.ends - histories.starts).sum())
-        self._check_finite(resident, epoch, partition)
+        self._measure(resident, epoch, partition)
 
-    def _check_finite(self, resident: Resident, epoch: int, partition: int) -> None:
+    def _measure(self, resident: Resident, epoch: int, partition: int) -> None:
+        """Add the micro-partition to the curve. Raises TrainingError when its vectors or losses are not finite."""
         config = self.config
-        self.curve.measure(
-            config.seed, config.negative, self.sampling, resident.vectors, self.items, resident.histories
-        )
-        if not (np.isfinite(resident.vectors).all() and np.isfinite(self.curve.point_sums).all()):
+        is_finite = bool(np.isfinite(resident.vectors).all())
+        if is_finite:
+            self.curve.measure(
+                config.seed, config.negative, self.sampling, resident.vectors, self.items, resident.histories
+            )
+        if not (is_finite and np.isfinite(self.curve.point_sums).all()):
             raise TrainingError(
                 f"vectors are no longer finite in epoch {epoch + 1}, micro-partition {partition} (learning rate "
                 f"{self.alpha:.4g}); nothing of it was written: lower train.alpha (now {config.alpha:g})"

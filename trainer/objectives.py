@@ -45,8 +45,9 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArr
     """
     num_items = len(weights)
     scaled = weights * (num_items / weights.sum())
-    light = np.flatnonzero(scaled < 1)
-    heavy = np.flatnonzero(scaled >= 1)
+    is_light = scaled < 1
+    is_light[scaled.argmax()] = False  # by rounding, equal weights may all come out just below their mean
+    light, heavy = np.flatnonzero(is_light), np.flatnonzero(~is_light)
     thresholds = scaled.copy()
     aliases = np.arange(num_items, dtype=np.int32)
     lacking = np.cumsum(1 - scaled[light])

@@ -5,15 +5,18 @@ budget is divided into slots for chunks of users: one when all users fit, otherw
 one is trained, one is written behind).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.errors import ResourceError
+from trainer.errors import ConfigError, ResourceError
 
 BYTES_A_FLOAT = 4
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 8  # alias thresholds, aliases, keep thresholds, counts
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
+
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 @dataclass(frozen=True)
@@ -99,3 +102,12 @@ def size(num_bytes: int) -> str:
         if abs(num_bytes) >= factor:
             return f"{num_bytes / factor:.1f} {unit}"
     return f"{num_bytes} B"
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from `4GB`, `512MiB` or a plain number. Raises ConfigError for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", str(text).lower())
+    unit = match and (match[2] if match[2].endswith("b") or not match[2] else match[2] + "b")
+    if not match or unit not in _UNITS:
+        raise ConfigError(f"{text!r} is no size in bytes: write for instance 4GB, 512MiB or 1000000")
+    return int(float(match[1]) * _UNITS[unit])

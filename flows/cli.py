@@ -1,0 +1,202 @@
+"""The command `surf2vec`: each command calls a flow or a task, and nothing else.
+
+With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
+failed, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trainer.errors import SurfError
+
+app = typer.Typer(
+    name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="User vectors from web browsing logs, made fresh every night.",
+)  # fmt: skip
+
+Root = Annotated[Path, typer.Option("--root", help="The project root: everything is kept in it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")]
+DEFAULT_ROOT = Path("surf2vec-root")
+
+err = Console(stderr=True)
+
+
+@app.command()
+def run(
+    logs: Annotated[list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")] = None,
+    since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First UTC day of the window.")] = None,
+    until: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last UTC day of the window.")] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    device_memory: Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB.")] = None,
+    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
+    from flows.config import load_config
+    from flows.nightly import nightly
+    from flows.progress import quiet_prefect
+
+    quiet_prefect()
+    loaded = load_config(
+        config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
+    )
+    result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
+    answer(result, as_json, show_run)
+
+
+@app.command()
+def similar(
+    user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many.")] = 10,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Nearest users, and the items that rank first for this user."""
+    from flows.config import load_config
+    from flows.operations import find_similar
+
+    answer(find_similar(root, user_id, k, load_config(config, settings or [])), as_json, show_similar)
+
+
+@app.command()
+def pull(
+    uri: Annotated[str, typer.Argument(help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Vectors out of the registry, in the export's layout."""
+    from flows.operations import pull_release
+
+    answer(pull_release(root, uri, out, tracking_uri, say), as_json, show_values)
+
+
+@app.command()
+def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
+    """Check a root: checksums, counts, orphaned files. Exit 1 when something is damaged."""
+    from flows.operations import examine_root
+
+    result = examine_root(root)
+    answer(result, as_json, show_findings)
+    if result["damage"]:
+        raise typer.Exit(1)
+
+
+@app.command("sample-logs")
+def sample_logs(
+    out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
+    users: Annotated[int, typer.Option(min=1, help="Users.")] = 20_000,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days of browsing.")] = 7,
+    items: Annotated[int, typer.Option(min=1, help="Pages.")] = 5_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 1,
+    file_format: Annotated[str, typer.Option("--format", help="csv, jsonl, parquet or combined.")] = "csv",
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Write realistic browsing logs to try things on."""
+    from flows.operations import make_sample_logs
+
+    answer(make_sample_logs(out, users, days, items, seed, file_format, say), as_json, show_values)
+
+
+def day(moment: datetime | None) -> date | None:
+    """The day of an option's moment."""
+    return moment.date() if moment else None
+
+
+def say(name: str, values: dict[str, Any]) -> None:
+    """The callback of commands that are no flows: log lines on standard error."""
+    if name == "log":
+        err.print(values["message"], highlight=False, markup=False)
+
+
+def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
+    """Print a result: one JSON object, or what `show` makes of it."""
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False, allow_nan=False))
+    else:
+        show(result)
+
+
+def show_run(result: dict[str, Any]) -> None:
+    table = Table(title=f"release {result['release']}", show_header=False, title_justify="left")
+    metrics = result["metrics"]
+    for name in ("users", "items", "events", "rejected", "tokens"):
+        table.add_row(name, f"{result[name]:,}")
+    if metrics:
+        table.add_row("hit@10", f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}")
+    table.add_row("registered", f"{result['model_name']} version {result['model_version']}, {result['alias']}")
+    table.add_row("tracking", result["tracking_uri"])
+    table.add_row("vectors", result["export_dir"])
+    table.add_row("report", result["report"])
+    Console().print(table)
+
+
+def show_similar(result: dict[str, Any]) -> None:
+    for title, rows, key in (("nearest users", result["neighbours"], "user_id"), ("items that rank first", result["items"], "url")):
+        table = Table(title=title, title_justify="left")
+        table.add_column(key)
+        table.add_column("score", justify="right")
+        for row in rows:
+            table.add_row(row[key], f"{row['score']:.4f}")
+        Console().print(table)
+
+
+def show_findings(result: dict[str, Any]) -> None:
+    for finding in result["findings"]:
+        print(f"{finding['level']:>8}  {finding['place']}: {finding['message']}")
+    print(f"{result['damage']} damaged, {result['warnings']} warnings")
+
+
+def show_values(result: dict[str, Any]) -> None:
+    for key, value in result.items():
+        print(f"{key:>14}  {value:,}" if isinstance(value, int) else f"{key:>14}  {value}")
+
+
+def main() -> NoReturn:
+    """The entry point: an expected error becomes its message and its exit code, never a traceback."""
+    warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
+    as_json = "--json" in sys.argv
+    try:
+        app(standalone_mode=False)
+        code = 0
+    except SurfError as error:
+        code = fail(error.code, str(error), error.exit_code, as_json)
+    except typer.Exit as exit_:
+        code = exit_.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = fail("interrupted", "interrupted; the same command goes on from the last commit", 1, as_json)
+    except Exception as error:
+        shown = getattr(error, "format_message", None)  # click's usage errors
+        if shown is None:
+            raise
+        code = fail("bad_call", shown(), 2, as_json)
+    sys.exit(code)
+
+
+def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
+    """Print an error as asked; answers the exit code."""
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
+    err.print(f"[bold red]error[/bold red] {message}" if not as_json else message, markup=not as_json, highlight=False, soft_wrap=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    main()

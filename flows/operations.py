@@ -1,0 +1,55 @@
+"""What a person asks of a root besides a night: look, pull, check, make logs to try things on."""
+
+from pathlib import Path
+from typing import Any
+
+from flows.config import PipelineConfig
+from tasks import doctor, ingest, sample_logs
+from tasks import pull as pull_task
+from tasks.config import PublishConfig
+from tasks.run import Root
+from tasks.similar import similar_users
+from tasks.tracking import current_release
+from trainer.errors import InputError
+from trainer.events import OnEvent
+
+
+def require_root(path: Path) -> Root:
+    """The root at `path`. Raises InputError when nothing was ever run there."""
+    if not (path / "sources.json").exists():
+        raise InputError(f"{path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")
+    return Root(path)
+
+
+def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> dict[str, Any]:
+    """Nearest users and items that rank first, in the release that serves (the champion's)."""
+    root = require_root(path)
+    key = ingest.read_user_key(root, config.ingest)
+    known_as = ingest.pseudonym(user_id, key) if key else user_id
+    release = current_release(root, config.publish)
+    return similar_users(root, root.export(release), known_as, k)
+
+
+def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:
+    """A release out of the registry into `out`."""
+    return pull_task.pull(uri, out, tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri, on_event)
+
+
+def examine_root(path: Path) -> dict[str, Any]:
+    """What `doctor` finds: every finding, and how many are damage and warnings."""
+    findings = doctor.examine(require_root(path))
+    return {
+        "findings": [{"level": f.level, "place": f.place, "message": f.message} for f in findings],
+        "damage": sum(f.level == "damage" for f in findings),
+        "warnings": sum(f.level == "warning" for f in findings),
+    }
+
+
+def make_sample_logs(
+    out: Path, users: int, days: int, items: int, seed: int, file_format: str, on_event: OnEvent
+) -> dict[str, Any]:
+    """Realistic logs in `out`. Raises InputError for a format that there is not."""
+    formats = ("csv", "jsonl", "parquet", "combined")
+    if file_format not in formats:
+        raise InputError(f"--format {file_format!r} is none of {', '.join(formats)}")
+    return sample_logs.write_sample_logs(out, users, days, items, seed, file_format, on_event)

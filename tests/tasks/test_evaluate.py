@@ -1,0 +1,87 @@
+"""Ranks of held-out items: a literal example, and a plain loop as the measure."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.corpora import planted_histories, write_corpus
+from tasks import evaluate as evaluate_module
+from tasks.evaluate import Answer, Question, evaluate, measure, rank_held_out
+from trainer.config import TrainConfig
+from trainer.corpus import open_corpus
+from trainer.infer import refit_held_out
+from trainer.loop import Job, train
+from trainer.store import open_generation
+
+
+def test_literal_ranks() -> None:
+    items = np.array([[4.0], [3.0], [2.0], [1.0], [1.0]], np.float32)
+    question = Question(np.ones((2, 1), np.float32), np.array([2, 3]), np.array([0, 1, 1]), np.array([0, 0, 2]))
+    answer = rank_held_out(question, items)
+    assert answer.ranks.tolist() == [2.0, 2.5]  # 3 is above 2; 3 is above 1, which ties with another 1
+    assert answer.top[0][:2].tolist() == [1, 2]
+
+
+def test_literal_measures() -> None:
+    answer = Answer(np.array([1.0, 10.0, 15.0, 21.0]), np.array([[0, 1], [0, 1], [0, 2], [0, 1]]))
+    assert measure(answer, 6) == pytest.approx(
+        {
+            "hit_at_10": 0.5,
+            "hit_at_20": 0.75,
+            "mrr_at_20": (1 + 1 / 10 + 1 / 15) / 4,
+            "ndcg_at_20": (1 + 1 / np.log2(11) + 1 / np.log2(16)) / 4,
+            "coverage_at_20": 0.5,
+        }
+    )
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(1, 12))
+def test_ranks_as_a_plain_loop_has_them(seed: int, num_items: int, num_users: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-2, 3, (num_users, 2)).astype(np.float32)  # whole numbers: many ties, no rounding
+    items = rng.integers(-2, 3, (num_items, 2)).astype(np.float32)
+    held = rng.integers(0, num_items, num_users)
+    seen = [sorted(set(rng.integers(0, num_items, 5).tolist()) - {int(h)}) for h in held]
+    question = Question(
+        vectors, held, np.repeat(np.arange(num_users), [len(s) for s in seen]),
+        np.array([i for s in seen for i in s], dtype=np.int64),
+    )  # fmt: skip
+    expected = []
+    for user in range(num_users):
+        scores = {i: float(vectors[user] @ items[i]) for i in range(num_items) if i not in seen[user]}
+        own = scores.pop(int(held[user]))
+        expected.append(1 + sum(s > own for s in scores.values()) + sum(s == own for s in scores.values()) / 2)
+    assert rank_held_out(question, items).ranks.tolist() == expected
+
+
+def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    question = Question(
+        rng.normal(size=(50, 4)).astype(np.float32), rng.integers(0, 30, 50), np.arange(50), rng.integers(30, 40, 50)
+    )
+    items = rng.normal(size=(40, 4)).astype(np.float32)
+    whole = rank_held_out(question, items)
+    monkeypatch.setattr(evaluate_module, "BATCH_SCORES", 7 * 40)
+    np.testing.assert_array_equal(rank_held_out(question, items).ranks, whole.ranks)
+
+
+def test_planted_topics_are_found_and_the_answer_outlives_the_refit(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", planted_histories(num_users=400, num_items=80))
+    job = Job(tmp_path / "corpus", tmp_path / "store", TrainConfig(vector_size=16, epochs=30, alpha=0.1), 4 * 10**9)
+    train(job)
+    corpus = open_corpus(job.corpus_dir)
+    before = evaluate(corpus, open_generation(job.store_dir))
+    assert before["num_users"] == corpus.manifest["num_held_out"]
+    assert before["metrics"]["hit_at_20"] > 1.5 * before["metrics"]["popularity_hit_at_20"]
+    refit_held_out(job, corpus, {"evaluation": before})
+    assert evaluate(corpus, open_generation(job.store_dir)) == before
+
+
+def test_no_held_out_users_no_metrics(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", planted_histories(), max_users=0)
+    job = Job(tmp_path / "corpus", tmp_path / "store", TrainConfig(vector_size=4, epochs=1), 4 * 10**9)
+    train(job)
+    assert evaluate(open_corpus(job.corpus_dir), open_generation(job.store_dir)) == {"num_users": 0, "metrics": {}}

@@ -1,0 +1,57 @@
+"""Reading a corpus: what training sees of each user, and what it must not see."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.corpora import user_hash, write_corpus
+from trainer.corpus import open_corpus
+from trainer.errors import DamageError
+
+HISTORIES = {"ann": [0, 1, 0, 2, 2, 1], "bob": [3, 3], "cid": [1, 2], "dot": [4]}
+
+
+def test_training_ends_before_the_held_out_event(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=1)
+    histories = corpus.read(0)
+    ids = corpus.read_user_ids(0)
+    seen = {
+        user: histories.tokens[histories.starts[row] : histories.ends[row]].tolist() for row, user in enumerate(ids)
+    }
+    assert seen == {"ann": [0, 1, 0], "bob": [3, 3], "cid": [1], "dot": [4]}
+    assert histories.held_out_items().tolist() == [2, 2]
+    assert histories.hashes.tolist() == [user_hash(user) for user in ids]
+
+
+def test_training_counts_leave_out_what_is_withheld(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=2)
+    assert corpus.count_training_tokens().tolist() == [2, 2, 0, 2, 1]
+
+
+def test_at_most_so_many_users_are_held_out(tmp_path: Path) -> None:
+    histories = {f"u{i}": [i % 7, (i + 1) % 7] for i in range(100)}
+    for max_users in (0, 1, 37, 1000):
+        corpus = write_corpus(tmp_path / str(max_users), histories, partitions=4, max_users=max_users)
+        held_out = sum(int(corpus.read(p).is_held_out.sum()) for p in range(4))
+        assert held_out == min(max_users, 100)
+
+
+def test_empty_micro_partitions_read_as_nothing(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", {"ann": [0, 1]}, partitions=8)
+    assert sum(corpus.read(p).num_users for p in range(8)) == 1
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=1)
+    path = tmp_path / "c" / "p00000.tokens.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(DamageError, match=r"p00000.tokens.npy is missing or not of the \d+ bytes"):
+        corpus.read(0)
+    with pytest.raises(DamageError, match="manifest.json is missing"):
+        open_corpus(tmp_path)
+
+
+def test_tokens_are_memory_mapped(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=1)
+    assert isinstance(corpus.read(0).tokens, np.memmap)

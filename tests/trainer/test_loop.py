@@ -1,0 +1,167 @@
+"""A training ends bit for bit the same, however it was divided, stopped or killed (one CPU thread)."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.corpora import planted_histories, write_corpus
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, ResourceError, TrainingError
+from trainer.kernels import Kernel
+from trainer.loop import Job, StoppedError, train
+from trainer.plan import plan_training
+from trainer.store import open_generation
+
+CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5)
+
+
+@pytest.fixture(scope="module")
+def corpus_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpora") / "planted"
+    write_corpus(folder, planted_histories(num_users=400), partitions=8)
+    return folder
+
+
+def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
+    return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
+
+
+def read_all(store_dir: Path) -> list[np.ndarray]:
+    generation = open_generation(store_dir)
+    return [*(generation.read_users(p) for p in range(generation.num_partitions)), generation.read_items()]
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    for a, b in zip(read_all(one), read_all(other), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store_dir = tmp_path_factory.mktemp("undisturbed")
+    train(make_job(corpus_dir, store_dir))
+    return store_dir
+
+
+def test_losses_fall_and_vectors_find_the_planted_topics(corpus_dir: Path, tmp_path: Path) -> None:
+    result = train(make_job(corpus_dir, tmp_path, epochs=30))
+    assert result["curve"][-1]["loss"] < 0.6 * result["curve"][0]["loss"]
+    assert result["curve"][-1]["heldout_loss"] < 0.8 * result["curve"][0]["heldout_loss"]
+    items = open_generation(tmp_path).read_items()
+    unit = items / np.linalg.norm(items, axis=1, keepdims=True)
+    nearest = np.argsort(-(unit @ unit.T), axis=1)[:, 1]
+    assert (nearest % 4 == np.arange(len(items)) % 4).mean() > 0.9
+
+
+@pytest.mark.parametrize("chunk_partitions", [1, 3])
+def test_many_chunks_end_as_one_chunk_does(
+    corpus_dir: Path, tmp_path: Path, undisturbed: Path, chunk_partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_chunks(*arguments: Any) -> Any:
+        plan = plan_training(*arguments)
+        return dataclasses.replace(plan, chunk_partitions=chunk_partitions, num_chunks=-(-8 // chunk_partitions), num_slots=3)
+
+    monkeypatch.setattr("trainer.loop.plan_training", in_chunks)
+    train(make_job(corpus_dir, tmp_path))
+    assert_same_bits(tmp_path, undisturbed)
+
+
+def test_commits_at_every_micro_partition_change_nothing(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
+    result = train(make_job(corpus_dir, tmp_path, commit_seconds=0))
+    assert result["num_commits"] == 4 * 8
+    assert_same_bits(tmp_path, undisturbed)
+
+
+def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
+    job = make_job(corpus_dir, tmp_path)
+    for _ in range(3):
+        stop = threading.Event()
+
+        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
+            if name == "progress" and values["done"] % 9 == 0:
+                stop.set()
+
+        with pytest.raises(StoppedError, match="goes on from there"):
+            train(job, stop_later, stop=stop)
+    result = train(job)
+    assert len(result["curve"]) == 4 * 8
+    assert_same_bits(tmp_path, undisturbed)
+
+
+def test_killed_at_random_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
+    """Five real processes get kill -9 while they train and commit; the next goes on."""
+    child = f"""
+import sys, time, dataclasses
+from pathlib import Path
+from trainer.loop import Job, train
+from tests.trainer.test_loop import CONFIG
+def slow(name, values):
+    if name == "progress":
+        print("x", flush=True); time.sleep(0.02)
+train(Job(Path({str(corpus_dir)!r}), Path({str(tmp_path)!r}), dataclasses.replace(CONFIG, commit_seconds=0), 4 * 10**9), slow)
+"""
+    rng = np.random.default_rng(int(time.time()))
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+            assert process.stdout
+            process.stdout.read(1)
+            time.sleep(rng.uniform(0, 0.15))
+            process.send_signal(signal.SIGKILL)
+    assert 0 < open_generation(tmp_path).position < 4 * 8
+    train(make_job(corpus_dir, tmp_path))
+    assert_same_bits(tmp_path, undisturbed)
+
+
+def test_a_training_that_has_ended_is_answered_not_repeated(corpus_dir: Path, undisturbed: Path) -> None:
+    before = open_generation(undisturbed).generation
+    result = train(make_job(corpus_dir, undisturbed))
+    assert result["generation"] == before == open_generation(undisturbed).generation
+
+
+def test_other_settings_begin_anew(corpus_dir: Path, tmp_path: Path) -> None:
+    train(make_job(corpus_dir, tmp_path, epochs=1))
+    train(make_job(corpus_dir, tmp_path, epochs=1, seed=2))
+    assert open_generation(tmp_path).generation == 2
+    assert open_generation(tmp_path).manifest["config"]["seed"] == 2
+
+
+def test_an_unfinished_training_is_not_thrown_away(corpus_dir: Path, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(StoppedError):
+        train(make_job(corpus_dir, tmp_path), stop=stop)
+    with pytest.raises(ConfigError, match=r"holds this training at 3%: give --resume"):
+        train(make_job(corpus_dir, tmp_path), resume=False)
+
+
+def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
+    corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(user_vectors: np.ndarray, item_vectors: np.ndarray, work: Any) -> int:
+        user_vectors[-1, -1] = np.inf
+        return 1
+
+    monkeypatch.setattr("trainer.loop.pick_kernel", lambda *_: Kernel("cpu", "a test's", explode))
+    with pytest.raises(TrainingError, match=r"no longer finite in epoch 1, micro-partition \d.*lower train.alpha"):
+        train(make_job(corpus_dir, tmp_path))
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_budget_that_is_too_small_is_refused_with_numbers(corpus_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="the smallest plan needs"):
+        train(dataclasses.replace(make_job(corpus_dir, tmp_path), host_memory_bytes=1000))
+
+
+def test_several_threads_train_as_well(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
+    one = open_generation(undisturbed).manifest["curve"]["epoch_sums"]
+    train(make_job(corpus_dir, tmp_path, threads=2))
+    two = open_generation(tmp_path).manifest["curve"]["epoch_sums"]
+    assert two[0] / two[1] == pytest.approx(one[0] / one[1], rel=0.05)

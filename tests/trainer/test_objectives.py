@@ -1,0 +1,44 @@
+"""The noise distribution and the thinning of frequent items."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.objectives import RANGE_32, alias_table, keep_thresholds, make_sampling
+
+
+def probabilities(thresholds: np.ndarray, aliases: np.ndarray) -> np.ndarray:
+    """What an alias table draws, worked out from it."""
+    own = thresholds / RANGE_32
+    drawn = own.copy()
+    np.add.at(drawn, aliases, 1 - own)
+    return drawn / len(own)
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=300))
+def test_alias_table_draws_by_weight(weights: list[float]) -> None:
+    array = np.array(weights)
+    np.testing.assert_allclose(probabilities(*alias_table(array)), array / array.sum(), atol=1e-9)
+
+
+@pytest.mark.parametrize("exponent", [-1.0, 0.0, 0.5, 1.0])
+def test_alias_table_on_a_zipf_of_100_000_items(exponent: float) -> None:
+    weights = (1e6 / np.arange(1, 100_001)) ** exponent
+    np.testing.assert_allclose(probabilities(*alias_table(weights)), weights / weights.sum(), rtol=1e-6, atol=1e-12)
+
+
+def test_an_item_without_training_tokens_is_drawn_as_if_it_had_one() -> None:
+    sampling = make_sampling(np.array([0, 1, 2]), 1.0, 0.0)
+    np.testing.assert_allclose(probabilities(sampling.thresholds, sampling.aliases), [0.25, 0.25, 0.5], atol=1e-9)
+
+
+def test_subsampling_keeps_as_gensim_does() -> None:
+    counts = np.array([9000, 900, 100])
+    threshold = 0.01 * counts.sum()
+    gensim = np.minimum((np.sqrt(counts / threshold) + 1) * (threshold / counts), 1.0)
+    np.testing.assert_allclose(keep_thresholds(counts, 0.01) / RANGE_32, gensim, atol=1e-9)
+
+
+def test_sample_zero_keeps_all() -> None:
+    assert (keep_thresholds(np.array([10**9, 1]), 0) == RANGE_32).all()

@@ -1,0 +1,91 @@
+"""The trainer by itself: `python -m trainer --corpus DIR --store DIR --config FILE`, on any machine with torch and numba.
+
+Prints one JSON object, what the run's story records of the training, on standard output; progress on standard error.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from trainer.config import TrainConfig, config_from_dict
+from trainer.errors import ConfigError, SurfError
+from trainer.loop import Job, train
+from trainer.plan import parse_bytes
+from trainer.signals import stop_on_sigterm
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The arguments, and under them every setting with its default."""
+    settings = "\n".join(
+        f"  {field.name:<14} {field.metadata['description']} (default {field.default!r})"
+        for field in dataclasses.fields(TrainConfig)
+    )
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer", description="Train user and item vectors from a corpus.",
+        epilog=f"settings, in --config (JSON, or TOML with an optional table [train]):\n{settings}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--corpus", type=Path, required=True, help="folder of a corpus: corpus/<window-id>")
+    parser.add_argument("--store", type=Path, required=True, help="folder of the store")
+    parser.add_argument("--config", type=Path, help="file with settings")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what trains (default cpu)")
+    parser.add_argument("--device-memory", help="budget on the GPU, e.g. 12GB")
+    parser.add_argument("--host-memory", default="4GB", help="budget of the process (default 4GB)")
+    parser.add_argument("--resume", action="store_true", help="go on with the unfinished training in the store")
+    return parser
+
+
+def read_config(path: Path | None) -> TrainConfig:
+    """The settings in a JSON or TOML file. Raises ConfigError for what cannot be read or is unknown."""
+    if path is None:
+        return TrainConfig()
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the settings {path}: {error}") from None
+    return config_from_dict(values.get("train", values))
+
+
+class Progress:
+    """Lines on standard error: what was chosen, and the curve at most once in two seconds."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+
+    def __call__(self, name: str, values: dict[str, Any]) -> None:
+        if name == "log":
+            print(values["message"], file=sys.stderr)
+        elif name == "train" and time.monotonic() - self.last > 2:
+            self.last = time.monotonic()
+            heldout = values["heldout_loss"]
+            print(
+                f"epoch {values['epoch']:.2f}  loss {values['loss']:.4f}  held out "
+                f"{'-' if heldout is None else format(heldout, '.4f')}  {values['tokens_per_second']:,.0f} tokens/s",
+                file=sys.stderr,
+            )
+
+
+def main() -> int:
+    """Train; answers the exit code (see trainer.errors)."""
+    arguments = make_parser().parse_args()
+    try:
+        if arguments.device == "cuda" or arguments.device_memory:
+            raise ConfigError("there is no GPU kernel in this version: leave out --device cuda and --device-memory")
+        job = Job(arguments.corpus, arguments.store, read_config(arguments.config), parse_bytes(arguments.host_memory))
+        with stop_on_sigterm() as stop:
+            result = train(job, Progress(), resume=arguments.resume, stop=stop)
+    except SurfError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
