@@ -1,11 +1,29 @@
-# surf2vec: `make demo` and `make test` need only Python 3.11+ and make.
+# surf2vec: `make demo` and `make test` need only Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+.PHONY: setup demo test lint bench
+
+demo: setup
+	$(BIN)/python -m flows.demo
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m tests.benchmarks.gensim_quality
+
+setup: $(VENV)/.installed
+
+# The constraints name no "+cpu" build of torch, so a CPU machine and a GPU machine each get theirs.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
-
-setup: $(VENV)/.installed

@@ -24,7 +24,9 @@ app = typer.Typer(
 )  # fmt: skip
 
 Root = Annotated[Path, typer.Option("--root", help="The project root: everything is kept in it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")]
 DEFAULT_ROOT = Path("surf2vec-root")
@@ -34,7 +36,9 @@ err = Console(stderr=True)
 
 @app.command()
 def run(
-    logs: Annotated[list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")] = None,
+    logs: Annotated[
+        list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
+    ] = None,
     since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First UTC day of the window.")] = None,
     until: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last UTC day of the window.")] = None,
     root: Root = DEFAULT_ROOT,
@@ -149,7 +153,10 @@ def show_run(result: dict[str, Any]) -> None:
 
 
 def show_similar(result: dict[str, Any]) -> None:
-    for title, rows, key in (("nearest users", result["neighbours"], "user_id"), ("items that rank first", result["items"], "url")):
+    for title, rows, key in (
+        ("nearest users", result["neighbours"], "user_id"),
+        ("items that rank first", result["items"], "url"),
+    ):
         table = Table(title=title, title_justify="left")
         table.add_column(key)
         table.add_column("score", justify="right")
@@ -194,7 +201,12 @@ def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
     """Print an error as asked; answers the exit code."""
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
-    err.print(f"[bold red]error[/bold red] {message}" if not as_json else message, markup=not as_json, highlight=False, soft_wrap=True)
+    err.print(
+        f"[bold red]error[/bold red] {message}" if not as_json else message,
+        markup=not as_json,
+        highlight=False,
+        soft_wrap=True,
+    )
     return exit_code
 
 

@@ -79,7 +79,7 @@ def parse_value(key: str, text: str) -> Any:
         value = json.loads(text)
     except ValueError:
         return text
-    is_text = _schema_types(key) <= {"string", "null", "array"} and not isinstance(value, list | None)
+    is_text = _schema_types(key) <= {"string", "null", "array"} and not isinstance(value, str | list | None)
     return text if is_text else value
 
 

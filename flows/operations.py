@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from tasks.tracking import current_release
+
 from flows.config import PipelineConfig
 from tasks import doctor, ingest, sample_logs
 from tasks import pull as pull_task
 from tasks.config import PublishConfig
 from tasks.run import Root
 from tasks.similar import similar_users
-from tasks.tracking import current_release
 from trainer.errors import InputError
 from trainer.events import OnEvent
 

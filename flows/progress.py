@@ -13,7 +13,15 @@ from uuid import UUID
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.logging import get_run_logger
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from trainer.errors import SurfError
 from trainer.events import OnEvent
@@ -51,7 +59,9 @@ class _View:
     def on_event(self, name: str, values: dict[str, Any]) -> None:
         if name == "log":
             self.logger.info(values["message"])
-            console.print(f"[dim]{self.step:>16}[/dim]  {values['message']}", highlight=False, markup=True, soft_wrap=True)
+            console.print(
+                f"[dim]{self.step:>16}[/dim]  {values['message']}", highlight=False, markup=True, soft_wrap=True
+            )
         elif name == "progress":
             self._progress(values["step"], values["done"], values["total"], values["unit"])
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from tasks.report import write_report
 
 from flows.config import PipelineConfig
 from flows.progress import report_step
@@ -19,7 +20,6 @@ from tasks import evaluate as evaluate_task
 from tasks import export as export_task
 from tasks import ingest as ingest_task
 from tasks import publish as publish_task
-from tasks.report import write_report
 from tasks.run import Root, Run
 from trainer.corpus import open_corpus
 from trainer.errors import ResourceError
@@ -79,7 +79,9 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
         )
         run.step("ingest", "", lambda: ingested)
     create_table_artifact(
-        key="sources", table=_rows(ingested, ("lines", "events", "left_out", "rejected")), description="From lines to events"
+        key="sources",
+        table=_rows(ingested, ("lines", "events", "left_out", "rejected")),
+        description="From lines to events",
     )
     return run
 
@@ -161,7 +163,9 @@ def write_reports(run: Run, export: dict[str, Any]) -> Path:
     report_path = run.folder / "report.html"
     story = run.story()
     run.step("report", run.run_id, lambda: _report(story, export, report_path))
-    create_markdown_artifact(key="report", markdown=f"# surf2vec release {run.run_id}\n\n[The report]({report_path.resolve().as_uri()})")
+    create_markdown_artifact(
+        key="report", markdown=f"# surf2vec release {run.run_id}\n\n[The report]({report_path.resolve().as_uri()})"
+    )
     return report_path
 
 
@@ -170,7 +174,9 @@ def _report(story: dict[str, Any], export: dict[str, Any], report_path: Path) ->
     return {"report": str(report_path)}
 
 
-def _registration(night: Night, run: Run, on_event: Callable[[str, dict[str, Any]], None]) -> Callable[[], dict[str, Any]]:
+def _registration(
+    night: Night, run: Run, on_event: Callable[[str, dict[str, Any]], None]
+) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
         story = run.story()
         registered = publish_task.publish_release(
@@ -192,7 +198,9 @@ def _rows(values: dict[str, Any], keys: tuple[str, ...]) -> list[dict[str, Any]]
     rows = []
     for key in keys:
         value = values[key]
-        rows += [{"what": f"{key}: {k}", "number": f"{v:,}"} for k, v in value.items()] if isinstance(value, dict) else [
-            {"what": key, "number": f"{value:,}"}
-        ]
+        rows += (
+            [{"what": f"{key}: {k}", "number": f"{v:,}"} for k, v in value.items()]
+            if isinstance(value, dict)
+            else [{"what": key, "number": f"{value:,}"}]
+        )
     return rows

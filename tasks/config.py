@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from trainer.errors import ConfigError
 from trainer.plan import parse_bytes
 
+
 def one_or_more(value: object) -> object:
     """A single name stands for a tuple of one: `ingest.columns.user=host`."""
     return (value,) if isinstance(value, str) else value
@@ -36,10 +37,14 @@ class ColumnsConfig(Section):
         ("method",), title="Method", description="Column with the HTTP method, if a file has one: only GET counts."
     )
     status: Names = Field(
-        ("status", "response"), title="Status", description="Column with the HTTP status, if any: 400 and above is left out."
+        ("status", "response"),
+        title="Status",
+        description="Column with the HTTP status, if any: 400 and above is left out.",
     )
     agent: Names = Field(
-        ("user_agent", "useragent"), title="User agent", description="Column with the user agent, if any: crawlers are left out."
+        ("user_agent", "useragent"),
+        title="User agent",
+        description="Column with the user agent, if any: crawlers are left out.",
     )
 
 
@@ -49,25 +54,44 @@ class IngestConfig(Section):
     columns: ColumnsConfig = Field(ColumnsConfig(), title="Columns", description="Names of the columns in the logs.")
     timezone: str = Field("UTC", title="Time zone", description="Zone of times without one, e.g. Europe/Berlin.")
     granularity: Literal["page", "prefix", "host"] = Field(
-        "page", title="Granularity", description="What an item is: the page, a path prefix of prefix_depth parts, or the host."
+        "page",
+        title="Granularity",
+        description="What an item is: the page, a path prefix of prefix_depth parts, or the host.",
     )
-    prefix_depth: int = Field(1, title="Prefix depth", description="Path parts kept by granularity=prefix.", ge=1, le=20)
-    keep_query: Names = Field((), title="Query keys kept", description="Query keys that tell pages apart; all others are dropped.")
-    collapse_repeats: bool = Field(True, title="Collapse repeats", description="Consecutive events of one item count once.")
+    prefix_depth: int = Field(
+        1, title="Prefix depth", description="Path parts kept by granularity=prefix.", ge=1, le=20
+    )
+    keep_query: Names = Field(
+        (), title="Query keys kept", description="Query keys that tell pages apart; all others are dropped."
+    )
+    collapse_repeats: bool = Field(
+        True, title="Collapse repeats", description="Consecutive events of one item count once."
+    )
     max_day_events: int = Field(
         2000, title="Bot limit", description="Users with more events on one UTC day are left out as bots.", ge=1
     )
     min_item_events: int = Field(5, title="Minimum events of an item", description="Rarer items are left out.", ge=1)
     min_item_users: int = Field(
-        3, title="Minimum users of an item", description="Items that fewer people have seen stay out of the vocabulary.", ge=1
+        3,
+        title="Minimum users of an item",
+        description="Items that fewer people have seen stay out of the vocabulary.",
+        ge=1,
     )
-    min_user_events: int = Field(2, title="Minimum events of a user", description="Users with fewer get no vector.", ge=1)
+    min_user_events: int = Field(
+        2, title="Minimum events of a user", description="Users with fewer get no vector.", ge=1
+    )
     max_user_events: int = Field(1000, title="Maximum events of a user", description="The newest are kept.", ge=2)
     max_reject_ratio: float = Field(
-        0.01, title="Maximum share of rejects", description="Above this share of unusable lines the run stops.", ge=0, le=1
+        0.01,
+        title="Maximum share of rejects",
+        description="Above this share of unusable lines the run stops.",
+        ge=0,
+        le=1,
     )
     user_key_env: str | None = Field(
-        None, title="Pseudonym key", description="Environment variable with the key that turns user ids into pseudonyms."
+        None,
+        title="Pseudonym key",
+        description="Environment variable with the key that turns user ids into pseudonyms.",
     )
 
     @field_validator("timezone")
@@ -86,14 +110,20 @@ class StoreConfig(Section):
     """How users are divided."""
 
     partitions: int | None = Field(
-        None, title="Micro-partitions", description="A power of two; by default about 50,000 users each, at least 8.", ge=1, le=65_536
+        None,
+        title="Micro-partitions",
+        description="A power of two; by default about 50,000 users each, at least 8.",
+        ge=1,
+        le=65_536,
     )
 
     @field_validator("partitions")
     @classmethod
     def _power_of_two(cls, value: int | None) -> int | None:
         if value is not None and value & (value - 1):
-            raise ValueError(f"{value} is no power of two: take {1 << (value.bit_length() - 1)} or {1 << value.bit_length()}")
+            raise ValueError(
+                f"{value} is no power of two: take {1 << (value.bit_length() - 1)} or {1 << value.bit_length()}"
+            )
         return value
 
 
@@ -101,7 +131,10 @@ class EvaluateConfig(Section):
     """How quality is measured."""
 
     max_users: int = Field(
-        20_000, title="Users evaluated", description="At most so many users have their newest new item held out; 0: none.", ge=0
+        20_000,
+        title="Users evaluated",
+        description="At most so many users have their newest new item held out; 0: none.",
+        ge=0,
     )
 
 

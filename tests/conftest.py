@@ -10,8 +10,14 @@ DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder of real logs: $SURF2VEC_DATA, else ../shared/data; the test is skipped where there is none."""
+    """The folder of real logs: $SURF2VEC_DATA, else ../shared/data. Where there is none the test is skipped.
+
+    With $SURF2VEC_REQUIRE_DATA set, as in CI, it fails instead.
+    """
     path = Path(os.environ.get("SURF2VEC_DATA", DEFAULT_DATA))
     if not (path / "README.md").exists():
-        pytest.skip(f"no real logs: set SURF2VEC_DATA to their folder (looked in {path})")
+        message = f"no real logs: set SURF2VEC_DATA to their folder (looked in {path})"
+        if os.environ.get("SURF2VEC_REQUIRE_DATA"):
+            pytest.fail(message)
+        pytest.skip(message)
     return path

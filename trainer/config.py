@@ -7,6 +7,8 @@ description and bounds: they are the help of `python -m trainer`, the form in Pr
 import dataclasses
 import json
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,11 @@ class TrainConfig:
     seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
     threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
     commit_seconds: float = setting(
-        60.0, "Commit interval", "Seconds of training after which the next micro-partition's end commits.", ge=0, le=86_400
+        60.0,
+        "Commit interval",
+        "Seconds of training after which the next micro-partition's end commits.",
+        ge=0,
+        le=86_400,
     )
 
     def __post_init__(self) -> None:
@@ -55,11 +61,15 @@ def check_setting(field: dataclasses.Field, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
         kind = "a whole number" if wanted == (int,) else "a number"
         raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {kind}")
-    tests = {"ge": value.__ge__, "gt": value.__gt__, "le": value.__le__, "lt": value.__lt__}
-    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    for bound, word in words.items():
+    passes: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+        "ge": ("at least", operator.ge),
+        "gt": ("above", operator.gt),
+        "le": ("at most", operator.le),
+        "lt": ("below", operator.lt),
+    }
+    for bound, (word, is_within) in passes.items():
         limit = field.metadata.get(bound)
-        if limit is not None and tests[bound](type(value)(limit)) is False:
+        if limit is not None and not is_within(value, limit):
             raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {word} {limit:g}")
 
 

@@ -108,7 +108,9 @@ class Corpus:
         path = self.folder / name
         expected = self.manifest["files"].get(name, {"bytes": -1})["bytes"]
         if not path.exists() or path.stat().st_size != expected:
-            raise DamageError(f"{path} is missing or not of the {expected:,} bytes of its manifest: build the corpus again")
+            raise DamageError(
+                f"{path} is missing or not of the {expected:,} bytes of its manifest: build the corpus again"
+            )
         return path
 
     def _array(self, name: str, mmap_mode: Any = None) -> NDArray[Any]:

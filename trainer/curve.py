@@ -19,7 +19,10 @@ MAX_POINTS = 100
 
 
 def pair_losses(
-    user_vectors: NDArray[np.float32], item_vectors: NDArray[np.float32], items: NDArray[np.int64], negatives: NDArray[np.int64]
+    user_vectors: NDArray[np.float32],
+    item_vectors: NDArray[np.float32],
+    items: NDArray[np.int64],
+    negatives: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """-log σ(u·v⁺) - Σ_k log σ(-u·v_k) of each pair, float64[m]; users [m, D], items [m], negatives [m, K]."""
     positive = np.einsum("md,md->m", user_vectors, item_vectors[items]).astype(np.float64)
@@ -54,7 +57,13 @@ class Curve:
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
 
     def measure(
-        self, seed: int, negative: int, sampling: Sampling, vectors: NDArray[np.float32], items: NDArray[np.float32], histories: Histories
+        self,
+        seed: int,
+        negative: int,
+        sampling: Sampling,
+        vectors: NDArray[np.float32],
+        items: NDArray[np.float32],
+        histories: Histories,
     ) -> None:
         """Add the losses of one micro-partition's sample to the sums."""
         rows, tokens = sampled_tokens(seed, histories)

@@ -61,11 +61,16 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
             if len(rows):
                 lengths = np.diff(histories.offsets)[rows]
                 offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-                tokens = np.concatenate([histories.tokens[histories.offsets[r] : histories.offsets[r + 1]] for r in rows])
+                tokens = np.concatenate(
+                    [histories.tokens[histories.offsets[r] : histories.offsets[r + 1]] for r in rows]
+                )
                 vectors = generation.read_users(partition)
                 vectors[rows] = infer_vectors(tokens, offsets, histories.hashes[rows], items, sampling, job.config)
                 writer.write_users(partition, vectors)
-            on_event("progress", {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"})
+            on_event(
+                "progress",
+                {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
+            )
         return writer.commit(items, generation.manifest | values | {"stage": "refitted"})
 
 

@@ -111,7 +111,9 @@ class Training:
         for line in (f"kernel={self.kernel.name}: {self.kernel.reason}", *self.plan.reasons):
             self.on_event("log", {"message": line})
         if self.generation:
-            self.on_event("log", {"message": f"resuming at {self.position:,} of {self.num_positions:,} micro-partitions"})
+            self.on_event(
+                "log", {"message": f"resuming at {self.position:,} of {self.num_positions:,} micro-partitions"}
+            )
         counts = self.corpus.count_training_tokens()
         self.sampling: Sampling = make_sampling(counts, self.config.ns_exponent, self.config.sample)
         shape = (self.corpus.num_items, self.config.vector_size)
@@ -227,7 +229,8 @@ class Training:
     def _report(self, epoch: int, index: int) -> None:
         num_partitions = self.corpus.num_partitions
         self.on_event(
-            "progress", {"step": "train", "done": self.position, "total": self.num_positions, "unit": "micro-partitions"}
+            "progress",
+            {"step": "train", "done": self.position, "total": self.num_positions, "unit": "micro-partitions"},
         )
         is_point = self.position % -(-self.num_positions // MAX_POINTS) == 0 or self.is_done
         if is_point and self.curve.point_sums[1]:

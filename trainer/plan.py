@@ -16,7 +16,17 @@ BYTES_A_FLOAT = 4
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 8  # alias thresholds, aliases, keep thresholds, counts
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_UNITS = {
+    "": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
 
 
 @dataclass(frozen=True)

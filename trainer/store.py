@@ -83,7 +83,9 @@ def open_generation(folder: Path) -> Generation:
     """The current generation of a store. Raises DamageError when there is none or its manifest is unreadable."""
     manifest = read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
-        raise DamageError(f"{folder / MANIFEST} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version")
+        raise DamageError(
+            f"{folder / MANIFEST} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
+        )
     return Generation(folder, manifest)
 
 
@@ -102,14 +104,18 @@ def lock_store(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
     except OSError as error:
-        raise ResourceError(f"cannot write to the store {folder}: {error.strerror}; give another folder or free it") from None
+        raise ResourceError(
+            f"cannot write to the store {folder}: {error.strerror}; give another folder or free it"
+        ) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise ResourceError(f"{holder} is training on the store {folder}: wait for it, or give another store") from None
+            raise ResourceError(
+                f"{holder} is training on the store {folder}: wait for it, or give another store"
+            ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()}")
         file.flush()
@@ -216,7 +222,9 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
             generation = Generation(folder, read_json(path))
             for name, entry in generation.files().items():
                 verify_file(folder / name, entry)
-            findings.append(("ok", str(path), f"generation {generation.generation}: {len(generation.files())} files whole"))
+            findings.append(
+                ("ok", str(path), f"generation {generation.generation}: {len(generation.files())} files whole")
+            )
         except DamageError as error:
             findings.append(("damage", str(path), str(error)))
         except (KeyError, TypeError, AttributeError):
@@ -224,5 +232,7 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
     if not any(level == "damage" for level, _, _ in findings):
         orphans = {path.name for path in folder.glob("*.safetensors")} - referenced_files(folder)
         if orphans:
-            findings.append(("warning", str(folder), f"{len(orphans)} files belong to no generation; the next commit removes them"))
+            findings.append(
+                ("warning", str(folder), f"{len(orphans)} files belong to no generation; the next commit removes them")
+            )
     return findings

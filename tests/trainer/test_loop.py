@@ -67,7 +67,9 @@ def test_many_chunks_end_as_one_chunk_does(
 ) -> None:
     def in_chunks(*arguments: Any) -> Any:
         plan = plan_training(*arguments)
-        return dataclasses.replace(plan, chunk_partitions=chunk_partitions, num_chunks=-(-8 // chunk_partitions), num_slots=3)
+        return dataclasses.replace(
+            plan, chunk_partitions=chunk_partitions, num_chunks=-(-8 // chunk_partitions), num_slots=3
+        )
 
     monkeypatch.setattr("trainer.loop.plan_training", in_chunks)
     train(make_job(corpus_dir, tmp_path))
@@ -110,7 +112,9 @@ train(Job(Path({str(corpus_dir)!r}), Path({str(tmp_path)!r}), dataclasses.replac
 """
     rng = np.random.default_rng(int(time.time()))
     for _ in range(5):
-        with subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", child], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        ) as process:
             assert process.stdout
             process.stdout.read(1)
             time.sleep(rng.uniform(0, 0.15))

@@ -50,7 +50,9 @@ def test_a_refusal_has_the_numbers_and_the_way_out() -> None:
         plan_training([50_000] * 8, 1000, 128, 10**12, 0, 10**6)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("4GB", 4 * 10**9), ("512MiB", 2**29), ("1.5 kb", 1500), ("7", 7), ("12G", 12 * 10**9)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("4GB", 4 * 10**9), ("512MiB", 2**29), ("1.5 kb", 1500), ("7", 7), ("12G", 12 * 10**9)]
+)
 def test_sizes(text: str, expected: int) -> None:
     assert parse_bytes(text) == expected
 

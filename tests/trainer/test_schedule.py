@@ -39,7 +39,11 @@ def test_learning_rate_falls_linearly_over_all_epochs() -> None:
 
 @given(st.integers(1, 50), st.integers(1, 100))
 def test_chunks_cover_the_order_without_overlap(chunk_partitions: int, num_partitions: int) -> None:
-    places = [i for start in range(0, num_partitions, chunk_partitions) for i in chunk_at(start, chunk_partitions, num_partitions)]
+    places = [
+        i
+        for start in range(0, num_partitions, chunk_partitions)
+        for i in chunk_at(start, chunk_partitions, num_partitions)
+    ]
     assert places == list(range(num_partitions))
     for i in places:
         assert i in chunk_at(i, chunk_partitions, num_partitions)

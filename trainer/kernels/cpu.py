@@ -13,7 +13,7 @@ import numpy as np
 from trainer import draws
 from trainer.kernels.signature import Pass
 
-numba.config.THREADING_LAYER = "omp"  # the layer that lives beside torch's OpenMP
+numba.config.THREADING_LAYER = "omp"  # type: ignore[attr-defined]  # the layer that lives beside torch's OpenMP
 
 _GAMMA = np.uint64(draws.GAMMA)
 _MIX_1 = np.uint64(draws.MIX_1)
@@ -29,7 +29,7 @@ _LOW_32 = np.uint64(2**32 - 1)
 
 def max_threads() -> int:
     """Threads that this process may use."""
-    return numba.config.NUMBA_NUM_THREADS
+    return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
 
 
 def train_users(user_vectors: np.ndarray, item_vectors: np.ndarray, work: Pass) -> int:

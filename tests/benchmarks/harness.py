@@ -1,0 +1,75 @@
+"""What all benchmarks share: their arguments, the printed table, and the row in results.csv."""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).with_name("results.csv")
+COLUMNS = ["date", "name", "case", "ratio", "mark", "passed", "figures", "machine", "command"]
+DEFAULT_DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequence[dict[str, Any]]]) -> int:
+    """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; answers the exit code.
+
+    `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
+    is printed: the worst case's `ratio` and `mark`, whether all `passed`, and the cases. --record appends to results.csv.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--data", type=Path, default=Path(os.environ.get("SURF2VEC_DATA", DEFAULT_DATA)), help="real logs"
+    )
+    parser.add_argument("--record", action="store_true", help="append the figures to results.csv")
+    arguments = parser.parse_args()
+    cases = measure(arguments.data)
+    worst = min(cases, key=lambda case: case["ratio"])
+    result = {
+        "name": name, "ratio": worst["ratio"], "mark": worst["mark"], "passed": all(case["passed"] for case in cases),
+        "cases": list(cases),
+    }  # fmt: skip
+    if arguments.record:
+        append_results(name, cases)
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        print_table(name, cases)
+    return 0 if result["passed"] else 1
+
+
+def print_table(name: str, cases: Sequence[dict[str, Any]]) -> None:
+    """The cases, a row each."""
+    table = Table(title=name, title_justify="left")
+    for column in cases[0]:
+        table.add_column(column)
+    for case in cases:
+        table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in case.values()))
+    Console(width=200 if not sys.stdout.isatty() else None).print(table)
+
+
+def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:
+    """A row a case in results.csv: when, on what machine, with which command."""
+    is_new = not RESULTS.exists()
+    with RESULTS.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(COLUMNS)
+        for case in cases:
+            figures = {key: value for key, value in case.items() if key not in COLUMNS}
+            machine = f"{os.cpu_count()} cores, {platform.machine()}, no GPU"
+            writer.writerow(
+                [
+                    f"{datetime.now(UTC):%Y-%m-%d}", name, case["case"], f"{case['ratio']:.4f}", case["mark"], case["passed"],
+                    json.dumps(figures), machine, f"python -m tests.benchmarks.{name} --record",
+                ]
+            )  # fmt: skip

@@ -1,0 +1,89 @@
+"""The configuration: what --set reaches, and what is refused, with the way out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.config import PipelineConfig, _flat_schema, known_keys, load_config
+from trainer.errors import ConfigError
+
+
+def test_every_default_is_reached_by_set_and_comes_back_the_same() -> None:
+    values = PipelineConfig().model_dump(mode="json")
+
+    def at(key: str) -> object:
+        node: object = values
+        for part in key.split("."):
+            assert isinstance(node, dict)
+            node = node[part]
+        return node
+
+    settings = [f"{key}={json.dumps(at(key))}" for key in known_keys()]
+    assert load_config(None, settings) == PipelineConfig()
+
+
+def test_keys_that_checks_outside_use() -> None:
+    config = load_config(
+        None,
+        ["ingest.columns.user=host", "ingest.columns.url=page", "ingest.columns.time=time", "ingest.min_item_events=2",
+         "ingest.min_item_users=1", "ingest.min_user_events=1", "ingest.max_user_events=50", "evaluate.max_users=0",
+         "train.vector_size=16", "train.epochs=2", "train.threads=1", "train.seed=7", "train.negative=3",
+         "train.commit_seconds=0.5", 'ingest.keep_query=["id"]'],
+    )  # fmt: skip
+    assert config.ingest.columns.user == ("host",)
+    assert config.ingest.keep_query == ("id",)
+    assert (config.train.vector_size, config.train.commit_seconds) == (16, 0.5)
+
+
+def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "night.toml"
+    file.write_text('window_days = 7\n[train]\nepochs = 3\nseed = 5\n[resources]\nhost_memory = "2GB"\n')
+    config = load_config(file, ["train.epochs=4"], resources__host_memory="8GB", resources__device_memory=None)
+    assert (config.window_days, config.train.epochs, config.train.seed) == (7, 4, 5)
+    assert config.resources.host_memory == "8GB"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.epoch=5", r"train.epoch is no setting; did you mean train.epochs"),
+        ("epochs=3", r"did you mean train.epochs"),
+        ("train.epochs", r"has no '='"),
+        ("train.epochs=abc", r"train.epochs: Input should be a valid integer.*'abc'"),
+        ("train.epochs=0", r"train.epochs.*greater than or equal to 1"),
+        ("train.alpha=NaN", r"train.alpha"),
+        ("train.min_alpha=1", r"train.min_alpha is 1, above train.alpha 0.05"),
+        ("ingest.timezone=Mars", r"'Mars' is no time zone: write for instance Europe/Berlin"),
+        ("store.partitions=12", r"12 is no power of two: take 8 or 16"),
+        ("resources.host_memory=4 elephants", r"is no size in bytes: write for instance 4GB"),
+        ("ingest.granularity=site", r"ingest.granularity.*'page', 'prefix' or 'host'"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [setting])
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("train = [")
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*bad.toml"):
+        load_config(file, [])
+    file.write_text("[train]\nepocs = 3\n")
+    with pytest.raises(ConfigError, match=r"train.epocs is no setting; did you mean train.epochs"):
+        load_config(file, [])
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_config(tmp_path / "absent.toml", [])
+
+
+def test_resources_do_not_say_what_a_run_makes() -> None:
+    one = load_config(None, ["resources.host_memory=1GB", "train.threads=1", "train.commit_seconds=5"])
+    assert one.outcome_settings() == PipelineConfig().outcome_settings()
+    assert load_config(None, ["train.seed=2"]).outcome_settings() != one.outcome_settings()
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for key, schema in _flat_schema().items():
+        assert schema.get("title"), key
+        assert schema.get("description", "").endswith((".", "!")), key
