@@ -1,0 +1,127 @@
+"""The morning's page: one self-contained HTML file, drawn from the run story and the export's item vectors.
+
+It loads nothing and runs nothing: style and drawings are in the file, and a policy in its head forbids the rest. The
+same story and the same vectors give the same bytes. No user id is read. The price is a few seconds for the map's layout.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tasks import plots
+from tasks.report_pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
+from tasks.report_tables import (
+    Story,
+    list_figures,
+    list_funnel,
+    list_quality,
+    list_settings,
+    list_steps,
+    step_of,
+    tell_status,
+    tell_verdict,
+)
+from tasks.wording import UNKNOWN, amount, brief, count, redact, several
+from trainer.files import replace_file
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_report(story: Story, export_dir: Path | None, report_path: Path) -> None:
+    """Write the report of a run to `report_path`.
+
+    `story` is what `Run.story()` answers; steps that did not end may be missing. Without `export_dir`, or when it holds
+    no item vectors, the map and the neighbours are left out.
+    """
+    html = render_report(story, export_dir)
+    with replace_file(report_path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+
+
+def render_report(story: Story, export_dir: Path | None) -> str:
+    """The report as HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    item_map, neighbours = draw_items(export_dir)
+    train = step_of(story, "train")
+    release = step_of(story, "export").get("release")
+    return environment.get_template("report.html.j2").render(
+        kind="Release" if release else "Run",
+        title=release or story.get("run_id") or UNKNOWN,
+        run_id=story.get("run_id"),
+        created_at=str(story.get("created_at") or "").replace("T", " ")[:16],
+        command=redact(as_command(story.get("command"))),
+        status=tell_status(story),
+        verdict=tell_verdict(story),
+        figures=list_figures(story),
+        quality=list_quality(story),
+        funnel=list_funnel(story),
+        training=draw_training(story),
+        training_facts=list_training_facts(train),
+        item_map=item_map,
+        neighbours=neighbours,
+        steps=list_steps(story),
+        plan_reasons=[str(reason) for reason in (train.get("plan") or {}).get("reasons") or ()],
+        plan=list_settings({key: value for key, value in (train.get("plan") or {}).items() if key != "reasons"}),
+        config=list_settings(story.get("config")),
+        places=list_places(story),
+        model=tell_model(step_of(story, "register")),
+        chart=plots,
+        map_size=(MAP_WIDTH, MAP_HEIGHT),
+    )
+
+
+def as_command(command: Any) -> str:
+    """The command line as a line, whether it was recorded as a text or as a list."""
+    return " ".join(str(part) for part in command) if isinstance(command, list | tuple) else str(command or "")
+
+
+def list_training_facts(train: Story) -> list[tuple[str, str]]:
+    """What is worth saying of a training beside its curves."""
+    kernel, reason = train.get("kernel"), train.get("kernel_reason")
+    facts = [
+        ("tokens trained", count(train.get("tokens"))),
+        ("mean rate", f"{brief(train['tokens_per_second'])} tokens/s" if train.get("tokens_per_second") else UNKNOWN),
+        ("final loss", show_loss(train.get("loss"))),
+        ("final loss, held out", show_loss(train.get("heldout_loss"))),
+        ("kernel", f"{kernel}: {reason}" if reason and str(kernel) not in reason else str(reason or kernel or UNKNOWN)),
+        ("written", f"{amount(train.get('bytes_written'))} in {several(train.get('num_commits'), 'commit')}"),
+    ]
+    return facts if train else []
+
+
+def show_loss(value: float | None) -> str:
+    """A loss with four decimals."""
+    return UNKNOWN if value is None else f"{value:.4f}"
+
+
+def list_places(story: Story) -> list[tuple[str, str]]:
+    """Where the files and the registered model are."""
+    export, register = step_of(story, "export"), step_of(story, "register")
+    name, version = register.get("model_name"), register.get("model_version")
+    places = [
+        ("Vectors", export.get("export_dir") or ""),
+        ("Model", f"{name} version {version}" if name else ""),
+        ("Alias", register.get("alias") or ""),
+        ("MLflow", redact(str(register.get("tracking_uri") or ""))),
+        ("MLflow run", register.get("mlflow_run_id") or ""),
+        ("Window", step_of(story, "corpus").get("window_id") or ""),
+    ]
+    return [(name, str(value)) for name, value in places if value]
+
+
+def tell_model(register: Story) -> dict[str, str] | None:
+    """`{"uri", "tracking_uri"}`: what loads the registered model; None when nothing was registered."""
+    if not register.get("model_name"):
+        return None
+    alias, version = register.get("alias"), register.get("model_version")
+    return {
+        "uri": f"models:/{register['model_name']}{f'@{alias}' if alias else f'/{version}'}",
+        "tracking_uri": redact(str(register.get("tracking_uri") or "")),
+    }
