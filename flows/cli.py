@@ -4,8 +4,11 @@ With --json one JSON object goes to standard output; everything else goes to sta
 failed, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back.
 """
 
+import atexit
 import json
+import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from datetime import date, datetime
@@ -51,9 +54,7 @@ def run(
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
     from flows.config import load_config
     from flows.nightly import nightly
-    from flows.progress import quiet_prefect
 
-    quiet_prefect()
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
@@ -178,6 +179,8 @@ def show_values(result: dict[str, Any]) -> None:
 
 def main() -> NoReturn:
     """The entry point: an expected error becomes its message and its exit code, never a traceback."""
+    # On this terminal the steps speak for themselves; Prefect's server keeps all of its lines.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
     as_json = "--json" in sys.argv
     try:
@@ -194,7 +197,19 @@ def main() -> NoReturn:
         if shown is None:
             raise
         code = fail("bad_call", shown(), 2, as_json)
-    sys.exit(code)
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process once all exit handlers ran (Prefect stops its server there), without taking the interpreter down:
+
+    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:

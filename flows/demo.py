@@ -6,15 +6,18 @@ number for an answer. The job itself is run as a person would: the command `surf
 
 import argparse
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,8 +29,15 @@ DAYS = 14
 ITEMS = 3_000
 SAMPLED_USERS = 2_000
 USER_NEIGHBOURS = 10
-ITEM_NEIGHBOURS = 5
+PAGE_NEIGHBOURS = 5
 BATCH_ROWS = 500  # rows whose similarities to all others are in memory at once
+
+
+class Vectors(NamedTuple):
+    """Names (user ids or URLs) and their vectors, float32 (n, D)."""
+
+    names: list[str]
+    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -46,15 +56,18 @@ class Finding:
 def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
     """The `num` rows nearest to each of `rows` by cosine, itself left out: int64 (len(rows), num), nearest first.
 
-    vectors: float32 (n, D), n > num. Equal cosines: the smaller row first.
+    vectors: float32 (n, D). With fewer than num others, all of them.
     """
+    num = min(num, len(vectors) - 1)
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     found = []
     for start in range(0, len(rows), BATCH_ROWS):
         batch = rows[start : start + BATCH_ROWS]
         cosines = unit[batch] @ unit.T
         cosines[np.arange(len(batch)), batch] = -np.inf
-        found.append(np.argsort(-cosines, axis=1, kind="stable")[:, :num])
+        nearest = np.argpartition(-cosines, num - 1, axis=1)[:, :num]
+        order = np.argsort(-np.take_along_axis(cosines, nearest, axis=1), axis=1, kind="stable")
+        found.append(np.take_along_axis(nearest, order, axis=1))
     return np.concatenate(found)
 
 
@@ -75,11 +88,12 @@ def spread_rows(num_rows: int, num_wanted: int) -> np.ndarray:
     return np.arange(num) * num_rows // max(1, num)
 
 
-def read_vectors(folder: Path, name: str) -> tuple[list[str], np.ndarray]:
-    """The names in column `name` and the vectors, float32 (n, D), of all parts in a folder of an export."""
+def read_vectors(folder: Path, name: str) -> Vectors:
+    """The vectors of all parts in a folder of an export; `name` is the column of their names."""
     table = pq.ParquetDataset(sorted(folder.glob("part-*.parquet"))).read(columns=[name, "vector"]).combine_chunks()
     vectors = table["vector"].combine_chunks()
-    return table[name].to_pylist(), vectors.flatten().to_numpy().reshape(len(vectors), vectors.type.list_size)
+    values = vectors.flatten().to_numpy().reshape(len(vectors), vectors.type.list_size)
+    return Vectors(table[name].to_pylist(), values)
 
 
 def choose_pages(urls: list[str], num: int) -> list[int]:
@@ -99,80 +113,98 @@ def run_command(root: Path, logs: str) -> list[str]:
     return ["surf2vec", "run", "--root", str(root), "--logs", logs, "--json"]
 
 
+def installed_command(name: str) -> Path:
+    """The program of that name which belongs to this interpreter."""
+    return Path(sys.executable).with_name(name)
+
+
 def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
     """Run a `surf2vec` command, its progress on our standard error; its exit code and the JSON that it printed."""
-    installed = Path(sys.executable).with_name(command[0])
-    done = subprocess.run([str(installed), *command[1:]], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [str(installed_command(command[0])), *command[1:]], stdout=subprocess.PIPE, text=True, check=False
+    )
     try:
         return done.returncode, json.loads(done.stdout)
     except ValueError:
         return done.returncode or 1, {"error": {"code": "no_answer", "message": f"no JSON came back: {done.stdout!r}"}}
 
 
-def show_findings(
-    console: Console, user_ids: list[str], users: np.ndarray, urls: list[str], items: np.ndarray, seed: int
-) -> None:
+def show_findings(console: Console, users: Vectors, pages: Vectors, seed: int) -> None:
     """Print how well neighbours share what was planted."""
-    main_interests = interests_of_user_ids(user_ids, seed)[:, 0].astype(np.int64)
-    sampled = spread_rows(len(user_ids), SAMPLED_USERS)
-    topics = np.array([TOPICS.index(topic_of_url(url) or TOPICS[0]) for url in urls])
-    table = Table(title="Did the vectors find what was planted?", title_justify="left")
-    for heading in ("nearest by cosine", "found", "chance", "same for everybody"):
-        table.add_column(heading, justify="left" if heading == "nearest by cosine" else "right")
+    interests = interests_of_user_ids(users.names, seed)[:, 0].astype(np.int64)
+    topics = np.array([TOPICS.index(topic) if (topic := topic_of_url(url)) else len(TOPICS) for url in pages.names])
+    sampled = spread_rows(len(users.names), SAMPLED_USERS)
+    by_users = measure_neighbours(users.values, interests, sampled, USER_NEIGHBOURS)
+    by_pages = measure_neighbours(pages.values, topics, np.arange(len(topics)), PAGE_NEIGHBOURS)
+    console.print("\n[bold]Did the vectors find what was planted?[/bold]")
+    table = Table("nearest by cosine", box=SIMPLE)
+    for heading in ("found", "at random", "same for all"):
+        table.add_column(heading, justify="right")
     for what, finding in (
-        (f"{USER_NEIGHBOURS} users who share a user's main interest",
-         measure_neighbours(users, main_interests, sampled, USER_NEIGHBOURS)),
-        (f"{ITEM_NEIGHBOURS} pages that share a page's topic",
-         measure_neighbours(items, topics, np.arange(len(urls)), ITEM_NEIGHBOURS)),
-    ):  # fmt: skip
+        (f"{USER_NEIGHBOURS} users with a user's main interest", by_users),
+        (f"{PAGE_NEIGHBOURS} pages with a page's topic", by_pages),
+    ):
         table.add_row(what, f"[bold]{finding.found:.1%}[/bold]", f"{finding.chance:.1%}", f"{finding.everybody:.1%}")
     console.print(table)
 
 
-def show_pages(console: Console, urls: list[str], items: np.ndarray) -> None:
-    """Print three pages and their nearest pages."""
-    chosen = np.array(choose_pages(urls, 3), np.int64)
-    for row, neighbours in zip(chosen, nearest_rows(items, chosen, ITEM_NEIGHBOURS), strict=True):
-        table = Table(title=f"Pages nearest to {urls[row]} ({topic_of_url(urls[row])})", title_justify="left")
-        table.add_column("page", min_width=70, no_wrap=True)
-        table.add_column("topic")
-        for neighbour in neighbours:
-            same = topic_of_url(urls[neighbour]) == topic_of_url(urls[row])
-            table.add_row(
-                urls[neighbour], Text(topic_of_url(urls[neighbour]) or "-", style="green" if same else "yellow")
-            )
-        console.print(table)
-
-
-def show_user(
-    console: Console, user_id: str, vector: np.ndarray, urls: list[str], items: np.ndarray, seed: int
-) -> None:
-    """Print the pages that rank first for one user, beside the interests planted."""
-    interests = [TOPICS[i] for i in interests_of_user_ids([user_id], seed)[0] if i >= 0]
-    table = Table(title=f"Ranked first for user {user_id}, who likes {', '.join(interests)}", title_justify="left")
-    table.add_column("page", min_width=70, no_wrap=True)
-    table.add_column("topic")
-    for row in np.argsort(-(items @ vector), kind="stable")[:ITEM_NEIGHBOURS]:
-        topic = topic_of_url(urls[row]) or "-"
-        table.add_row(urls[row], Text(topic, style="green" if topic in interests else "yellow"))
+def show_pages(console: Console, rows: np.ndarray, pages: Vectors, wanted: list[str]) -> None:
+    """Print pages and their topics, green when it is one of those wanted."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for row in rows:
+        topic = topic_of_url(pages.names[row]) or "-"
+        style = "green" if topic in wanted else "yellow"
+        table.add_row(Text(pages.names[row], overflow="fold"), Text(topic, style=style))
     console.print(table)
+
+
+def show_examples(console: Console, users: Vectors, example: int, pages: Vectors, seed: int) -> None:
+    """Print three pages with their nearest pages, and what ranks first for one user."""
+    chosen = np.array(choose_pages(pages.names, 3), np.int64)
+    for row, neighbours in zip(chosen, nearest_rows(pages.values, chosen, PAGE_NEIGHBOURS), strict=True):
+        topic = topic_of_url(pages.names[row]) or "-"
+        console.print(f"\n[bold]Nearest to[/bold] {pages.names[row]} ({topic})", soft_wrap=True, highlight=False)
+        show_pages(console, neighbours, pages, [topic])
+    interests = [TOPICS[i] for i in interests_of_user_ids([users.names[example]], seed)[0] if i >= 0]
+    heading = f"\n[bold]Ranked first for user[/bold] {users.names[example]}, who likes {', '.join(interests)}"
+    console.print(heading, soft_wrap=True, highlight=False)
+    scores = pages.values @ users.values[example]
+    show_pages(console, np.argsort(-scores, kind="stable")[:PAGE_NEIGHBOURS], pages, interests)
+
+
+def choose_user(users: Vectors, seed: int) -> int:
+    """The user to show: of those with most interests the one with the longest vector, of whom most is known."""
+    num_interests = (interests_of_user_ids(users.names, seed) >= 0).sum(axis=1)
+    lengths = np.linalg.norm(users.values, axis=1)
+    return int(np.argmax(np.where(num_interests == num_interests.max(), lengths, -1)))
 
 
 def show_next(console: Console, result: dict[str, Any], root: Path, user_id: str) -> None:
     """Print quality, where things are and what to type next."""
-    metrics = result["metrics"]
-    hit, popularity = metrics["hit_at_10"], metrics["popularity_hit_at_10"]
-    console.print(f"Held-out next page among the first 10: [bold]{hit:.1%}[/bold], by popularity {popularity:.1%}")
-    table = Table(show_header=False, box=None)
+    if metrics := result["metrics"]:
+        hit, popularity = metrics["hit_at_10"], metrics["popularity_hit_at_10"]
+        console.print(
+            f"\nHeld-out next page among the first 10: [bold]{hit:.1%}[/bold], by popularity {popularity:.1%}"
+        )
+    program = "surf2vec" if shutil.which("surf2vec") else os.path.relpath(installed_command("surf2vec"))
     for name, text in (
         ("report", result["report"]),
         ("vectors", result["export_dir"]),
-        ("then try", f"surf2vec similar {user_id} --root {root}"),
-        ("", f"surf2vec doctor --root {root}"),
-        ("on your logs", "surf2vec run --root my-root --logs 'my-logs/*.csv' --set ingest.columns.user=my_user_column"),
+        ("then try", f"{program} similar {user_id} --root {root}"),
+        ("", f"{program} doctor --root {root}"),
+        ("on your logs", f"{program} run --root my-root --logs 'my-logs/*.csv' --set ingest.columns.user=my_column"),
     ):
-        table.add_row(f"[bold]{name}[/bold]", Text(str(text), overflow="fold"))
-    console.print(table)
+        console.print(Text.assemble((f"{name:>13}  ", "bold"), text), soft_wrap=True)
+
+
+def show_result(console: Console, result: dict[str, Any], root: Path, seed: int) -> None:
+    """Print all that there is to see of a run's answer, `result`."""
+    users = read_vectors(Path(result["export_dir"]) / "user_vectors", "user_id")
+    pages = read_vectors(Path(result["export_dir"]) / "item_vectors", "url")
+    example = choose_user(users, seed)
+    show_findings(console, users, pages, seed)
+    show_examples(console, users, example, pages, seed)
+    show_next(console, result, root, users.names[example])
 
 
 def demo(folder: Path, users: int, seed: int, console: Console) -> int:
@@ -190,14 +222,7 @@ def demo(folder: Path, users: int, seed: int, console: Console) -> int:
         message = result.get("error", {}).get("message", "no reason was given")
         console.print(f"surf2vec run ended with exit code {code}: {message}", style="red", markup=False)
         return code if code > 0 else 1
-    export = Path(result["export_dir"])
-    user_ids, user_vectors = read_vectors(export / "user_vectors", "user_id")
-    urls, items = read_vectors(export / "item_vectors", "url")
-    show_findings(console, user_ids, user_vectors, urls, items, seed)
-    show_pages(console, urls, items)
-    example = int((interests_of_user_ids(user_ids, seed) >= 0).sum(axis=1).argmax())
-    show_user(console, user_ids[example], user_vectors[example], urls, items, seed)
-    show_next(console, result, folder / "root", user_ids[example])
+    show_result(console, result, folder / "root", seed)
     return 0
 
 

@@ -50,9 +50,9 @@ def nightly(
         corpus = build_corpus(night, run)
         train_vectors(night, run, corpus)
         evaluate_vectors(night, run, corpus)
-        export = export_vectors(night, run, corpus)
+        export_vectors(night, run, corpus)
         register_release(night, run)
-        write_reports(night, run, export)
+        write_reports(night, run)
         return summarize(run)
 
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from tasks.tracking import current_release
+from tasks.publish import current_release
 
 from flows.config import PipelineConfig
-from tasks import doctor, ingest, sample_logs
+from tasks import doctor, sample_logs
 from tasks import pull as pull_task
 from tasks.config import PublishConfig
+from tasks.pseudonyms import pseudonym, read_user_key
 from tasks.run import Root
 from tasks.similar import similar_users
 from trainer.errors import InputError
@@ -25,8 +26,8 @@ def require_root(path: Path) -> Root:
 def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> dict[str, Any]:
     """Nearest users and items that rank first, in the release that serves (the champion's)."""
     root = require_root(path)
-    key = ingest.read_user_key(root, config.ingest)
-    known_as = ingest.pseudonym(user_id, key) if key else user_id
+    key = read_user_key(root, config.ingest)
+    known_as = pseudonym(user_id, key) if key else user_id
     release = current_release(root, config.publish)
     return similar_users(root, root.export(release), known_as, k)
 

@@ -3,7 +3,6 @@
 A step reports through one callback (`trainer.events`); this is the one that the flows hand in.
 """
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from trainer.errors import SurfError
 from trainer.events import OnEvent
 
 ARTIFACT_SECONDS = 2.0
@@ -84,21 +82,3 @@ class _View:
         if not console.is_terminal and now - self.last_line >= LINE_SECONDS:
             self.last_line = now
             console.print(f"{self.step:>16}  {done:,} of {total:,} {unit} ({percent:.0f} %)", highlight=False)
-
-
-class HideExpectedTraceback(logging.Filter):
-    """Takes the traceback off log records of errors that are meant to be read: their message says it all."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and isinstance(record.exc_info[1], SurfError):
-            record.msg, record.args, record.exc_info = str(record.exc_info[1]), (), None
-        return True
-
-
-def quiet_prefect() -> None:
-    """On a terminal of ours Prefect prints warnings and errors only; its own server keeps all lines."""
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(name).addFilter(HideExpectedTraceback())
-    for handler in logging.getLogger("prefect").handlers:
-        if type(handler).__name__ == "PrefectConsoleHandler":
-            handler.setLevel(logging.CRITICAL)

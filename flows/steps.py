@@ -3,6 +3,7 @@
 Only paths, ids and small dictionaries go from step to step. A step that ended on the same inputs answers what it recorded.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -41,6 +42,10 @@ class Night:
     config: PipelineConfig
 
     @property
+    def threads(self) -> int:
+        return self.config.train.threads or os.cpu_count() or 1
+
+    @property
     def memory_bytes(self) -> int:
         return parse_bytes(self.config.resources.host_memory)
 
@@ -55,7 +60,7 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
         started = datetime.now(UTC)
         config = night.config
         result = ingest_task.ingest(
-            night.root, logs, config.ingest, config.store.partitions, night.memory_bytes, config.train.threads, on_event
+            night.root, logs, config.ingest, config.store.partitions, night.memory_bytes, night.threads, on_event
         )
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
@@ -96,7 +101,7 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
             run.story()["window_id"],
             lambda: corpus_task.build_corpus(
                 night.root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-                night.memory_bytes, config.train.threads, on_event,
+                night.memory_bytes, night.threads, on_event,
             ),
         )  # fmt: skip
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result["funnel"]]
@@ -158,20 +163,19 @@ def register_release(night: Night, run: Run) -> dict[str, Any]:
 
 
 @task(name="report")
-def write_reports(run: Run, export: dict[str, Any]) -> Path:
-    """The morning's page, and a link to it."""
+def write_reports(night: Night, run: Run) -> None:
+    """The morning's page, in the run's folder and beside the run in MLflow."""
     report_path = run.folder / "report.html"
-    story = run.story()
-    run.step("report", run.run_id, lambda: _report(story, export, report_path))
-    create_markdown_artifact(
-        key="report", markdown=f"# surf2vec release {run.run_id}\n\n[The report]({report_path.resolve().as_uri()})"
-    )
-    return report_path
 
+    def make() -> dict[str, Any]:
+        story = run.story()
+        write_report(story, night.root.export(run.run_id), report_path)
+        publish_task.attach_report(night.root, night.config.publish, story["steps"]["register"], report_path)
+        return {"report": str(report_path)}
 
-def _report(story: dict[str, Any], export: dict[str, Any], report_path: Path) -> dict[str, Any]:
-    write_report(story, Path(export["export_dir"]), report_path)
-    return {"report": str(report_path)}
+    run.step("report", run.run_id, make)
+    link = f"[The report]({report_path.resolve().as_uri()})"
+    create_markdown_artifact(key="report", markdown=f"# surf2vec release {run.run_id}\n\n{link}")
 
 
 def _registration(

@@ -5,7 +5,7 @@ one dictionary serves a chain of steps; one that a file names and that is not gi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection that stays within `memory_bytes`, spills to `temporary_folder` and downloads nothing."""
     temporary_folder.mkdir(parents=True, exist_ok=True)
-    return duckdb.connect(
+    con = duckdb.connect(
         str(database or ":memory:"),
         config={
             "memory_limit": f"{memory_bytes}B",
@@ -29,9 +29,10 @@ def connect(
             "threads": str(threads),
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
-            "TimeZone": "UTC",
         },
     )
+    con.execute("set TimeZone = 'UTC'")
+    return con
 
 
 def read_sql(model: str) -> str:
@@ -54,6 +55,13 @@ def create_table(con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str
     sql = read_sql(model)
     name = name_of(model)
     con.execute(f"create or replace temporary table {name} as {sql}", select_parameters(sql, params or {}))
+    return name
+
+
+def create_macro(con: duckdb.DuckDBPyConnection, model: str, arguments: Sequence[str]) -> str:
+    """Make the temporary macro that the model, one expression of `arguments`, is named for; answers its name."""
+    name = name_of(model)
+    con.execute(f"create or replace temporary macro {name}({', '.join(arguments)}) as ({read_sql(model)})")
     return name
 
 

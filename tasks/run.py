@@ -127,8 +127,8 @@ class Run:
         if done and done["digest"] == digest:
             return done
         started = time.monotonic()
-        result = json.loads(json.dumps(make()))
-        result |= {"digest": digest, "seconds": round(time.monotonic() - started, 3)}
+        made = json.loads(json.dumps(make()))
+        result = {"seconds": round(time.monotonic() - started, 3)} | made | {"digest": digest}
         story = self.story()
         story["steps"][name] = result
         write_json(self.story_path, story)

@@ -23,7 +23,11 @@ def held_out_position(history: Sequence[int]) -> int:
 
 
 def write_corpus(
-    folder: Path, histories: Mapping[str, Sequence[int]], partitions: int = 4, num_items: int = 0, max_users: int = 20_000
+    folder: Path,
+    histories: Mapping[str, Sequence[int]],
+    partitions: int = 4,
+    num_items: int = 0,
+    max_users: int = 20_000,
 ) -> Corpus:
     """A corpus with these histories: user id → item numbers, oldest first."""
     folder.mkdir(parents=True)
@@ -40,7 +44,9 @@ def write_corpus(
             "held_out": held_out,
         }
         name = f"p{partition:05d}"
-        pq.write_table(pa.table({"user_id": pa.array(ids, pa.string()), "hash": hashes}), folder / f"{name}.users.parquet")
+        pq.write_table(
+            pa.table({"user_id": pa.array(ids, pa.string()), "hash": hashes}), folder / f"{name}.users.parquet"
+        )
         for kind, array in arrays.items():
             np.save(folder / f"{name}.{kind}.npy", array)
         users.append(len(ids))
@@ -62,10 +68,14 @@ def write_corpus(
     return open_corpus(folder)
 
 
-def planted_histories(num_users: int = 200, num_items: int = 60, topics: int = 4, length: int = 12) -> dict[str, list[int]]:
+def planted_histories(
+    num_users: int = 200, num_items: int = 60, topics: int = 4, length: int = 12
+) -> dict[str, list[int]]:
     """Users who each visit the items of one topic (item % topics): what vectors should find."""
     rng = np.random.default_rng(7)
     return {
-        f"user-{user}": (rng.integers(0, num_items // topics, rng.integers(2, length)) * topics + user % topics).tolist()
+        f"user-{user}": (
+            rng.integers(0, num_items // topics, rng.integers(2, length)) * topics + user % topics
+        ).tolist()
         for user in range(num_users)
     }

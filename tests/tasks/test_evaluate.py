@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpora import planted_histories, write_corpus
 from tasks import evaluate as evaluate_module
 from tasks.evaluate import Answer, Question, evaluate, measure, rank_held_out
+from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.infer import refit_held_out

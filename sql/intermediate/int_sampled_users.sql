@@ -1,0 +1,10 @@
+-- int_sampled_users: one in $sample_factor of a source's users, the same ones in every source: how many there are in several
+--         sources can be told from these.
+-- grain:  user_hash
+-- reads:  int_source_users
+-- params: $sample_factor
+select user_hash
+from int_source_users
+where
+    verdict is null
+    and user_hash % $sample_factor = 0

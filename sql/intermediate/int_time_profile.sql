@@ -1,0 +1,22 @@
+-- int_time_profile: what the times of a source look like, from every $stride-th line: how many are plain
+--         numbers and how large, how many say their zone.
+-- grain:  one row
+-- reads:  stg_lines
+-- params: $stride
+with sampled_times as (
+    select
+        time::varchar as text,
+        try_cast(time::varchar as double) as number
+    from stg_lines
+    where
+        verdict is null
+        and line % $stride = 0
+        and trim(time::varchar) <> ''
+)
+
+select
+    count(*) as num_times,
+    count(*) filter (regexp_matches(text, '\d(Z| ?[+-]\d\d:?(\d\d)?)$')) as num_zoned,
+    count(*) filter (isfinite(number)) as num_numbers,
+    quantile_disc(abs(number), 0.5) filter (isfinite(number)) as median
+from sampled_times

@@ -1,0 +1,214 @@
+"""Builds the corpus of a window: cleaned events as tokens, compressed sparse rows a micro-partition.
+
+Cleaning, a user at a time inside the window: bots leave whole, consecutive repeats collapse, rare items and then users with
+too little left are dropped, and the newest events are kept. Two passes, since what is rare is known only after the first:
+`tasks/group_events.py` cleans and counts, `tasks/group_tokens.py` writes tokens. Between them an event is four bytes in a
+scratch file, so the events are sorted once; memory is flat, as both passes go by groups of micro-partitions.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sql.runner import connect, create_table, fetch_rows
+from tasks.cleaning import find_key_max
+from tasks.config import EvaluateConfig, IngestConfig
+from tasks.corpus_folder import MANIFEST, explain_failures, open_building_folders, publish, write_vocabulary
+from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups, stream_rows
+from tasks.group_tokens import Tokens, write_tokens
+from tasks.run import Root
+from tasks.window import FORMAT_VERSION, Window, digest_window, select_window
+from trainer.errors import InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.files import read_json
+
+# What an event of a group takes of the budget: about 150 bytes at the peak of DuckDB's sort, which may use half of it;
+# the rest is for longer urls, the arrays of a micro-partition and the process itself.
+BYTES_PER_EVENT = 500
+_TOLD = ("window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel")
+
+
+def window_id(
+    root: Root,
+    config: IngestConfig,
+    evaluate: EvaluateConfig,
+    since: date | None,
+    until: date | None,
+    window_days: int | None,
+) -> str:
+    """The name of the corpus that these settings make of what was ingested, 16 hex digits: same inputs, same name.
+
+    Raises InputError when the window is empty.
+    """
+    return digest_window(select_window(root, since, until, window_days), config, evaluate)
+
+
+def build_corpus(
+    root: Root,
+    config: IngestConfig,
+    evaluate: EvaluateConfig,
+    since: date | None,
+    until: date | None,
+    window_days: int | None,
+    memory_bytes: int,
+    threads: int,
+    on_event: OnEvent = ignore_event,
+) -> dict[str, Any]:
+    """Build the corpus of the window unless it exists; the story's "corpus". The caller holds the lock of writers.
+
+    Raises InputError when the window is empty or nothing is left after cleaning, DamageError when an events file is not
+    as ingest left it, ResourceError when memory or disk do not suffice.
+    """
+    window = select_window(root, since, until, window_days)
+    identity = digest_window(window, config, evaluate)
+    folder = root.corpus(identity)
+    if not (folder / MANIFEST).exists():
+        window.verify()
+        with explain_failures(root, memory_bytes), open_building_folders(root, identity) as (building, scratch):
+            with connect(memory_bytes // 2, scratch / "spill", threads) as con:
+                build = Build(con, window, config, evaluate.max_users, building, scratch, on_event)
+                with ThreadPoolExecutor(threads) as pool:
+                    manifest = build.run(pool, max(1, memory_bytes // BYTES_PER_EVENT))
+            publish(building, folder, manifest | {"window_id": identity})
+    manifest = read_json(folder / MANIFEST)
+    return {key: manifest[key] for key in _TOLD} | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build: where its rows come from, by which rules, and where its files go."""
+
+    con: duckdb.DuckDBPyConnection
+    window: Window
+    config: IngestConfig
+    max_users: int
+    building: Path
+    scratch: Path
+    on_event: OnEvent
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the SQL steps; DuckDB reads the names of files as patterns, so those are escaped."""
+        return self.config.model_dump() | {
+            "files": [escape(str(file.path)) for file in self.window.files],
+            "undated_files": [str(file.path) for file in self.window.files if file.day is None],
+        }
+
+    def run(self, pool: ThreadPoolExecutor, max_group_events: int) -> dict[str, Any]:
+        """Both passes, over groups of at most so many events; answers the manifest, all but its window_id."""
+        num_events = count_partitions(self.con, self.params, self.window)
+        groups = plan_groups(num_events, max_group_events)
+        message = f"corpus: {num_events.sum():,} events of {len(num_events)} micro-partitions in {len(groups)} groups"
+        self.on_event("log", {"message": message})
+        stages = self._clean(pool, groups)
+        num_items_seen = self._make_vocabulary(groups, stages)
+        tokens = self._write_tokens(pool, groups)
+        if not sum(tokens.users):
+            way_out = f"no user has that many events: lower ingest.min_user_events ({self.config.min_user_events})"
+            raise self._nothing_left(stages, tokens.num_in_vocabulary, way_out)
+        return self._describe(stages, num_items_seen, tokens)
+
+    def _clean(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Stages:
+        stages = Stages()
+        for group in groups:
+            stages.add(clean_group(self.con, pool, group, self.params, self.config, self.scratch))
+            self._report_progress(stages.events)
+        if not stages.after_bots:
+            way_out = f"all users are taken for bots: raise ingest.max_day_events ({self.config.max_day_events:,})"
+            raise self._nothing_left(stages, 0, way_out)
+        return stages
+
+    def _make_vocabulary(self, groups: list[Group], stages: Stages) -> int:
+        """Make the table `vocabulary`; answers how many items the window has. Raises InputError when none is kept."""
+        config = self.config
+        params = self.params | {"item_counts": [escape(str(group.item_counts(self.scratch))) for group in groups]}
+        create_table(self.con, "intermediate/int_item_totals", params)
+        seen = fetch_rows(self.con, "intermediate/int_item_summary")[0]
+        create_table(self.con, "marts/vocabulary", params)
+        self.con.execute("drop table int_item_totals")
+        if not self._num_items():
+            raise self._nothing_left(
+                stages,
+                0,
+                f"no item has {config.min_item_events:,} events and {config.min_item_users:,} users (the most events of one are "
+                f"{seen['max_events']:,}, the most users {seen['max_users']:,}): "
+                f"lower ingest.min_item_events or ingest.min_item_users",
+            )
+        return seen["num_items"]
+
+    def _write_tokens(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Tokens:
+        """The second pass, and the vocabulary's file. A thread holds one micro-partition at a time."""
+        tokens = Tokens()
+        for group in groups:
+            write = partial(write_tokens, self.scratch, self.building, self.config, self._read_item_ix(group))
+            for written in pool.map(write, group.partitions):
+                tokens.add(written, self.max_users + 1)
+            share = (group.last + 1) / self.window.partitions
+            self._report_progress(self.window.num_events + round(self.window.num_events * share))
+        tokens.files |= write_vocabulary(self.building, self.con.table("vocabulary").order("item_ix").to_arrow_reader())
+        return tokens
+
+    def _read_item_ix(self, group: Group) -> NDArray[np.int32]:
+        """The item_ix of each item code of a group, -1 outside the vocabulary, int32[I]."""
+        path = group.item_counts(self.scratch)
+        params = {"group_item_counts": escape(str(path))}
+        rows = stream_rows(self.con, "intermediate/int_group_item_ix", params).read_all()
+        item_ix = np.full(pq.read_metadata(path).num_rows, -1, dtype=np.int32)
+        item_ix[rows["item_code"].to_numpy()] = rows["item_ix"].to_numpy()
+        return item_ix
+
+    def _num_items(self) -> int:
+        return self.con.table("vocabulary").count("*").fetchall()[0][0]
+
+    def _describe(self, stages: Stages, num_items_seen: int, tokens: Tokens) -> dict[str, Any]:
+        """The manifest (see the layout in `trainer/corpus.py`)."""
+        num_items, num_users = self._num_items(), sum(tokens.users)
+        key_max, num_held_out = find_key_max(tokens.keys, self.max_users)
+        funnel = [
+            ("events in the window", stages.events),
+            ("events without bots", stages.after_bots),
+            ("events without repeats", stages.after_repeats),
+            ("events of items in the vocabulary", tokens.num_in_vocabulary),
+            ("events of users kept", tokens.num_of_kept_users),
+            ("tokens (the newest events of each user)", sum(tokens.tokens)),
+            ("items in the window", num_items_seen),
+            ("items in the vocabulary", num_items),
+            ("users in the window", stages.users),
+            ("users kept", num_users),
+        ]
+        return {
+            "format_version": FORMAT_VERSION,
+            "partitions": self.window.partitions,
+            "num_users": num_users,
+            "num_items": num_items,
+            "num_tokens": sum(tokens.tokens),
+            "users": tokens.users,
+            "tokens": tokens.tokens,
+            "held_out_key_max": key_max,
+            "num_held_out": num_held_out,
+            "since": self.window.since,
+            "until": self.window.until,
+            "undated": self.window.is_undated,
+            "funnel": funnel,
+            "files": tokens.files,
+        }
+
+    def _report_progress(self, done: int) -> None:
+        values = {"step": "corpus", "done": done, "total": 2 * self.window.num_events, "unit": "events"}
+        self.on_event("progress", values)
+
+    def _nothing_left(self, stages: Stages, num_in_vocabulary: int, way_out: str) -> InputError:
+        return InputError(
+            f"nothing is left after cleaning: {stages.events:,} events of {stages.users:,} users in the window, "
+            f"{stages.after_bots:,} without bots, {stages.after_repeats:,} without repeats, {num_in_vocabulary:,} of items "
+            f"in the vocabulary, 0 of users kept; {way_out}, or give more logs"
+        )

@@ -1,0 +1,129 @@
+"""A corpus folder being built: its files, then its manifest, then its name.
+
+Everything is written under a temporary name and synced; the rename at the end makes the corpus exist, whole.
+The same content is the same bytes: row groups have a fixed number of rows and no file knows when it was written.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.run import Root
+from trainer.errors import DamageError, ResourceError
+from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_file, sync_folder, write_json
+
+MANIFEST = "manifest.json"
+VOCABULARY = "vocabulary.parquet"
+ROW_GROUP_ROWS = 100_000
+_SCRATCH_PREFIX = "corpus."
+
+
+def partition_name(partition: int) -> str:
+    """What the names of a micro-partition's files begin with."""
+    return f"p{partition:05d}"
+
+
+@contextmanager
+def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Path]]:
+    """Yield a folder beside the corpus's own that becomes it, and a scratch folder on the same disk; both go at the end.
+
+    What dead builds left is removed first: the caller holds the lock of writers, so no other build is alive.
+    """
+    corpora = root.corpus(window_id).parent
+    leftovers = [*corpora.glob(f".*{TEMPORARY_SUFFIX}"), *root.temporary.glob(f"{_SCRATCH_PREFIX}*")]
+    for folder in leftovers:
+        shutil.rmtree(folder)
+    building = corpora / f".{window_id}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    scratch = root.temporary / f"{_SCRATCH_PREFIX}{window_id}.{os.getpid()}"
+    try:
+        building.mkdir(parents=True)
+        scratch.mkdir(parents=True)
+        yield building, scratch
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def explain_failures(root: Root, memory_bytes: int) -> Iterator[None]:
+    """Turn failures of disk, memory and damaged files into errors that say what to do."""
+    try:
+        yield
+    except (duckdb.OutOfMemoryException, MemoryError) as error:
+        raise ResourceError(
+            f"the corpus could not be built within {memory_bytes:,} bytes: raise --host-memory ({_first_line(error)})"
+        ) from error
+    except (duckdb.Error, OSError) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            free_bytes = shutil.disk_usage(root.path).free
+            raise ResourceError(
+                f"the disk of {root.path} is full ({free_bytes:,} bytes are free): free space, then run the same command again"
+            ) from error
+        if isinstance(error, PermissionError):
+            raise ResourceError(f"cannot write the corpus: {error}; permit it or give another root with --root") from error
+        if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+            raise DamageError(
+                f"an events file cannot be read ({_first_line(error)}): run `surf2vec doctor`, then give the logs it names "
+                "again, which repairs them"
+            ) from error
+        raise
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def write_partition(folder: Path, partition: int, users: pa.Table, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Write the users and arrays (offsets, tokens, held_out) of a micro-partition; answers the manifest's entries."""
+    name = partition_name(partition)
+    paths = [folder / f"{name}.users.parquet", *(folder / f"{name}.{kind}.npy" for kind in arrays)]
+    with _open_parquet(paths[0], users.schema) as writer:
+        writer.write_table(users.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
+    for path, array in zip(paths[1:], arrays.values(), strict=True):
+        np.save(path, array, allow_pickle=False)
+    return {path.name: _seal(path) for path in paths}
+
+
+def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]:
+    """Stream the vocabulary's rows into its file, whatever their batches; answers the manifest's entry."""
+    path = folder / VOCABULARY
+    with _open_parquet(path, rows.schema) as writer:
+        pending = pa.table([[]] * len(rows.schema), schema=rows.schema)
+        for batch in rows:
+            pending = pa.concat_tables([pending, pa.Table.from_batches([batch])])
+            while pending.num_rows >= ROW_GROUP_ROWS:
+                writer.write_table(pending.slice(0, ROW_GROUP_ROWS).combine_chunks())
+                pending = pending.slice(ROW_GROUP_ROWS)
+        if pending.num_rows:
+            writer.write_table(pending.combine_chunks())
+    return {path.name: _seal(path)}
+
+
+def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest and give the folder its name, durably."""
+    write_json(building / MANIFEST, manifest)
+    if folder.exists():  # without a manifest, or there would be nothing to build
+        shutil.rmtree(folder)
+    os.replace(building, folder)
+    sync_folder(folder.parent)
+    sync_folder(folder.parent.parent)
+
+
+def _open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer without dictionaries (ids and urls hardly repeat) and without the Arrow schema that names a version."""
+    return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False, store_schema=False)
+
+
+def _seal(path: Path) -> dict[str, Any]:
+    """Put a written file on the disk; answers its size and sha256."""
+    sync_file(path)
+    return describe_file(path)

@@ -1,0 +1,88 @@
+"""What a delivery changes: which of its files are new, changed or known, and whether the settings still fit the root."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.config import IngestConfig
+from tasks.run import Root
+from tasks.sources import Catalog, SourceFile, Stamp
+from trainer.errors import ConfigError
+
+RULES_VERSION = 1  # of tasks/urls.py: one more when a URL may come to another item than before
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The files of a call, compared with sources.json.
+
+    to_ingest  one file for each content that is to be read, the first by name
+    names      name → sha256 of all sources as they are after it
+    stamps     name → stamp of the files of this call
+    """
+
+    to_ingest: list[SourceFile]
+    names: dict[str, str]
+    stamps: dict[str, Stamp]
+    rules: dict[str, Any]
+    num_new: int
+    num_replaced: int
+    num_known: int
+
+
+def rules_of(config: IngestConfig) -> dict[str, Any]:
+    """The settings that shape events: all events of a root are made by the same."""
+    return {
+        "version": RULES_VERSION,
+        "timezone": config.timezone,
+        "granularity": config.granularity,
+        "prefix_depth": config.prefix_depth if config.granularity == "prefix" else None,
+        "keep_query": sorted(set(config.keep_query)),
+    }
+
+
+def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
+    """Compare a delivery with what is known. Content is read when it is new, made by other rules, or its files are damaged.
+
+    Raises ConfigError when the rules changed and sources made by the old ones would stay.
+    """
+    rules = rules_of(config)
+    delivered = {source.name: source.sha256 for source in sources}
+    known_names = catalog.names
+    if catalog.entries and catalog.rules != rules:
+        digests = set(delivered.values())
+        staying = sorted(n for n, digest in known_names.items() if n not in delivered and digest not in digests)
+        if staying or not sources:
+            raise _refuse_rules(root, catalog.rules or {}, rules, staying)
+        intact = set()
+    else:
+        intact = {digest for digest, entry in catalog.entries.items() if _has_files(root, entry)}
+    to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
+    num_replaced = sum(source.name in known_names for source in to_ingest.values())
+    return Delivery(
+        to_ingest=sorted(to_ingest.values(), key=lambda source: source.name),
+        names=known_names | delivered,
+        stamps={source.name: source.stamp for source in sources},
+        rules=rules,
+        num_new=len(to_ingest) - num_replaced,
+        num_replaced=num_replaced,
+        num_known=len(sources) - len(to_ingest),
+    )
+
+
+def _has_files(root: Root, entry: dict[str, Any]) -> bool:
+    """Whether the files of a source are there, with the size they had."""
+    paths = {root.path / name: file["bytes"] for name, file in entry["files"].items()}
+    return all(path.is_file() and path.stat().st_size == num_bytes for path, num_bytes in paths.items())
+
+
+def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying: list[str]) -> ConfigError:
+    """The settings changed, and some sources would keep what the old ones made of them."""
+    changes = [f"ingest.{key} is {new[key]!r}, but was {old.get(key)!r}" for key in new if new[key] != old.get(key)]
+    if not staying:
+        return ConfigError(f"{'; '.join(changes)} when {root.path} was made: set it back, or give all logs again with --logs")
+    shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
+    return ConfigError(
+        f"{'; '.join(changes)} when {root.path} was made: set it back, or give all logs again in one call "
+        f"({len(staying):,} are missing: {shown}), or begin a new --root"
+    )

@@ -1,0 +1,218 @@
+"""The first pass over the events: clean each group of micro-partitions, count its items, keep its rows as numbers.
+
+A group is as many consecutive micro-partitions as the memory allows; what comes out does not depend on it.
+Scratch files: of a micro-partition `p00012.lengths.npy` int64[N] events of each user, `p00012.items.npy` int32[E] item codes
+of its group and `p00012.users.arrow` (user_id, hash); of a group the Parquet file of int_item_counts.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sql.runner import copy_to_parquet, create_table, fetch_rows, read_sql, select_parameters
+from tasks.cleaning import UNDATED, UserEvents, count_item_users, find_bots, find_repeats
+from tasks.config import IngestConfig
+from tasks.corpus_folder import partition_name
+from tasks.window import Window
+from trainer.errors import DamageError
+
+BATCH_ROWS = 100_000
+MAX_WAITING = 2  # micro-partitions that wait to be cleaned, in memory
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive micro-partitions, both ends included, that are cleaned together."""
+
+    first: int
+    last: int
+
+    @property
+    def partitions(self) -> range:
+        return range(self.first, self.last + 1)
+
+    def item_counts(self, scratch: Path) -> Path:
+        return scratch / f"g{self.first:05d}.item_counts.parquet"
+
+
+@dataclass
+class Stages:
+    """What is left after each stage of cleaning, summed over micro-partitions."""
+
+    users: int = 0
+    events: int = 0
+    after_bots: int = 0
+    after_repeats: int = 0
+
+    def add(self, other: "Stages") -> None:
+        for stage, number in vars(other).items():
+            setattr(self, stage, getattr(self, stage) + number)
+
+
+@dataclass(frozen=True)
+class PartitionEvents:
+    """One micro-partition as the log has it: its users in order, user_ids string[N], and their events."""
+
+    number: int
+    user_ids: pa.ChunkedArray
+    events: UserEvents
+
+
+class GroupCounts:
+    """Events and distinct users of each item code of a group, int64[I]; several threads add to them."""
+
+    def __init__(self, num_items: int) -> None:
+        self.num_items = num_items
+        self.events: NDArray[np.int64] = np.zeros(num_items, dtype=np.int64)
+        self.users: NDArray[np.int64] = np.zeros(num_items, dtype=np.int64)
+        self._lock = Lock()
+
+    def add(self, events: UserEvents) -> None:
+        """Count the events of a whole micro-partition."""
+        num_events = np.bincount(events.item, minlength=self.num_items)
+        num_users = count_item_users(events, self.num_items)
+        with self._lock:
+            self.events += num_events
+            self.users += num_users
+
+    def to_arrow(self) -> pa.Table:
+        codes = np.arange(self.num_items, dtype=np.int32)
+        return pa.table({"item_code": codes, "events": self.events, "users": self.users})
+
+
+def plan_groups(num_events: NDArray[np.int64], max_events: int) -> list[Group]:
+    """Cut the micro-partitions into groups of at most `max_events` events; one that has more is a group by itself.
+
+    num_events int64[P].
+    """
+    groups: list[Group] = []
+    first, total = 0, 0
+    for partition, events in enumerate(num_events.tolist()):
+        if partition > first and total + events > max_events:
+            groups.append(Group(first, partition - 1))
+            first, total = partition, 0
+        total += events
+    return [*groups, Group(first, len(num_events) - 1)]
+
+
+def stream_rows(con: duckdb.DuckDBPyConnection, model: str, params: dict[str, Any]) -> pa.RecordBatchReader:
+    """The rows of a model as record batches, made while they are read."""
+    sql = read_sql(model)
+    relation = con.sql(sql, params=select_parameters(sql, params))
+    assert relation is not None  # a select
+    return relation.to_arrow_reader(BATCH_ROWS)
+
+
+def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], window: Window) -> NDArray[np.int64]:
+    """Events of each micro-partition, int64[P]. Raises DamageError unless they are those that sources.json has."""
+    num_events = np.zeros(window.partitions, dtype=np.int64)
+    rows = fetch_rows(con, "intermediate/int_partition_events", params)
+    is_strange = any(not 0 <= row["micro_partition"] < window.partitions for row in rows)
+    if is_strange or sum(row["num_events"] for row in rows) != window.num_events:
+        raise DamageError(
+            f"the events files of the window do not have the {window.num_events:,} rows in {window.partitions} micro-partitions "
+            "that sources.json says: run `surf2vec doctor`, then give the logs it names again, which repairs them"
+        )
+    for row in rows:
+        num_events[row["micro_partition"]] = row["num_events"]
+    return num_events
+
+
+def clean_group(
+    con: duckdb.DuckDBPyConnection,
+    pool: ThreadPoolExecutor,
+    group: Group,
+    params: dict[str, Any],
+    config: IngestConfig,
+    scratch: Path,
+) -> Stages:
+    """Clean the events of a group into scratch files; answers what each stage left.
+
+    Micro-partitions are cleaned on `pool` while DuckDB delivers the next ones.
+    """
+    params = params | {"first_partition": group.first, "last_partition": group.last}
+    items = create_table(con, "intermediate/int_group_items", params)
+    counts = GroupCounts(con.table(items).count("*").fetchall()[0][0])
+    total = Stages()
+    cleaning: deque[Future[Stages]] = deque()
+    for partition in _split_partitions(stream_rows(con, "intermediate/int_group_events", params)):
+        cleaning.append(pool.submit(_clean_partition, con, partition, config, counts, scratch))
+        if len(cleaning) > MAX_WAITING:
+            total.add(cleaning.popleft().result())
+    for cleaned in cleaning:
+        total.add(cleaned.result())
+    con.register("group_counts", counts.to_arrow())
+    copy_to_parquet(con, "intermediate/int_item_counts", group.item_counts(scratch))
+    con.unregister("group_counts")
+    con.execute(f"drop table {items}")
+    return total
+
+
+def _clean_partition(
+    con: duckdb.DuckDBPyConnection, partition: PartitionEvents, config: IngestConfig, counts: GroupCounts, scratch: Path
+) -> Stages:
+    """Clean one micro-partition into its scratch files and count what is left of it."""
+    events, num_users = partition.events, len(partition.user_ids)
+    stages = Stages(users=num_users, events=len(events.user))
+    is_bot = find_bots(events, num_users, config.max_day_events)
+    if is_bot.any():
+        events = events.select(~is_bot[events.user])
+    stages.after_bots = len(events.user)
+    if config.collapse_repeats:
+        events = events.select(~find_repeats(events))
+    stages.after_repeats = len(events.user)
+    counts.add(events)
+    path = str(scratch / partition_name(partition.number))
+    np.save(f"{path}.lengths.npy", np.bincount(events.user, minlength=num_users), allow_pickle=False)
+    np.save(f"{path}.items.npy", events.item, allow_pickle=False)
+    with con.cursor() as cursor:  # `con` itself is streaming events
+        cursor.register("partition_users", pa.table({"user_id": partition.user_ids}))
+        users = stream_rows(cursor, "intermediate/int_user_hashes", {})
+        with pa.OSFile(f"{path}.users.arrow", "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
+            for batch in users:
+                writer.write_batch(batch)
+    return stages
+
+
+def _split_partitions(rows: pa.RecordBatchReader) -> Iterator[PartitionEvents]:
+    """Cut the sorted rows of int_group_events at the ends of micro-partitions."""
+    partition, last_user = -1, None
+    ids: list[pa.Array] = []
+    columns: list[tuple[np.ndarray, ...]] = []
+    for batch in rows:
+        partitions = batch.column("micro_partition").to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
+        for start, stop in pairwise(cuts):
+            if start == stop:
+                continue
+            if partitions[start] != partition:
+                if columns:
+                    yield PartitionEvents(partition, pa.chunked_array(ids), _join(columns))
+                partition, last_user, ids, columns = int(partitions[start]), None, [], []
+            part = batch.slice(start, stop - start)
+            user_id = part.column("user_id")
+            is_new = np.ones(len(user_id), dtype=bool)
+            is_new[1:] = pc.not_equal(user_id[1:], user_id[:-1]).to_numpy(zero_copy_only=False)
+            is_new[0] = user_id[0].as_py() != last_user
+            last_user = user_id[-1].as_py()
+            ids.append(user_id.filter(pa.array(is_new)))
+            day = pc.fill_null(part.column("day"), UNDATED)
+            columns.append((is_new, day.to_numpy(), part.column("item_code").to_numpy()))
+    if columns:
+        yield PartitionEvents(partition, pa.chunked_array(ids), _join(columns))
+
+
+def _join(columns: list[tuple[np.ndarray, ...]]) -> UserEvents:
+    is_new, day, item = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    return UserEvents(np.cumsum(is_new, dtype=np.int32) - 1, day, item)

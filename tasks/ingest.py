@@ -1,0 +1,265 @@
+"""From log files to events: what is new among the delivered files is cleaned, sorted and merged, all of it or nothing.
+
+Every source of a call is staged before the first one is committed, so that bad input never leaves half a delivery. A commit
+moves the files under events/, then replaces sources.json, which alone says what is there, then deletes what nothing refers
+to any more. A call that dies leaves files that nobody refers to; the next call removes them.
+"""
+
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sql.runner import connect
+from tasks.config import IngestConfig
+from tasks.deliveries import Delivery, plan_delivery
+from tasks.failures import explain_failures
+from tasks.logfiles import LogFile, recognise
+from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
+from tasks.run import Root
+from tasks.sources import Catalog, SourceFile, find_sources, read_catalog, sum_counts
+from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager
+from trainer.errors import ConfigError, InputError, RejectedError
+from trainer.events import OnEvent
+from trainer.files import TEMPORARY_SUFFIX, sync_folder
+
+__all__ = ["ingest", "pseudonym", "read_user_key"]
+
+PARTITION_USERS = 50_000
+MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
+_STAGING_PREFIX = "ingest."
+_FAILED = "failed"
+
+
+def ingest(
+    root: Root,
+    patterns: Sequence[str],
+    config: IngestConfig,
+    partitions: int | None,
+    memory_bytes: int,
+    threads: int,
+    on_event: OnEvent,
+) -> dict[str, Any]:
+    """Merge the files that the globs name into the root's events; the story's "ingest". The caller holds the lock of writers.
+
+    1. find the files and what they are, and compare with sources.json;
+    2. stage each source that is new or changed;
+    3. stop if too many lines are unusable;
+    4. commit.
+
+    The numbers answered are of all delivered sources, so the same call again answers the same; without globs, of all there
+    are. `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there before is then
+    untouched.
+    """
+    with explain_failures(root, "logs are ingested", memory_bytes):
+        catalog = read_catalog(root)
+        key = check_user_key(root, catalog, config)
+        _check_partitions(root, catalog, partitions)
+        sources = find_sources(patterns, catalog.stamps, on_event)
+        delivery = plan_delivery(root, catalog, sources, config)
+        logs = [(recognise(Path(source.name), config.columns), source) for source in delivery.to_ingest]
+        _remove_leftovers(root, catalog)
+        if logs:
+            with _open_staging_folder(root) as folder, connect(memory_bytes // 2, folder / "spill", _cores(threads)) as con:
+                passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
+                progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
+                stager = Stager(con, config, key_pads(key), folder, progress)
+                catalog.partitions, staged = _stage_sources(stager, logs, catalog.partitions or partitions, on_event)
+                _check_rejects(root, staged, config)
+                catalog.user_key_fingerprint = fingerprint(key) if key else None
+                catalog.rules = delivery.rules
+                _commit(root, catalog, delivery, staged)
+        elif sources:
+            catalog.rename(delivery.names, delivery.stamps)
+            catalog.write(root)
+        elif not catalog.entries:
+            raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
+    return _tell(catalog, delivery)
+
+
+def _cores(threads: int) -> int:
+    return threads or os.cpu_count() or 1
+
+
+def _check_partitions(root: Root, catalog: Catalog, partitions: int | None) -> None:
+    if partitions and catalog.partitions and partitions != catalog.partitions:
+        raise ConfigError(
+            f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the setting out, "
+            f"or change the root with `surf2vec repartition`"
+        )
+
+
+def _must_count_users(catalog: Catalog, partitions: int | None) -> bool:
+    return not (catalog.partitions or partitions)
+
+
+def choose_partitions(num_users: int) -> int:
+    """A power of two with about PARTITION_USERS users in each micro-partition."""
+    wanted = 2 ** round(math.log2(max(1.0, num_users / PARTITION_USERS)))
+    return min(max(wanted, MIN_PARTITIONS), MAX_PARTITIONS)
+
+
+@contextmanager
+def _open_staging_folder(root: Root) -> Iterator[Path]:
+    """Yield a folder on the root's disk that goes at the end, with whatever was not committed."""
+    folder = root.temporary / f"{_STAGING_PREFIX}{os.getpid()}"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(root: Root, catalog: Catalog) -> None:
+    """Remove what calls that died left: staged files, and files under events/ that sources.json does not name."""
+    for folder in root.temporary.glob(f"{_STAGING_PREFIX}*"):
+        shutil.rmtree(folder)
+    for path in root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}"):
+        path.unlink()
+    _remove_orphans(root, catalog)
+
+
+def _remove_orphans(root: Root, catalog: Catalog) -> None:
+    """Delete the files under events/ and rejects/ that no source has."""
+    referred = {root.path / name for name in catalog.files}
+    rejects = {entry["sha256"][:16] for entry in catalog.entries.values() if entry["rejected"]}
+    for path in root.events.glob("day=*/*.parquet"):
+        if path not in referred:
+            path.unlink()
+    for folder in root.events.glob("day=*"):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    for path in root.rejects.glob("*.parquet"):
+        if path.stem not in rejects:
+            path.unlink()
+
+
+def _stage_sources(
+    stager: Stager, logs: list[tuple[LogFile, SourceFile]], partitions: int | None, on_event: OnEvent
+) -> tuple[int, list[Staged]]:
+    """Stage every source; answers the number of micro-partitions, chosen from the users if it was open, and the sources."""
+    is_loaded = False
+    if partitions is None:
+        users: set[int] = set().union(*(stager.sample_users(log, source) for log, source in logs))
+        num_users = len(users) * SAMPLE_FACTOR
+        partitions = choose_partitions(num_users)
+        is_loaded = len(logs) == 1
+        on_event("log", {"message": f"{partitions} micro-partitions, for about {num_users:,} users"})
+    staged = []
+    for log, source in logs:
+        staged.append(stager.stage(log, source, partitions, is_loaded))
+        on_event("log", {"message": _describe(source, staged[-1].entry)})
+    return partitions, staged
+
+
+def _describe(source: SourceFile, entry: dict[str, Any]) -> str:
+    """A line about a source for a person."""
+    told = f"{os.path.basename(source.name)}: {entry['format']}, time: {entry['time']}; "
+    told += f"{entry['lines']:,} lines, {entry['events']:,} events"
+    for word in ("left_out", "rejected"):
+        if entry[word]:
+            told += f"; {word.replace('_', ' ')}: {_list_counts(entry[word])}"
+    return told
+
+
+def _list_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {reason}" for reason, number in sum_counts([counts]).items())
+
+
+def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> None:
+    """Raise RejectedError when a source is unusable, or too many lines are; their rejects are then kept under rejects/failed/."""
+    num_lines = sum(source.entry["lines"] for source in staged)
+    num_rejected = sum(source.num_rejected for source in staged)
+    reasons = _list_counts(sum_counts(source.entry["rejected"] for source in staged))
+    unusable = [source for source in staged if not source.entry["events"] and source.num_rejected]
+    if unusable:
+        entry = unusable[0].entry
+        message = (
+            f"{unusable[0].source.name} has {entry['lines']:,} lines and none is usable "
+            f"({_list_counts(entry['left_out'] | entry['rejected'])})"
+        )
+    elif not any(source.entry["events"] for source in staged):
+        reasons = _list_counts(sum_counts(source.entry["left_out"] for source in staged)) or "no lines"
+        raise RejectedError(
+            f"nothing is usable in {len(staged):,} new logs with {num_lines:,} lines ({reasons}): give other logs; "
+            "what was there before is untouched"
+        )
+    elif num_rejected > config.max_reject_ratio * num_lines:
+        worst = max(staged, key=lambda source: source.num_rejected)
+        message = (
+            f"{num_rejected:,} of {num_lines:,} new lines ({num_rejected / num_lines:.2%}) are unusable, more than "
+            f"ingest.max_reject_ratio allows ({config.max_reject_ratio:.2%}): {reasons}; most in {worst.source.name}"
+        )
+    else:
+        return
+    folder = root.rejects / _FAILED
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for source in staged:
+        if source.rejects:
+            os.replace(source.rejects, folder / source.rejects.name)
+    raise RejectedError(
+        f"{message}. The lines are listed in {folder} (source, line, reason). Mend the logs or the settings, or raise "
+        "ingest.max_reject_ratio; what was there before is untouched"
+    )
+
+
+def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
+    """Make the staged sources part of the root: files first, sources.json last, then nothing refers to the old ones."""
+    in_use = catalog.files
+    folders = {root.events}
+    for source in staged:
+        names = {name: _free_name(name, in_use) for name in source.files}
+        for name, path in source.files.items():
+            target = root.path / names[name]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
+            folders.add(target.parent)
+        if source.rejects:
+            root.rejects.mkdir(exist_ok=True)
+            os.replace(source.rejects, root.rejects / source.rejects.name)
+            folders.add(root.rejects)
+        before = catalog.entries.get(source.entry["sha256"], {"name": source.source.name, "copies": []})
+        files = {names[name]: file for name, file in source.entry["files"].items()}
+        catalog.entries[source.entry["sha256"]] = before | source.entry | {"files": files}
+    for folder in folders:
+        if folder.exists():
+            sync_folder(folder)
+    catalog.rename(delivery.names, delivery.stamps)
+    catalog.write(root)
+    _remove_orphans(root, catalog)
+    shutil.rmtree(root.rejects / _FAILED, ignore_errors=True)
+
+
+def _free_name(name: str, in_use: set[str]) -> str:
+    """`name`, or one beside it where sources.json still refers to that: its file stays as it is until the commit."""
+    path = Path(name)
+    number = 1
+    while name in in_use:
+        number += 1
+        name = str(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+    return name
+
+
+def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
+    """The story's "ingest": what came of the delivered sources."""
+    digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
+    entries = [catalog.entries[digest] for digest in sorted(digests)]
+    rejected = sum_counts(entry["rejected"] for entry in entries)
+    return {
+        "sources_new": delivery.num_new,
+        "sources_replaced": delivery.num_replaced,
+        "sources_known": delivery.num_known,
+        "lines": sum(entry["lines"] for entry in entries),
+        "events": sum(entry["events"] for entry in entries),
+        "left_out": sum_counts(entry["left_out"] for entry in entries),
+        "rejected": rejected,
+        "num_rejected": sum(rejected.values()),
+        "formats": dict(sorted(Counter(entry["format"] for entry in entries).items())),
+        "times": dict(sorted(Counter(entry["time"] for entry in entries).items())),
+    }

@@ -1,0 +1,171 @@
+"""Reads a text log in blocks of whole lines and hands them to DuckDB as Arrow batches, each line with its number.
+
+DuckDB's own CSV reader is not used: it cannot number lines, takes a stray carriage return for the end of a line, and
+leaves out without a word what follows the break in a truncated zstd file, and lines longer than its buffer (tried with
+2.0.0). Reading here costs about a tenth more and accounts for every line. Three blocks are in memory at a time.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, Layout, count_lines, parse_fields
+from tasks.logfiles import LogFile, explain_stream, open_log
+
+BLOCK_BYTES = 4 << 20
+MAX_LINE_BYTES = 4 << 20
+LINES_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string()), ("rejected", pa.string())])
+LINE_TOO_LONG = "line too long"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines, each with its newline, the first of which is line `first_line` of the file (1-based).
+
+    A line over MAX_LINE_BYTES is a block by itself, and without its data.
+    """
+
+    data: bytes
+    first_line: int
+    is_too_long: bool = False
+
+
+class BlockReader:
+    """The batches of a log, as fields if it is delimited, else as lines.
+
+    DuckDB pulls them; it would wrap an error of theirs, so `error` keeps it. `done_bytes` of the file were read so far.
+    """
+
+    def __init__(self, log: LogFile) -> None:
+        self.log = log
+        self.error: Exception | None = None
+        self.done_bytes = 0
+        self.layout = None if log.format in ("jsonl", "access") else Layout.of(log)
+        self.schema = FIELDS_SCHEMA if self.layout else LINES_SCHEMA
+
+    def open(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            stream, raw = open_log(self.log)
+            with raw, stream, ThreadPoolExecutor(2) as pool:
+                pending: deque[Future[pa.RecordBatch]] = deque()
+                for block in cut_blocks(stream, joins_quotes=self.layout is not None, skips_header=self.layout is not None):
+                    pending.append(pool.submit(self._parse, block))
+                    if len(pending) > 2:
+                        yield pending.popleft().result()
+                    self.done_bytes = raw.tell()
+                while pending:
+                    yield pending.popleft().result()
+        except OSError as error:
+            self.error = explain_stream(self.log.path, error)
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _parse(self, block: Block) -> pa.RecordBatch:
+        if block.is_too_long:
+            values = {"line": [block.first_line], "rejected": [LINE_TOO_LONG]}
+            return pa.RecordBatch.from_pydict({name: values.get(name, [None]) for name in self.schema.names}, self.schema)
+        if self.layout:
+            return parse_fields(block.data, block.first_line, self.layout)
+        return parse_text(block.data, block.first_line)
+
+
+def cut_blocks(stream: IO[bytes], joins_quotes: bool, skips_header: bool) -> Iterator[Block]:
+    """Cut a stream into blocks. With `joins_quotes`, a record that goes over several lines stays in one block."""
+    chunks = _read_chunks(stream)
+    rest, line = b"", 1
+    if skips_header:
+        rest, line = _drop_header(chunks), 2
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n") + 1
+        if not cut and len(rest) + len(chunk) > MAX_LINE_BYTES:
+            yield Block(b"", line, is_too_long=True)
+            rest, line = _drop_line(chunks), line + 1
+            continue
+        data = b"".join((rest, memoryview(chunk)[:cut]))
+        keep = _cut_before_open_quote(data) if joins_quotes and data else len(data)
+        if keep:
+            block = Block(data if keep == len(data) else data[:keep], line)
+            line += count_lines(block.data)
+            yield block
+        rest = data[keep:] + chunk[cut:]
+    if rest:
+        yield Block(rest if rest.endswith(b"\n") else rest + b"\n", line)
+
+
+def _read_chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    """The stream in pieces, without the mark that some programs begin UTF-8 with."""
+    yield stream.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
+    while chunk := stream.read(BLOCK_BYTES):
+        yield chunk
+
+
+def _drop_header(chunks: Iterator[bytes]) -> bytes:
+    """What follows the first newline in the first chunk: a header is no longer than that."""
+    return next(chunks).partition(b"\n")[2]
+
+
+def _drop_line(chunks: Iterator[bytes]) -> bytes:
+    """What follows the next newline in the chunk that has it."""
+    for chunk in chunks:
+        _, newline, rest = chunk.partition(b"\n")
+        if newline:
+            return rest
+    return b""
+
+
+def _cut_before_open_quote(data: bytes) -> int:
+    """Where to cut so that a record left open by the last lines goes to the next block; the length if there is none."""
+    if b'"' not in data or data.count(b'"') % 2 == 0:
+        return len(data)
+    end = len(data)
+    for _ in range(MAX_RECORD_LINES):
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        if data.count(b'"', start, end) % 2:
+            return start or len(data)
+        if not start:
+            break
+        end = start
+    return len(data)
+
+
+def parse_text(data: bytes, first_line: int) -> pa.RecordBatch:
+    """The lines of a block as a batch of LINES_SCHEMA, each text with its newline."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")).astype(np.int32) + 1
+    num_lines = len(ends)
+    offsets = np.concatenate((np.zeros(1, np.int32), ends))
+    texts = pa.StringArray.from_buffers(num_lines, pa.py_buffer(offsets), pa.py_buffer(data))
+    numbers = pa.array(np.arange(first_line, first_line + num_lines))
+    if b"\0" not in data and _is_utf8(texts):
+        return pa.record_batch([numbers, texts, pa.nulls(num_lines, pa.string())], schema=LINES_SCHEMA)
+    lines = data.removesuffix(b"\n").split(b"\n")
+    faults = [_find_fault(line) for line in lines]
+    good = [None if fault else line.decode() for line, fault in zip(lines, faults, strict=True)]
+    return pa.record_batch([numbers, pa.array(good, pa.string()), pa.array(faults, pa.string())], schema=LINES_SCHEMA)
+
+
+def _is_utf8(texts: pa.StringArray) -> bool:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _find_fault(line: bytes) -> str | None:
+    if b"\0" in line:
+        return NUL_BYTE
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return NOT_UTF8
+    return None

@@ -1,0 +1,212 @@
+"""What a log file is: its compression, its format, and which of its columns are what, from its first bytes.
+
+The format is told by the extension, else by the first lines; the compression by the first bytes. Whatever is not of a
+shape that can be read raises InputError here, before anything is written.
+"""
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.config import ColumnsConfig
+from trainer.errors import InputError
+
+HEAD_BYTES = 65_536
+REQUIRED = ("user", "url", "time")
+OPTIONAL = ("method", "status", "agent")
+_ROLES = {"user": "the user", "url": "the URL", "time": "the time"}
+_EXTENSIONS = {
+    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+    ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_COMPRESSED = (".gz", ".gzip", ".zst", ".zstd")
+_ACCESS_LINE = re.compile(r'\S+ \S+ .*\[[^\]]+\] "[^"]*" \d{3} ')
+_DELIMITERS = ",\t;|"
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A log that can be read.
+
+    format       csv, tsv, jsonl, parquet or access
+    compression  none, gzip or zstd (of the file as a whole: Parquet's own is Parquet's business)
+    header       names of the columns as the file has them; of JSON lines, the keys of the first lines
+    columns      role (user, url, time, method, status, agent) → name of its column, None where there is none
+    """
+
+    path: Path
+    format: str
+    compression: str = "none"
+    delimiter: str = ","
+    header: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str | None], ...] = ()
+
+    def column(self, role: str) -> str | None:
+        return dict(self.columns)[role]
+
+    @property
+    def is_access_log(self) -> bool:
+        """Whether lines are requests, so that some of them are no visits to a page."""
+        return self.format == "access" or self.column("method") is not None or self.column("status") is not None
+
+    @property
+    def has_times(self) -> bool:
+        return self.format == "access" or self.column("time") is not None
+
+    def describe(self) -> str:
+        return self.format if self.compression == "none" else f"{self.format} {self.compression}"
+
+
+def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
+    """What the file at `path` is. Raises InputError when it is empty, damaged, or lacks a column that is needed."""
+    with open(path, "rb") as file:
+        magic = file.read(4)
+    if not magic:
+        raise InputError(f"{path} is empty (0 bytes): deliver it whole, or leave it out of --logs")
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    expected = next((_EXTENSIONS[s] for s in reversed(suffixes) if s in _EXTENSIONS and s not in _COMPRESSED), None)
+    if magic == b"PAR1":
+        return _recognise_parquet(path, wanted)
+    if expected == "parquet":
+        raise InputError(f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or name it rightly")
+    compression = next((name for start, name in _COMPRESSIONS.items() if magic.startswith(start)), "none")
+    if compression == "none" and suffixes and suffixes[-1] in _COMPRESSED:
+        raise InputError(f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}")
+    lines = _read_head(path, compression)
+    format = expected or _guess_format(lines)
+    if format == "access":
+        no_columns = tuple((role, None) for role in (*REQUIRED, *OPTIONAL))
+        return LogFile(path, format, compression, columns=no_columns)
+    if format == "jsonl":
+        header = _json_keys(path, lines)
+        return LogFile(path, format, compression, header=header, columns=_find_columns(path, header, wanted))
+    return _recognise_delimited(path, format, compression, lines, wanted)
+
+
+def open_log(log: LogFile) -> tuple[IO[bytes], IO[bytes]]:
+    """The bytes of a log without its compression, and the file under them (whose position tells how far one is)."""
+    raw = pa.OSFile(str(log.path))
+    if log.compression == "none":
+        return raw, raw
+    return pa.CompressedInputStream(raw, log.compression), raw
+
+
+def explain_stream(path: Path, error: OSError) -> InputError:
+    """What a failure of decompression means."""
+    return InputError(
+        f"{path} is cut short or damaged ({error}): it was not delivered whole; deliver it again, or leave it out of --logs"
+    )
+
+
+def _read_head(path: Path, compression: str) -> list[str]:
+    """The first lines of a text file, whole ones, but for an only line."""
+    stream, raw = open_log(LogFile(path, "", compression))
+    with raw, stream:
+        try:
+            head = stream.read(HEAD_BYTES)
+        except OSError as error:
+            raise explain_stream(path, error) from None
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{path} is in UTF-16: convert it to UTF-8, for instance with iconv -f utf-16 -t utf-8")
+    if not head.strip():
+        raise InputError(f"{path} is empty (it has no line with anything in it): leave it out of --logs")
+    if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
+        raise InputError(f"the lines of {path} end with a carriage return alone: convert them, for instance with tr '\\r' '\\n'")
+    if len(head) == HEAD_BYTES and b"\n" in head:
+        head = head[: head.rindex(b"\n")]
+    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _guess_format(lines: list[str]) -> str:
+    """The format of a text file whose name does not tell."""
+    first = [line for line in lines[:100] if line.strip()]
+    if first[0].lstrip().startswith(("{", "[{")):
+        return "jsonl"
+    return "access" if any(_ACCESS_LINE.match(line) for line in first) else "csv"
+
+
+def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
+    """The keys of the objects in the first lines, in the order of their appearance."""
+    import json
+
+    keys: dict[str, None] = {}
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        keys.update(dict.fromkeys(value if isinstance(value, dict) else ()))
+    if not keys:
+        raise InputError(
+            f"{path} has no JSON object in its first lines: one object a line is wanted, not an array or an indented object; "
+            "convert it, for instance with jq -c '.[]'"
+        )
+    return tuple(keys)
+
+
+def _recognise_delimited(path: Path, format: str, compression: str, lines: list[str], wanted: ColumnsConfig) -> LogFile:
+    """A file with a header line; the delimiter is the one that makes the wanted columns appear."""
+    first = next(line for line in lines if line.strip())
+    if first is not lines[0]:
+        raise InputError(f"the first line of {path} is blank: it must name the columns")
+    headers = {d: _split_header(first, d) for d in (_DELIMITERS if format == "csv" else "\t")}
+    delimiter = max(headers, key=lambda d: (_count_found(headers[d], wanted), len(headers[d])))
+    header = headers[delimiter]
+    columns = _find_columns(path, header, wanted)
+    if len(lines) == 1:
+        raise InputError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
+    name = {",": "csv", "\t": "tsv"}.get(delimiter, "csv")
+    return LogFile(path, name, compression, delimiter, header, columns)
+
+
+def _split_header(line: str, delimiter: str) -> tuple[str, ...]:
+    try:
+        return tuple(name.strip() for name in next(csv.reader([line], delimiter=delimiter)))
+    except (csv.Error, StopIteration):
+        return ()
+
+
+def _count_found(header: tuple[str, ...], wanted: ColumnsConfig) -> int:
+    return sum(any(name in header for name in getattr(wanted, role)) for role in REQUIRED)
+
+
+def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:
+    try:
+        with pq.ParquetFile(path) as file:
+            header, num_rows = tuple(file.schema_arrow.names), file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{path} is cut short or damaged Parquet ({reason}): deliver it again") from None
+    columns = _find_columns(path, header, wanted)
+    if not num_rows:
+        raise InputError(f"{path} is empty (0 rows): leave it out of --logs, or deliver it whole")
+    return LogFile(path, "parquet", header=header, columns=columns)
+
+
+def _find_columns(path: Path, header: tuple[str, ...], wanted: ColumnsConfig) -> tuple[tuple[str, str | None], ...]:
+    """For each role the first of its names that the file has. Raises InputError when one that is needed is missing."""
+    columns = {}
+    for role in (*REQUIRED, *OPTIONAL):
+        names = getattr(wanted, role)
+        columns[role] = next((name for name in names if name in header), None)
+        if columns[role] is None and role in REQUIRED and names:
+            looked_for = " or ".join(repr(name) for name in names)
+            way_out = f"name it with --set ingest.columns.{role}=NAME"
+            if role == "time":
+                way_out += ", or take the order of the lines with --set 'ingest.columns.time=[]'"
+            raise InputError(f"{path} has no column {looked_for} for {_ROLES[role]}; {_found(header)}; {way_out}")
+    return tuple(columns.items())
+
+
+def _found(header: tuple[str, ...]) -> str:
+    """The columns found; not if they look like data, for they may be of a person."""
+    if any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header):
+        return "its first line looks like data, not like names of columns: give it a header line"
+    return "it has " + ", ".join(repr(name) for name in header[:50]) + (", ..." if len(header) > 50 else "")

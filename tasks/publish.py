@@ -1,0 +1,175 @@
+"""Registers a release: an MLflow run with what happened, and a model version with the export in it.
+
+A version is found again by the sha256 of its export's manifest. So the same release again registers nothing, and a
+call that was cut short anywhere is completed by the next: first the model's files, then the version with its tags,
+then the aliases.
+"""
+
+import re
+from datetime import datetime
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+from tasks import tracking
+from tasks.config import PublishConfig
+from tasks.credentials import mask_credentials, mask_values
+from tasks.export import MANIFEST, list_files
+from tasks.pull import find_version
+from tasks.run import Root
+from tasks.tracking import Point
+from trainer.errors import DamageError
+from trainer.events import OnEvent, ignore_event
+from trainer.files import digest_file, read_json
+
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
+CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")
+
+
+def publish_release(
+    root: Root,
+    publish: PublishConfig,
+    story: dict[str, Any],
+    export_dir: Path,
+    report_path: Path | None,
+    on_event: OnEvent = ignore_event,
+) -> dict[str, Any]:
+    """Register the export with the story of its run; answers the story of the step.
+
+    Raises DamageError when the export is not whole, ResourceError when MLflow cannot be reached or written to.
+    """
+    manifest = read_json(export_dir / MANIFEST)
+    _check_export(export_dir, manifest)
+    uri = publish.tracking_uri or root.tracking_uri
+    digest = digest_file(export_dir / MANIFEST)
+    tags = describe_version(story, manifest)
+    tags |= {"manifest_sha256": digest, "export_path": f"artifacts/{export_dir.name}"}
+    run_tags = {"release": manifest["release"], "space_id": manifest["space_id"]}
+    artifacts = None if publish.tracking_uri else root.artifacts
+    params = flatten(story.get("config", {}))
+    mlflow_run = tracking.open_run(uri, artifacts, publish.experiment, story["run_id"], run_tags, params)
+
+    there = tracking.get_registered(uri, publish.model_name)
+    version = next((one for one in there.versions if one.tags.get("manifest_sha256") == digest), None)
+    if version is None:
+        size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
+        on_event("log", {"message": f"registering {size_bytes / 1e6:,.1f} MB at {mask_credentials(uri)}"})
+        model_id = tracking.log_model(uri, mlflow_run, export_dir, pin_requirements(), digest, root.temporary)
+        version = tracking.register(uri, publish.model_name, model_id, mlflow_run, describe_model(manifest), tags)
+    for alias in choose_aliases(version.number, there.aliases.get("champion")):
+        tracking.set_alias(uri, publish.model_name, alias, version.number)
+
+    tracking.log_metrics(uri, mlflow_run, list_metrics(story))
+    files = [export_dir / MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
+    tracking.log_files(uri, mlflow_run, files, {"run.json": mask_values(story)})
+    tracking.end_run(uri, mlflow_run)
+    aliases = tracking.get_registered(uri, publish.model_name).aliases
+    return {
+        "model_name": publish.model_name,
+        "model_version": version.number,
+        "alias": next((name for name in ("champion", "challenger") if aliases.get(name) == version.number), None),
+        "tracking_uri": mask_credentials(uri),
+        "mlflow_run_id": mlflow_run,
+    }
+
+
+def attach_report(root: Root, publish: PublishConfig, registered: dict[str, Any], report_path: Path) -> None:
+    """Add the report to the MLflow run of a release; `registered` is the story's "register"."""
+    tracking.log_files(publish.tracking_uri or root.tracking_uri, registered["mlflow_run_id"], [report_path], {})
+
+
+def current_release(root: Root, publish: PublishConfig) -> str:
+    """The release that serves: the champion's. Raises InputError when there is none."""
+    uri = f"models:/{publish.model_name}@champion"
+    return find_version(uri, publish.tracking_uri or root.tracking_uri).tags["release"]
+
+
+def choose_aliases(version: int, champion: int | None) -> list[str]:
+    """The aliases that a version takes, in order. A version older than the champion takes none.
+
+    There is no gate yet: every new release becomes challenger, then champion.
+    """
+    return ["challenger", "champion"] if champion is None or version > champion else []
+
+
+def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[str, str]:
+    """The tags of a model version: what an operator asks of a release."""
+    steps = story.get("steps", {})
+    window = steps.get("corpus", {})
+    metrics = steps.get("evaluate", {}).get("metrics", {})
+    tags = {
+        "release": manifest["release"],
+        "space_id": manifest["space_id"],
+        "run_id": story["run_id"],
+        "num_users": manifest["num_users"],
+        "num_items": manifest["num_items"],
+        "generation": manifest["generation"],
+        "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
+        "window_id": manifest["created_from"]["window_id"],
+        "window_since": window.get("since"),
+        "window_until": window.get("until"),
+        "hit_at_10": metrics.get("hit_at_10"),
+    }
+    return {name: str(value) for name, value in tags.items() if value is not None}
+
+
+def describe_model(manifest: dict[str, Any]) -> str:
+    """What a person reads beside the version in the registry (Markdown)."""
+    return (
+        f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
+        f"{manifest['num_users']:,} users, learned from the pages they visited, and for {manifest['num_items']:,} pages.\n\n"
+        'Give a column `user_id`; get `user_id` and `vector` (null for an unknown user). With `params={"k": 10}` also '
+        'the nearest users (`neighbours`, `scores`: cosine), with `params={"items": 10}` also the pages that rank first '
+        "(`items`, `item_scores`: dot product). "
+        f"Vectors may be compared with those of releases that share space_id {manifest['space_id']}."
+    )
+
+
+def pin_requirements() -> list[str]:
+    """What the model needs, at the versions it was made with."""
+    # A local part such as +cpu names a build that the package index does not have.
+    return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def list_metrics(story: dict[str, Any]) -> list[Point]:
+    """All metrics of a run: quality, funnel, sizes, seconds a step, and the training curve by thousandths of an epoch.
+
+    Times are the run's own, so that the same story gives the same points and logging them again adds none.
+    """
+    steps = story.get("steps", {})
+    started_ms = int(datetime.fromisoformat(story["created_at"]).timestamp() * 1000)
+    values: dict[str, Any] = {f"seconds_{name}": step.get("seconds") for name, step in steps.items()}
+    values |= steps.get("evaluate", {}).get("metrics", {})
+    values |= {f"funnel_{stage}": number for stage, number in steps.get("corpus", {}).get("funnel", [])}
+    values |= {name: steps.get("export", {}).get(name) for name in ("num_users", "num_items", "bytes")}
+    points = [Point(_as_metric(name), float(value), started_ms) for name, value in values.items() if value is not None]
+    for at in steps.get("train", {}).get("curve", []):
+        at_ms = started_ms + round(1000 * at["seconds"])
+        step = round(1000 * at["epoch"])
+        points += [Point(name, float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
+    return points
+
+
+def _as_metric(name: str) -> str:
+    """A name that MLflow takes: other characters than these become `_`."""
+    return re.sub(r"[^\w\-. /]+", "_", name, flags=re.ASCII)
+
+
+def _check_export(export_dir: Path, manifest: dict[str, Any]) -> None:
+    """Raise DamageError unless every file of the manifest is there with its bytes."""
+    for name, about in list_files(manifest).items():
+        path = export_dir / name
+        found = path.stat().st_size if path.exists() else None
+        if found != about["bytes"]:
+            raise DamageError(
+                f"{path} has {'no file' if found is None else f'{found:,} bytes'} where its manifest says "
+                f"{about['bytes']:,}: remove {export_dir} and run again"
+            )

@@ -1,0 +1,136 @@
+"""A release out of the registry, in the export's layout: what a downstream job reads every morning.
+
+Each file is checked against the manifest as it arrives, and the folder appears whole or not at all.
+"""
+
+import re
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tasks import tracking
+from tasks.credentials import mask_credentials
+from tasks.export import MANIFEST, list_files, replace_folder
+from tasks.tracking import Version
+from trainer.errors import DamageError, InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.files import digest_file, read_json, sync_file, sync_folder, verify_file
+
+_MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+
+
+def pull(uri: str, out: Path, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+    """Bring the release that `uri` (`models:/NAME@champion`, `models:/NAME/3`) names to the folder `out`.
+
+    A whole copy of it that is there already is left as it is; another export there is replaced. Raises InputError for
+    an unknown name, alias or version and for an `out` that holds something else, DamageError naming a corrupt file.
+    """
+    _check_out(out)
+    version = find_version(uri, tracking_uri)
+    with tempfile.TemporaryDirectory() as scratch:
+        manifest_path = Path(scratch) / MANIFEST
+        _fetch(tracking_uri, version, MANIFEST, manifest_path)
+        manifest = _read_manifest(manifest_path, version)
+        files = list_files(manifest)
+        total_bytes = sum(about["bytes"] for about in files.values())
+        is_new = not _is_whole(out, manifest_path, files)
+        if is_new:
+            done_bytes = 0
+            with replace_folder(out) as folder:
+                for name, about in files.items():
+                    _fetch(tracking_uri, version, name, folder / name)
+                    _verify(folder / name, about, name, version)
+                    done_bytes += about["bytes"]
+                    on_event("progress", {"step": "pull", "done": done_bytes, "total": total_bytes, "unit": "bytes"})
+                (folder / MANIFEST).write_bytes(manifest_path.read_bytes())
+                _sync(folder)
+    return {
+        "release": manifest["release"],
+        "out": str(out),
+        "model_name": version.name,
+        "model_version": version.number,
+        "num_users": manifest["num_users"],
+        "num_items": manifest["num_items"],
+        "bytes": total_bytes,
+        "fetched_bytes": total_bytes if is_new else 0,
+    }
+
+
+def find_version(uri: str, tracking_uri: str) -> Version:
+    """The version that `models:/NAME@alias` or `models:/NAME/3` names. Raises InputError saying what there is."""
+    match = _MODEL_URI.fullmatch(uri)
+    if not match:
+        raise InputError(f"{uri!r} is no model: write models:/surf2vec-users@champion or models:/surf2vec-users/3")
+    place = mask_credentials(tracking_uri)
+    if tracking_uri.startswith("sqlite:///") and not Path(tracking_uri.removeprefix("sqlite:///")).exists():
+        # MLflow would make an empty one.
+        raise InputError(f"there is no registry at {place}: see that --root or the tracking URI is right")
+    there = tracking.get_registered(tracking_uri, match["name"])
+    if not there.versions:
+        names = ", ".join(tracking.list_models(tracking_uri)) or "none: register a release first"
+        raise InputError(f"{place} has no model {match['name']!r} with a version; its models are {names}")
+    number = int(match["version"] or there.aliases.get(match["alias"], 0))
+    version = next((one for one in there.versions if one.number == number), None)
+    if version is None:
+        aliases = ", ".join(f"@{alias} (version {number})" for alias, number in there.aliases.items()) or "no alias"
+        newest = ", ".join(str(one.number) for one in there.versions[-10:])
+        raise InputError(f"{place} has no {uri}; it has {aliases}, and of the versions the newest are {newest}")
+    if "export_path" not in version.tags:
+        raise InputError(f"{uri} was not registered by surf2vec: it names no export to pull")
+    return version
+
+
+def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None:
+    """Copy one file of the release out of the registry to `target`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
+
+
+def _read_manifest(path: Path, version: Version) -> dict[str, Any]:
+    """The release's manifest, if it is the one that was registered and names only files inside the export."""
+    if digest_file(path) != version.tags["manifest_sha256"]:
+        raise DamageError(f"{MANIFEST} of {_place(version)} is not the one that was registered: its bytes were altered")
+    manifest = read_json(path)
+    for name in list_files(manifest):
+        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+            raise DamageError(f"{MANIFEST} of {_place(version)} names {name!r}, which is outside the export")
+    return manifest
+
+
+def _verify(path: Path, about: dict[str, Any], name: str, version: Version) -> None:
+    """Raise DamageError, in words of the registry, unless the file is the one of the manifest."""
+    try:
+        verify_file(path, about)
+    except DamageError as error:
+        reason = str(error).removeprefix(f"{path} ")
+        raise DamageError(
+            f"{name} of {_place(version)} {reason}; nothing was changed: pull another version, or register it again"
+        ) from None
+
+
+def _is_whole(out: Path, manifest_path: Path, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether `out` is this release, every byte of it."""
+    if not (out / MANIFEST).exists() or (out / MANIFEST).read_bytes() != manifest_path.read_bytes():
+        return False
+    try:
+        for name, about in files.items():
+            verify_file(out / name, about)
+    except DamageError:
+        return False
+    return True
+
+
+def _check_out(out: Path) -> None:
+    """Raise InputError when replacing `out` would remove something that is no export."""
+    if out.exists() and not (out / MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists and is no export: give --out an empty or new folder, or an earlier pull")
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the files of the folder are on the disk."""
+    for path in folder.rglob("*"):
+        (sync_folder if path.is_dir() else sync_file)(path)
+
+
+def _place(version: Version) -> str:
+    return f"models:/{version.name}/{version.number}"

@@ -1,0 +1,233 @@
+"""The registered model: vectors, nearest users and next items for user ids. Needs mlflow, numpy, pandas, pyarrow, faiss.
+
+MLflow copies this file into the model and runs it at load time, so it imports nothing of surf2vec and nothing
+of surf2vec imports it. `predict` takes a column `user_id` and answers a row a user, in the order asked:
+
+    user_id, vector                 the vector as a list of floats; None for a user without one
+    neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
+    items, item_scores              with params {"items": 10}: items by dot product, highest first
+
+Loading reads only the manifest. A lookup hashes the id to its part, finds its row group by the least and greatest
+ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read when first asked for.
+"""
+
+import hashlib
+import json
+import math
+import os
+from bisect import bisect_right
+from collections import defaultdict
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any
+
+import faiss
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from mlflow.models import set_model
+
+MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
+SCORES_AT_ONCE = 1 << 24
+
+
+class Part:
+    """One Parquet file of user vectors: its footer, and which ids and rows each row group has."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.metadata = pq.read_metadata(path)
+        groups = range(self.metadata.num_row_groups)
+        self.starts = list(accumulate((self.metadata.row_group(group).num_rows for group in groups), initial=0))
+        self.least = [read_least(path, self.metadata, group) for group in groups]
+
+    def group_of_id(self, user_id: str) -> int:
+        """The only row group that can have this id, or -1."""
+        return bisect_right(self.least, as_bytes(user_id)) - 1
+
+    def group_of_row(self, row: int) -> int:
+        return bisect_right(self.starts, row) - 1
+
+    def read(self, groups: list[int], columns: list[str]) -> dict[int, pa.Table]:
+        """{row group: table}. The file is closed again: an open one would outlive a release that is deleted."""
+        with pq.ParquetFile(self.path, metadata=self.metadata) as file:
+            return {group: file.read_row_group(group, columns=columns) for group in groups}
+
+
+def read_least(path: str, metadata: pq.FileMetaData, group: int) -> bytes:
+    """The least id of a row group as bytes (Parquet orders strings by their bytes)."""
+    statistics = metadata.row_group(group).column(0).statistics
+    if statistics is not None and statistics.has_min_max:
+        return statistics.min.encode()
+    # Ids above 4 kB get no statistics. Rows are sorted, so the first tells as well.
+    with pq.ParquetFile(path, metadata=metadata) as file:
+        return file.read_row_group(group, columns=["user_id"])["user_id"][0].as_py().encode()
+
+
+class UserVectors(mlflow.pyfunc.PythonModel):
+    """Answers from an export's folder: see the module."""
+
+    def load_context(self, context: Any) -> None:
+        self.folder = context.artifacts["export"]
+        with open(os.path.join(self.folder, "manifest.json"), encoding="utf-8") as file:
+            self.manifest = json.load(file)
+        self.names = list(self.manifest["user_files"])
+        # Row r of the index is row r - first[i] of part i: the index has the parts in order.
+        counts = [about["rows"] for about in self.manifest["user_files"].values()]
+        self.first = list(accumulate(counts, initial=0))
+        self.part = lru_cache(maxsize=MAX_OPEN_PARTS)(self.open_part)
+
+    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        k, num_items = (read_count(params, name) for name in ("k", "items"))
+        given = model_input["user_id"]
+        if len(given) == 1 and isinstance(given.iloc[0], (list, np.ndarray)):
+            # {"inputs": {"user_id": [...]}} over HTTP arrives as one row with a list in it.
+            given = pd.Series(list(given.iloc[0]), dtype=object)
+        asked = [as_id(value) for value in given]
+        found = self.find_users({user_id for user_id in asked if user_id is not None})
+        vectors = {user_id: vector for user_id, (_, vector) in found.items()}
+        answer = {"user_id": list(given)}
+        answer["vector"] = pick(asked, {user_id: vector.tolist() for user_id, vector in vectors.items()})
+        if k:
+            near = self.find_neighbours(found, k)
+            answer["neighbours"] = pick(asked, {user_id: ids for user_id, (ids, _) in near.items()})
+            answer["scores"] = pick(asked, {user_id: scores for user_id, (_, scores) in near.items()})
+        if num_items:
+            best = self.find_items(vectors, num_items)
+            answer["items"] = pick(asked, {user_id: urls for user_id, (urls, _) in best.items()})
+            answer["item_scores"] = pick(asked, {user_id: scores for user_id, (_, scores) in best.items()})
+        columns = {name: pd.Series(values, given.index, dtype=object) for name, values in answer.items()}
+        return pd.DataFrame(columns)
+
+    def open_part(self, number: int) -> Part:
+        return Part(os.path.join(self.folder, "user_vectors", self.names[number]))
+
+    @cached_property
+    def index(self) -> Any:
+        path = os.path.join(self.folder, *self.manifest["index"]["file"].split("/"))
+        return faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
+
+    @cached_property
+    def item_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """(urls, float32 (V, D)): the items by item_ix."""
+        names = [os.path.join(self.folder, "item_vectors", name) for name in self.manifest["item_files"]]
+        tables = [pq.read_table(name, columns=["url", "vector"]) for name in names]
+        urls = np.concatenate([table["url"].to_numpy() for table in tables])
+        return urls, np.concatenate([as_matrix(table) for table in tables])
+
+    def find_users(self, user_ids: set[str]) -> dict[str, tuple[int, np.ndarray]]:
+        """{user_id: (row in the index, vector)} of those that have one."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        wanted: dict[int, list[str]] = defaultdict(list)
+        for user_id in user_ids:
+            name = f"part-{partition_of(user_id, self.manifest['partitions']):05d}.parquet"
+            if name in numbers:
+                wanted[numbers[name]].append(user_id)
+        found = {}
+        for number, ids in sorted(wanted.items()):
+            part = self.part(number)
+            groups = {user_id: part.group_of_id(user_id) for user_id in ids}
+            tables = part.read(sorted(set(groups.values()) - {-1}), ["user_id", "vector"])
+            for group, table in tables.items():
+                rows = {user_id: row for row, user_id in enumerate(table["user_id"].to_pylist())}
+                vectors = as_matrix(table)
+                first = self.first[number] + part.starts[group]
+                for user_id in ids:
+                    if groups[user_id] == group and user_id in rows:
+                        row = rows[user_id]
+                        found[user_id] = (first + row, vectors[row].copy())
+        return found
+
+    def find_neighbours(
+        self, found: dict[str, tuple[int, np.ndarray]], k: int
+    ) -> dict[str, tuple[list[str], list[float]]]:
+        """{user_id: (ids, cosines)}: the k nearest other users, nearest first."""
+        if not found:
+            return {}
+        vectors = np.stack([vector for _, vector in found.values()])
+        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        scores, rows = self.index.search(units, min(k + 1, self.index.ntotal))
+        names = self.read_ids(set(rows.ravel().tolist()) - {-1})
+        near = {}
+        for number, (user_id, (own_row, _)) in enumerate(found.items()):
+            pairs = list(zip(rows[number].tolist(), scores[number].tolist(), strict=True))
+            others = [(names[row], min(score, 1.0)) for row, score in pairs if row not in (own_row, -1)][:k]
+            near[user_id] = ([name for name, _ in others], [score for _, score in others])
+        return near
+
+    def read_ids(self, rows: set[int]) -> dict[int, str]:
+        """{row in the index: user_id}, reading only the row groups that have them."""
+        wanted: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
+            number = bisect_right(self.first, row) - 1
+            local = row - self.first[number]
+            wanted[number][self.part(number).group_of_row(local)].append(local)
+        names = {}
+        for number, groups in sorted(wanted.items()):
+            part = self.part(number)
+            for group, table in part.read(sorted(groups), ["user_id"]).items():
+                column = table["user_id"]
+                for local in groups[group]:
+                    names[self.first[number] + local] = column[local - part.starts[group]].as_py()
+        return names
+
+    def find_items(self, vectors: dict[str, np.ndarray], num_items: int) -> dict[str, tuple[list[str], list[float]]]:
+        """{user_id: (urls, scores)}: the items that rank first for each user, highest first."""
+        urls, item_vectors = self.item_table
+        num_items = min(num_items, len(urls))
+        user_ids, at_once = list(vectors), max(1, SCORES_AT_ONCE // max(1, len(urls)))
+        best = {}
+        for start in range(0, len(user_ids), at_once):
+            some = user_ids[start : start + at_once]
+            scores = np.stack([vectors[user_id] for user_id in some]) @ item_vectors.T
+            top = np.argpartition(-scores, num_items - 1, axis=1)[:, :num_items]
+            for user_id, row, columns in zip(some, scores, top, strict=True):
+                columns = columns[np.lexsort((columns, -row[columns]))]
+                best[user_id] = (urls[columns].tolist(), row[columns].tolist())
+        return best
+
+
+def read_count(params: dict[str, Any] | None, name: str) -> int:
+    """A whole number from the params, 0 when not given."""
+    value = int((params or {}).get(name) or 0)
+    if value < 0:
+        raise ValueError(f"params[{name!r}] is {value}: give 0 or more")
+    return value
+
+
+def as_id(value: Any) -> str | None:
+    """A user id as text, None for a missing one; ids that pandas made floats for want of a missing integer lose their .0"""
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, (float, np.floating)):
+        if math.isnan(value):
+            return None
+        return str(int(value)) if float(value).is_integer() else str(value)
+    return str(value)
+
+
+def as_bytes(user_id: str) -> bytes:
+    """UTF-8. A lone surrogate, which no log can hold, must not raise: such an id is merely unknown."""
+    return user_id.encode("utf-8", "surrogatepass")
+
+
+def partition_of(user_id: str, partitions: int) -> int:
+    """The micro-partition of a user: the low 64 bits of its md5, modulo their number."""
+    digest = hashlib.md5(as_bytes(user_id), usedforsecurity=False).digest()
+    return int.from_bytes(digest[8:], "little") % partitions
+
+
+def pick(asked: list[str | None], answers: dict[str, Any]) -> list[Any]:
+    """The answers in the order asked, None where there is none."""
+    return [None if user_id is None else answers.get(user_id) for user_id in asked]
+
+
+def as_matrix(table: pa.Table) -> np.ndarray:
+    """The column `vector` as float32 (N, D)."""
+    lists = table["vector"].combine_chunks()
+    return lists.flatten().to_numpy().reshape(len(lists), -1)
+
+
+set_model(UserVectors())

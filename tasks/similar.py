@@ -1,0 +1,150 @@
+"""What a person looks at first: the nearest users and next pages of a user, and the nearest pages of a page.
+
+Reads an export's folder directly, without MLflow; brute force over the items, the index over the users.
+"""
+
+import hashlib
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.export import MANIFEST, unit_rows
+from tasks.run import Root
+from trainer.errors import DamageError, InputError
+from trainer.files import read_json
+
+NUM_SEEN = 10
+
+
+def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[str, Any]:
+    """`{"user_id", "neighbours": [{"user_id", "score"}], "items": [{"url", "score"}], "seen": [url, ...]}`.
+
+    neighbours: the k nearest by cosine; items: the k that rank first by dot product and that the user has not seen;
+    seen: the newest pages of the user, newest first. Where the export's corpus is gone, nothing counts as seen.
+    Raises InputError for a user without a vector.
+    """
+    _check_k(k)
+    manifest = _read_manifest(export_dir)
+    name = f"part-{_partition_of(user_id, manifest['partitions']):05d}.parquet"
+    if name not in manifest["user_files"]:
+        raise _unknown_user(manifest)
+    part = _read_table(export_dir / "user_vectors" / name)
+    row = pc.index(part["user_id"], user_id).as_py()
+    if row < 0:
+        raise _unknown_user(manifest)
+    vector = _as_array(part["vector"])[row]
+    urls, item_vectors = _read_items(export_dir, manifest)
+    tokens = _read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id)
+    item_scores = item_vectors @ vector
+    item_scores[tokens] = -np.inf
+    best = _top(item_scores, min(k, len(urls) - len(set(tokens))))
+    return {
+        "user_id": user_id,
+        "neighbours": _neighbours(export_dir, manifest, vector, user_id, k),
+        "items": [{"url": urls[i], "score": float(item_scores[i])} for i in best],
+        "seen": [urls[i] for i in dict.fromkeys(reversed(tokens))][:NUM_SEEN],
+    }
+
+
+def similar_items(export_dir: Path, url: str, k: int) -> list[dict[str, Any]]:
+    """The k items nearest to `url` by cosine: `[{"url", "score"}]`, nearest first. Raises InputError for no item."""
+    _check_k(k)
+    urls, vectors = _read_items(export_dir, _read_manifest(export_dir))
+    if url not in urls:
+        alike = [other for other in urls if url.lower() in other.lower()][:3]
+        hint = f"; alike are {', '.join(alike)}" if alike else ""
+        raise InputError(f"{url!r} is not among the {len(urls):,} items of {export_dir}{hint}")
+    item = urls.index(url)
+    units = unit_rows(vectors)
+    scores = units @ units[item]
+    scores[item] = -np.inf
+    return [{"url": urls[i], "score": float(scores[i])} for i in _top(scores, min(k, len(urls) - 1))]
+
+
+def _neighbours(
+    export_dir: Path, manifest: dict[str, Any], vector: np.ndarray, user_id: str, k: int
+) -> list[dict[str, Any]]:
+    """The k users nearest to float32 (D,) `vector`, without the user that it belongs to."""
+    path = export_dir / manifest["index"]["file"]
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError:
+        raise DamageError(f"{path} cannot be read: it is missing or was altered; export again") from None
+    scores, rows = index.search(unit_rows(vector[None]), min(k + 1, index.ntotal))
+    names = list(manifest["user_files"])
+    ends = list(accumulate(about["rows"] for about in manifest["user_files"].values()))
+    found = []
+    for score, row in zip(scores[0], rows[0], strict=True):
+        part = int(np.searchsorted(ends, row, side="right"))
+        ids = _read_table(export_dir / "user_vectors" / names[part], ["user_id"])["user_id"]
+        found.append({"user_id": ids[int(row) - ends[part]].as_py(), "score": min(float(score), 1.0)})
+    return [one for one in found if one["user_id"] != user_id][:k]
+
+
+def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], np.ndarray]:
+    """The items' urls and float32 (V, D) vectors, by item_ix."""
+    tables = [_read_table(export_dir / "item_vectors" / name) for name in manifest["item_files"]]
+    table = pa.concat_tables(tables)
+    return table["url"].to_pylist(), _as_array(table["vector"])
+
+
+def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
+    """The tokens of a user in time order; none when the corpus is gone."""
+    if not (corpus_dir / MANIFEST).exists():
+        return []
+    partition = _partition_of(user_id, read_json(corpus_dir / MANIFEST)["partitions"])
+    row = pc.index(_read_table(corpus_dir / f"p{partition:05d}.users.parquet", ["user_id"])["user_id"], user_id).as_py()
+    if row < 0:
+        return []
+    offsets = np.load(corpus_dir / f"p{partition:05d}.offsets.npy", mmap_mode="r", allow_pickle=False)
+    tokens = np.load(corpus_dir / f"p{partition:05d}.tokens.npy", mmap_mode="r", allow_pickle=False)
+    return tokens[offsets[row] : offsets[row + 1]].tolist()
+
+
+def _partition_of(user_id: str, partitions: int) -> int:
+    """The micro-partition of a user: md5_number_lower, as DuckDB calls it, modulo P."""
+    return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little") % partitions
+
+
+def _as_array(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of fixed-size lists as float32 (N, D)."""
+    lists = column.combine_chunks()
+    return lists.flatten().to_numpy().reshape(len(lists), column.type.list_size).copy()
+
+
+def _top(scores: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k greatest scores, greatest first; of equals the first."""
+    return np.argsort(-scores, kind="stable")[: max(k, 0)]
+
+
+def _read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A Parquet file of the export or its corpus. Raises DamageError when it is missing or unreadable."""
+    try:
+        return pq.read_table(path, columns=columns)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DamageError(f"{path} cannot be read ({error}): run `surf2vec doctor`") from None
+
+
+def _read_manifest(export_dir: Path) -> dict[str, Any]:
+    """The export's manifest. Raises InputError when there is no export."""
+    if not (export_dir / MANIFEST).exists():
+        raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
+    return read_json(export_dir / MANIFEST)
+
+
+def _unknown_user(manifest: dict[str, Any]) -> InputError:
+    return InputError(
+        f"this user is not among the {manifest['num_users']:,} users of release {manifest['release']}: "
+        "the id is mistyped, or the user has fewer than ingest.min_user_events events in the window"
+    )
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise InputError(f"k is {k}: ask for at least 1")

@@ -1,0 +1,217 @@
+"""One source from its lines to its files: events a day, and rejects. Nothing is visible until `tasks/ingest.py` commits.
+
+The lines are loaded once, with their URLs cut to what can tell pages apart. Users and pages are then looked at once each,
+not once an event: pseudonyms, micro-partitions and the order of users come from the first, items from the second. What
+is left is a join and a sort by numbers. DuckDB spills what does not fit into memory.
+"""
+
+import glob
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from sql.runner import copy_to_parquet, create_macro, create_table, fetch_rows
+from tasks.config import IngestConfig
+from tasks.logblocks import BlockReader
+from tasks.logfiles import OPTIONAL, REQUIRED, LogFile
+from tasks.sources import SourceFile, read_stamp
+from tasks.times import EARLIEST, TimeScale, recognise_times
+from tasks.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from trainer.errors import InputError
+from trainer.events import OnEvent
+from trainer.files import describe_file, sync_file
+
+LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page")
+UNDATED = "undated"
+MAX_URL_BYTES = 8192
+MAX_USER_BYTES = 1024
+ROW_GROUP_ROWS = 100_000
+SAMPLE_FACTOR = 256
+REPORT_SECONDS = 0.5
+_MODELS = {"csv": "delimited", "tsv": "delimited", "jsonl": "json", "access": "access", "parquet": "parquet"}
+_ABSENT = "surf2vec_absent"
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass
+class Progress:
+    """How many bytes of the logs are read."""
+
+    total: int
+    on_event: OnEvent
+    done: int = 0
+
+    def report(self, more: int = 0) -> None:
+        values = {"step": "ingest", "done": min(self.done + more, self.total), "total": self.total, "unit": "bytes"}
+        self.on_event("progress", values)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A source that is ready: its entry of sources.json but for its names, and its files (name under the root → where it is)."""
+
+    source: SourceFile
+    entry: dict[str, Any]
+    files: dict[str, Path]
+    rejects: Path | None
+
+    @property
+    def num_rejected(self) -> int:
+        return sum(self.entry["rejected"].values())
+
+
+@dataclass(frozen=True)
+class Stager:
+    """What is the same for every source of a call. `pads`: see `tasks/pseudonyms.py`; `folder` takes the files."""
+
+    con: duckdb.DuckDBPyConnection
+    config: IngestConfig
+    pads: dict[str, bytes | None]
+    folder: Path
+    progress: Progress
+    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
+
+    def __post_init__(self) -> None:
+        rules = self.rules
+        self.con.execute("set TimeZone = $timezone", {"timezone": self.config.timezone})
+        self.con.create_function(
+            "canonical_item", lambda url: canonical_item(url, rules), ["VARCHAR"], "VARCHAR", null_handling="special"
+        )
+        line = ("rejected", "url", "method", "status", "agent", "max_url_bytes", "crawler_pattern")
+        create_macro(self.con, "staging/line_verdict", line)
+        create_macro(self.con, "staging/page_key", ("url", "keeps_query", "max_url_bytes"))
+
+    @property
+    def rules(self) -> UrlRules:
+        return UrlRules(self.config.granularity, self.config.prefix_depth, self.config.keep_query)
+
+    def sample_users(self, log: LogFile, source: SourceFile) -> set[int]:
+        """The hashes of one in SAMPLE_FACTOR of the users of a source."""
+        self.load(log, source)
+        rows = fetch_rows(self.con, "intermediate/int_sampled_users", {"sample_factor": SAMPLE_FACTOR})
+        return {row["user_hash"] for row in rows}
+
+    def stage(self, log: LogFile, source: SourceFile, partitions: int, is_loaded: bool = False) -> Staged:
+        """Write the files of a source. With `is_loaded`, it is the one that was loaded last.
+
+        Raises InputError when the file cannot be read or changes while it is read.
+        """
+        if not is_loaded:
+            self.load(log, source)
+        num_lines = self.con.table("stg_lines").count("*").fetchall()[0][0]
+        scale = recognise_times(self.con, log, num_lines, self.config.timezone)
+        self._judge(log, source, scale, partitions)
+        counts = fetch_rows(self.con, "intermediate/int_verdict_counts")
+        verdicts: dict[str, int] = {row["verdict"]: row["num_lines"] for row in counts if row["verdict"]}
+        days = {row["day"]: row["num_lines"] for row in counts if row["verdict"] is None}
+        rejected = {verdict: number for verdict, number in verdicts.items() if verdict not in LEFT_OUT}
+        files = {_events_name(day, source): self._write_day(day, source) for day in days}
+        entry = {
+            "sha256": source.sha256,
+            "bytes": source.bytes,
+            "format": log.describe(),
+            "time": scale.description,
+            "lines": num_lines,
+            "events": sum(days.values()),
+            "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
+            "rejected": rejected,
+            "days": {_day_name(day): number for day, number in days.items()},
+            "files": {
+                name: {"rows": rows} | describe_file(path)
+                for (name, path), rows in zip(files.items(), days.values(), strict=True)
+            },
+        }
+        rejects = self._write_rejects(source) if rejected else None
+        self._drop_tables("int_judged_lines")
+        return Staged(source, entry, files, rejects)
+
+    def load(self, log: LogFile, source: SourceFile) -> None:
+        """Make `stg_lines` and `int_source_users` of a log, and report how far it is read."""
+        path = str(log.path)
+        params = {
+            "keeps_query": bool(self.config.keep_query),
+            "max_url_bytes": MAX_URL_BYTES,
+            "crawler_pattern": CRAWLER_PATTERN,
+            "path": glob.escape(path),
+            "pointers": [_pointer(log.column(role)) for role in (*REQUIRED, *OPTIONAL)],
+        } | {f"{role}_column": log.column(role) or _ABSENT for role in (*REQUIRED, *OPTIONAL)}
+        reader = None if log.format == "parquet" else BlockReader(log)
+        if reader:
+            self.con.register("delivered_fields" if reader.layout else "delivered_lines", reader.open())
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                future = pool.submit(create_table, self.con, f"staging/{_MODELS[log.format]}/stg_lines", params)
+                while not wait([future], timeout=REPORT_SECONDS).done:
+                    self.progress.report(reader.done_bytes if reader else 0)
+            future.result()
+        except duckdb.Error as error:
+            raise _explain_reading(path, reader, error) from error
+        if read_stamp(path) != source.stamp:
+            raise InputError(f"{path} changed while it was read: deliver it again when it is complete")
+        create_table(self.con, "intermediate/int_source_users", self.pads | {"max_user_bytes": MAX_USER_BYTES})
+        self.progress.done += source.bytes
+        self.progress.report()
+
+    def _judge(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> None:
+        """Make `int_judged_lines` of `stg_lines`."""
+        params = {
+            "partitions": partitions,
+            "canonical_pattern": self.rules.canonical_pattern,
+            "drops_assets": log.is_access_log,
+            "asset_pattern": ASSET_PATTERN,
+            "time_kind": scale.kind,
+            "is_dated": scale.is_dated,
+            "earliest": EARLIEST,
+            "latest": self.now + timedelta(days=1),
+        }
+        for name in ("int_ranked_users", "int_source_pages", "int_judged_lines"):
+            create_table(self.con, f"intermediate/{name}", params)
+        self._drop_tables("stg_lines", "int_source_users", "int_ranked_users", "int_source_pages")
+
+    def _write_day(self, day: int | None, source: SourceFile) -> Path:
+        path = self.folder / _events_name(day, source)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        params = {"day": day, "source_number": int(source.source_id, 16)}
+        options = f"compression_level 1, row_group_size {ROW_GROUP_ROWS}"
+        copy_to_parquet(self.con, "intermediate/int_day_events", path, params, options)
+        sync_file(path)
+        return path
+
+    def _write_rejects(self, source: SourceFile) -> Path:
+        path = self.folder / "rejects" / f"{source.source_id}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        params = {"source_name": source.name, "left_out": list(LEFT_OUT)}
+        copy_to_parquet(self.con, "intermediate/int_rejects", path, params)
+        sync_file(path)
+        return path
+
+    def _drop_tables(self, *names: str) -> None:
+        for name in names:
+            self.con.execute(f"drop table {name}")
+
+
+def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error) -> Exception:
+    """What went wrong while a log was loaded: the reader's own error, or DuckDB's about a Parquet file."""
+    if reader and reader.error:
+        return reader.error
+    is_ours = isinstance(error, duckdb.OutOfMemoryException) or "No space left" in str(error)
+    if reader or is_ours:
+        return error
+    return InputError(f"{path} cannot be read as Parquet ({str(error).partition(chr(10))[0]}): deliver it again")
+
+
+def _pointer(key: str | None) -> str:
+    """The JSON pointer to a key; to one that no log has, where there is none."""
+    return "/" + (key or _ABSENT).replace("~", "~0").replace("/", "~1")
+
+
+def _day_name(day: int | None) -> str:
+    return UNDATED if day is None else (_EPOCH + timedelta(days=day)).isoformat()
+
+
+def _events_name(day: int | None, source: SourceFile) -> str:
+    return f"events/day={_day_name(day)}/{source.source_id}.parquet"

@@ -1,0 +1,300 @@
+"""The one module that knows MLflow: runs, metrics, files, model versions, aliases, downloads.
+
+Every function takes the tracking URI, is safe to call again, and ends in a SurfError when MLflow fails: a server
+that is away must read like a sentence. Importing it takes some 3 seconds, so callers that may not need it import it late.
+"""
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.credentials import mask_credentials
+from trainer.errors import DamageError, ResourceError, SurfError
+
+# MLflow reads these when it is imported. A person's own settings win.
+for _name, _value in {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}.items():
+    os.environ.setdefault(_name, _value)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # MLflow 3.17 warns of its own type hints when it is imported
+    import mlflow.artifacts
+    import mlflow.pyfunc
+    import mlflow.store.db.utils
+    import pandas as pd
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+    from mlflow.models import ModelSignature
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import AnyType, Array
+    from sqlalchemy.exc import SQLAlchemyError
+
+RUN_TAG = "surf2vec_run_id"
+MAX_BATCH_METRICS = 1000
+MAX_BATCH_PARAMS = 100
+MAX_PARAM_LENGTH = 6000
+MODEL_CODE = Path(__file__).parent / "serving" / "user_vectors_model.py"
+
+logging.getLogger("alembic").setLevel(logging.WARNING)
+# MLflow tries ten times, doubling its waits, to open a database, even one whose password is wrong: 100 seconds.
+mlflow.store.db.utils.MAX_RETRY_COUNT = 4
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a metric: `at_ms` milliseconds since 1970, `step` its place on the axis."""
+
+    name: str
+    value: float
+    at_ms: int
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a registered model."""
+
+    name: str
+    number: int
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What a registry has of a model: its versions, oldest first, and which of them its aliases name."""
+
+    versions: list[Version]
+    aliases: dict[str, int]
+
+
+@contextmanager
+def connect(tracking_uri: str) -> Iterator[MlflowClient]:
+    """A client of the tracking server and registry; what they raise becomes a ResourceError that says what to do."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield MlflowClient(tracking_uri, tracking_uri)
+    except SurfError:
+        raise
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+        raise ResourceError(
+            f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right, that it is "
+            "up and that it can be written to, or set publish.tracking_uri to another; the same command then goes on"
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    """The cause in a line: of a chain of exceptions the operating system's, for it is the plainest."""
+    if isinstance(error, ImportError):
+        return f"its database needs a driver that is not installed ({error})"
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError) and at.strerror:
+            return f"{at.strerror}{f' ({at.filename})' if at.filename else ''}"
+        at = at.__cause__ or at.__context__
+    lines = [line for line in mask_credentials(str(error)).splitlines() if line.strip()]
+    return lines[0][:300].rstrip(";:. ") if lines else type(error).__name__
+
+
+def open_run(
+    tracking_uri: str,
+    artifacts: Path | None,
+    experiment: str,
+    run_id: str,
+    tags: dict[str, str],
+    params: dict[str, Any],
+) -> str:
+    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one.
+
+    `artifacts` is the folder for artifacts where no server decides it. Params that are there stay as they are.
+    """
+    with connect(tracking_uri) as client:
+        experiment_id = _open_experiment(client, experiment, artifacts)
+        found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'", max_results=1)
+        if found:
+            run = found[0]
+            client.update_run(run.info.run_id, status="RUNNING")
+        else:
+            tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec"} | tags
+            run = client.create_run(experiment_id, tags=tags, run_name=run_id)
+        missing = [
+            Param(name, mask_credentials(str(value))[:MAX_PARAM_LENGTH])
+            for name, value in params.items()
+            if name not in run.data.params
+        ]
+        for start in range(0, len(missing), MAX_BATCH_PARAMS):
+            client.log_batch(run.info.run_id, params=missing[start : start + MAX_BATCH_PARAMS])
+        return run.info.run_id
+
+
+def log_metrics(tracking_uri: str, mlflow_run_id: str, points: Sequence[Point]) -> None:
+    """Log the points in batches. The same points again are no new ones."""
+    metrics = [Metric(point.name, point.value, point.at_ms, point.step) for point in points]
+    with connect(tracking_uri) as client:
+        for start in range(0, len(metrics), MAX_BATCH_METRICS):
+            client.log_batch(mlflow_run_id, metrics=metrics[start : start + MAX_BATCH_METRICS])
+
+
+def log_files(
+    tracking_uri: str, mlflow_run_id: str, files: Sequence[Path], documents: dict[str, dict[str, Any]]
+) -> None:
+    """Log small files, and JSON documents by name, as artifacts of the run."""
+    with connect(tracking_uri) as client:
+        for path in files:
+            client.log_artifact(mlflow_run_id, str(path))
+        for name, value in documents.items():
+            client.log_dict(mlflow_run_id, value, name)
+
+
+def end_run(tracking_uri: str, mlflow_run_id: str) -> None:
+    """Mark the MLflow run as finished."""
+    with connect(tracking_uri) as client:
+        client.set_terminated(mlflow_run_id)
+
+
+def log_model(
+    tracking_uri: str, mlflow_run_id: str, export_dir: Path, requirements: list[str], digest: str, temporary: Path
+) -> str:
+    """Copy the export and the model's code into MLflow, once; answers the id of MLflow's logged model.
+
+    MLflow first gathers a model in a temporary folder: `temporary`, for the system's own may be small. What an earlier
+    call copied only in part goes; `digest` tells whether a whole one is of this export.
+    """
+    with connect(tracking_uri) as client, _current(tracking_uri), _temporary_folder(temporary):
+        experiment_id = client.get_run(mlflow_run_id).info.experiment_id
+        for model in client.search_logged_models([experiment_id], f"source_run_id = '{mlflow_run_id}'"):
+            if str(model.status) != "READY":
+                get_artifact_repository(model.artifact_location).delete_artifacts()
+                client.delete_logged_model(model.model_id)
+            elif model.tags.get("manifest_sha256") == digest:
+                return model.model_id
+        with mlflow.start_run(run_id=mlflow_run_id):
+            logged = mlflow.pyfunc.log_model(
+                name="user-vectors",
+                tags={"manifest_sha256": digest},
+                python_model=str(MODEL_CODE),
+                artifacts={"export": export_dir.resolve().as_uri()},
+                pip_requirements=requirements,
+                signature=_signature(),
+                input_example=(pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
+            )
+        return logged.model_id
+
+
+def register(
+    tracking_uri: str, model_name: str, model_id: str, mlflow_run_id: str, description: str, tags: dict[str, str]
+) -> Version:
+    """Make a version of the registered model of a logged model; its tags come with it, so that it can be found by them."""
+    with connect(tracking_uri) as client, _current(tracking_uri):
+        if not client.search_registered_models(f"name = '{model_name}'"):
+            client.create_registered_model(model_name, description=description)
+        return _as_version(
+            client.create_model_version(
+                model_name, f"models:/{model_id}", mlflow_run_id, tags=tags, description=description, model_id=model_id
+            )
+        )
+
+
+def get_registered(tracking_uri: str, model_name: str) -> Registered:
+    """The versions and aliases of the model; empty where there is no such model."""
+    with connect(tracking_uri) as client:
+        if not client.search_registered_models(f"name = '{model_name}'"):
+            return Registered([], {})
+        found = client.search_model_versions(f"name = '{model_name}'")
+        aliases = client.get_registered_model(model_name).aliases
+    versions = sorted((_as_version(one) for one in found), key=lambda version: version.number)
+    return Registered(versions, {alias: int(number) for alias, number in sorted(aliases.items())})
+
+
+def list_models(tracking_uri: str) -> list[str]:
+    """The names of the registered models (the first hundred)."""
+    with connect(tracking_uri) as client:
+        return sorted(model.name for model in client.search_registered_models())
+
+
+def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> None:
+    """Move the alias to the version."""
+    with connect(tracking_uri) as client:
+        client.set_registered_model_alias(model_name, alias, str(version))
+
+
+def download_file(tracking_uri: str, version: Version, path: str, target: Path) -> None:
+    """Copy the file `path` of a model version to `target`. Raises DamageError when the version does not have it."""
+    with connect(tracking_uri) as client, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        location = client.get_model_version_download_uri(version.name, str(version.number))
+        try:
+            found = mlflow.artifacts.download_artifacts(
+                artifact_uri=f"{location.rstrip('/')}/{path}", dst_path=scratch, tracking_uri=tracking_uri
+            )
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST" and "404" not in str(error):
+                raise
+            raise DamageError(f"{path} of models:/{version.name}/{version.number} is missing in the registry") from None
+        os.replace(found, target)
+
+
+def _open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> str:
+    """The id of the experiment. One whose artifacts lie elsewhere (the root was copied or moved, and MLflow keeps
+    absolute paths) is renamed aside: a run must not write into another root."""
+    location = artifacts.as_uri() if artifacts else None
+    experiment = client.get_experiment_by_name(name)
+    if experiment and location and experiment.artifact_location not in (location, str(artifacts)):
+        client.rename_experiment(
+            experiment.experiment_id, f"{name} (before the root was moved, {experiment.experiment_id})"
+        )
+        experiment = None
+    return experiment.experiment_id if experiment else client.create_experiment(name, location)
+
+
+def _signature() -> ModelSignature:
+    texts, numbers = Array(DataType.string), Array(DataType.double)
+    outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
+    optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
+    return ModelSignature(
+        # Any, not string: MLflow would turn away ids that pandas holds as numbers, and an empty frame.
+        inputs=Schema([ColSpec(AnyType(), "user_id")]),
+        outputs=Schema([ColSpec(AnyType(), "user_id"), *optional]),
+        params=ParamSchema([ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0)]),
+    )
+
+
+def _as_version(version: Any) -> Version:
+    return Version(version.name, int(version.version), dict(version.tags))
+
+
+@contextmanager
+def _current(tracking_uri: str) -> Iterator[None]:
+    """Some of MLflow learns where only from its process-wide setting, which is put back after."""
+    before, environment = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    mlflow.set_tracking_uri(tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before if environment is None else environment)
+        if environment is None:
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@contextmanager
+def _temporary_folder(folder: Path) -> Iterator[None]:
+    """Have `tempfile`, and so MLflow, make its folders in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -1,0 +1,140 @@
+"""Which events a corpus is made of: the sources, files and days of a window, and the name that follows from them.
+
+Nothing is read here but `sources.json`: the window is known, and its id, before a single event is touched.
+"""
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from tasks.config import EvaluateConfig, IngestConfig
+from tasks.run import Root
+from trainer.errors import DamageError, InputError
+from trainer.files import digest_json, read_json
+
+FORMAT_VERSION = 1
+_UNDATED = "undated"
+_CLEANING = (
+    "collapse_repeats", "max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EventsFile:
+    """One file under events/ as sources.json records it; `day` is None for undated events."""
+
+    path: Path
+    day: date | None
+    rows: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """The sources and files whose events a run trains on. `since` and `until`: first and last day with events."""
+
+    partitions: int
+    source_digests: tuple[str, ...]
+    rules: dict[str, Any]
+    user_key_fingerprint: str | None
+    files: tuple[EventsFile, ...]
+
+    @property
+    def days(self) -> list[date]:
+        return sorted({file.day for file in self.files if file.day})
+
+    @property
+    def since(self) -> str | None:
+        return self.days[0].isoformat() if self.days else None
+
+    @property
+    def until(self) -> str | None:
+        return self.days[-1].isoformat() if self.days else None
+
+    @property
+    def is_undated(self) -> bool:
+        """Whether events without a time belong to the window."""
+        return any(file.day is None for file in self.files)
+
+    @property
+    def num_events(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def verify(self) -> None:
+        """Raise DamageError when a file of the window is missing or has another size than sources.json says."""
+        for file in self.files:
+            found_bytes = file.path.stat().st_size if file.path.is_file() else None
+            if found_bytes != file.num_bytes:
+                found = "is missing" if found_bytes is None else f"has {found_bytes:,} bytes"
+                raise DamageError(
+                    f"{file.path} {found} where sources.json says {file.num_bytes:,} bytes: give its log again with --logs, "
+                    "which repairs it"
+                )
+
+
+def read_sources(root: Root) -> dict[str, Any]:
+    """What sources.json says. Raises InputError when nothing was ingested, DamageError when it cannot be read."""
+    if not root.sources.exists():
+        raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
+    sources = read_json(root.sources)
+    if not isinstance(sources, dict) or sources.get("format_version") != FORMAT_VERSION:
+        raise DamageError(f"{root.sources} is not of format {FORMAT_VERSION}: it was altered or is of another version")
+    return sources
+
+
+def select_window(root: Root, since: date | None, until: date | None, window_days: int | None) -> Window:
+    """The window of whole UTC days from `since` to `until`, both included; undated events always belong to it.
+
+    Without `since` it goes `window_days` back from the last day, or over all days. Raises InputError when it is empty.
+    """
+    sources = read_sources(root)
+    files = {source["sha256"]: _events_files(root, source) for source in sources["sources"]}
+    days = sorted({file.day for group in files.values() for file in group if file.day})
+    last = until or (days[-1] if days else None)
+    if since is None and window_days is not None and last is not None:
+        since = last - timedelta(days=window_days - 1)
+    kept = {
+        digest: [file for file in group if file.day is None or (since or file.day) <= file.day <= (until or file.day)]
+        for digest, group in files.items()
+    }
+    window = Window(
+        partitions=sources["partitions"],
+        source_digests=tuple(sorted(digest for digest, group in kept.items() if group)),
+        rules=sources["rules"],
+        user_key_fingerprint=sources["user_key_fingerprint"],
+        files=tuple(file for digest in sorted(kept) for file in kept[digest]),
+    )
+    if not window.num_events:
+        known = f"it has events from {days[0]} to {days[-1]}" if days else "it has no events at all"
+        raise InputError(
+            f"no events in {root.path} from {since or 'the first day'} to {until or 'the last day'}: {known}; "
+            "give other days with --since and --until, or more logs with --logs"
+        )
+    return window
+
+
+def digest_window(window: Window, config: IngestConfig, evaluate: EvaluateConfig) -> str:
+    """16 hex digits for all that shapes the corpus's bytes: the same digest is the same corpus."""
+    inputs = {
+        "format_version": FORMAT_VERSION,
+        "partitions": window.partitions,
+        "sources": window.source_digests,
+        "rules": window.rules,
+        "user_key_fingerprint": window.user_key_fingerprint,
+        "days": [window.since, window.until],
+        "cleaning": config.model_dump(mode="json", include=set(_CLEANING)),
+        "max_users": evaluate.max_users,
+    }
+    return digest_json(inputs)[:16]
+
+
+def _events_files(root: Root, source: dict[str, Any]) -> list[EventsFile]:
+    """The files of a source that have rows, by day."""
+    files = []
+    for name, entry in sorted(source["files"].items()):
+        day = Path(name).parent.name.removeprefix("day=")
+        parsed = None if day == _UNDATED else date.fromisoformat(day)
+        if entry["rows"]:
+            files.append(EventsFile(root.path / name, parsed, entry["rows"], entry["bytes"]))
+    return files

@@ -1,0 +1,65 @@
+"""The command line as a person or a script calls it: help, exit codes, and what goes to standard output."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
+README = Path(__file__).parents[2] / "README.md"
+COMMANDS = ["run", "similar", "pull", "doctor", "sample-logs"]
+
+
+def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_stands_in_the_readme(command: str) -> None:
+    result = call(command, "--help")
+    assert result.returncode == 0
+    assert "--root" in result.stdout
+    assert "--json" in result.stdout
+    assert f"surf2vec {command}" in README.read_text()
+
+
+def test_the_readme_names_no_command_that_there_is_not() -> None:
+    named = set(re.findall(r"bin/surf2vec ([a-z-]+)", README.read_text()))
+    assert named == set(COMMANDS)
+
+
+def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
+    result = call("run", "--rot")
+    assert (result.returncode, "--root" in result.stderr) == (2, True)
+    result = call("run", "--set", "train.epoch=2", "--json")
+    assert result.returncode == 2
+    error = json.loads(result.stdout)["error"]
+    assert error["code"] == "bad_config"
+    assert "train.epochs" in error["message"]
+
+
+@pytest.mark.parametrize("command", [["similar", "ann"], ["doctor"]])
+def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
+    result = call(*command, "--root", str(tmp_path / "nothing"), "--json")
+    assert result.returncode == 2
+    assert "no surf2vec root" in json.loads(result.stdout)["error"]["message"]
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_sample_logs_prints_one_object(tmp_path: Path) -> None:
+    result = call(
+        "sample-logs", "--users", "50", "--days", "2", "--items", "40", "--out", str(tmp_path / "logs"), "--json"
+    )
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["users"] == 50
+    assert len(list((tmp_path / "logs").glob("*.csv"))) == 2
+
+
+def test_a_format_that_there_is_not_exits_2(tmp_path: Path) -> None:
+    result = call("sample-logs", "--out", str(tmp_path), "--format", "xml")
+    assert result.returncode == 2
+    assert "csv, jsonl, parquet, combined" in result.stderr

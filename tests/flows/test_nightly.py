@@ -1,0 +1,176 @@
+"""Whole nights: from log files to a registered release, again, killed, and on bad input."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.corpora import planted_histories
+from tests.flows.test_cli import COMMAND, call
+
+FAST = [
+    "--set",
+    "train.epochs=20",
+    "--set",
+    "train.vector_size=16",
+    "--set",
+    "train.threads=1",
+    "--set",
+    "train.alpha=0.1",
+]
+ESSENTIAL = {
+    "run_id", "release", "model_version", "alias", "tracking_uri", "users", "items", "events", "rejected", "export_dir",
+    "report", "metrics", "seconds",
+}  # fmt: skip
+
+
+def write_logs(path: Path, num_users: int = 200) -> Path:
+    """Planted histories as a CSV: users who each visit the pages of one topic."""
+    lines = ["user_id,url,ts"]
+    for user, items in planted_histories(num_users).items():
+        lines += [f"{user},/page/{item},2026-01-0{1 + n // 9}T00:00:{n:02d}Z" for n, item in enumerate(items)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run(root: Path, *arguments: str) -> dict[str, Any]:
+    result = call("run", "--root", str(root), "--json", *FAST, *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def snapshot(root: Path) -> dict[str, str]:
+    """Digest of every file of a root, but for databases and the lock."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.suffix != ".db" and path.name != ".lock" and "mlflow.db" not in path.name
+    }
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("night")
+    write_logs(folder / "logs" / "day.csv")
+    return folder / "root", run(folder / "root", "--logs", str(folder / "logs" / "*.csv"))
+
+
+def test_a_night_makes_a_champion(night: tuple[Path, dict[str, Any]]) -> None:
+    root, result = night
+    assert set(result) >= ESSENTIAL
+    assert set(result["seconds"]) >= {"ingest", "corpus", "train", "evaluate", "export", "register"}
+    assert (result["alias"], result["model_version"], result["users"], result["items"]) == ("champion", 1, 200, 60)
+    assert result["metrics"]["hit_at_10"] > 1.5 * result["metrics"]["popularity_hit_at_10"]
+    users = pq.read_table(Path(result["export_dir"]) / "user_vectors")
+    assert users.num_rows == 200
+    assert users.schema.field("vector").type.list_size == 16
+    items = pq.read_table(Path(result["export_dir"]) / "item_vectors")
+    assert set(items.column("url").to_pylist()) == {f"/page/{i}" for i in range(60)}
+    assert "user-" not in Path(result["report"]).read_text()
+    assert root in Path(result["report"]).parents
+
+
+def test_the_same_command_again_changes_no_byte(night: tuple[Path, dict[str, Any]]) -> None:
+    root, result = night
+    before = snapshot(root)
+    assert run(root, "--logs", str(root.parent / "logs" / "*.csv")) == result
+    assert snapshot(root) == before
+
+
+def test_similar_users_like_the_same_topic(night: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = night
+    result = json.loads(call("similar", "user-8", "-k", "5", "--root", str(root), "--json").stdout)
+    topics = [int(row["user_id"].split("-")[1]) % 4 for row in result["neighbours"]]
+    assert len(topics) == 5
+    assert topics.count(0) >= 4
+    assert len(result["items"]) == 5
+
+
+def test_a_pull_is_the_export(night: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    root, result = night
+    pulled = call(
+        "pull", "models:/surf2vec-users@champion", "--out", str(tmp_path / "out"), "--root", str(root), "--json"
+    )
+    assert pulled.returncode == 0, pulled.stderr
+    assert snapshot(tmp_path / "out") == snapshot(Path(result["export_dir"]))
+
+
+def test_doctor_finds_a_whole_root_whole_and_a_flipped_byte(night: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = night
+    found = call("doctor", "--root", str(root), "--json")
+    assert (found.returncode, json.loads(found.stdout)["damage"]) == (0, 0), found.stdout
+    path = next((root / "export").rglob("part-*.parquet"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    found = call("doctor", "--root", str(root), "--json")
+    path.write_bytes(whole)
+    assert (found.returncode, json.loads(found.stdout)["damage"]) == (1, 1)
+    assert path.name in found.stdout
+
+
+@pytest.mark.slow
+def test_killed_nights_end_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """kill -9 at several moments of the run; the same command then ends with the very same vectors."""
+    logs = str(write_logs(tmp_path / "logs" / "day.csv"))
+    undisturbed = run(tmp_path / "one", "--logs", logs)
+    arguments = [
+        "run",
+        "--root",
+        str(tmp_path / "two"),
+        "--json",
+        *FAST,
+        "--logs",
+        logs,
+        "--set",
+        "train.commit_seconds=0",
+    ]
+    for seconds in (9.0, 11.0, 13.0):
+        with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            time.sleep(seconds)
+            process.send_signal(signal.SIGKILL)
+    resumed = run(tmp_path / "two", "--logs", logs)
+    one, two = Path(undisturbed["export_dir"]), Path(resumed["export_dir"])
+    for kind in ("user_vectors", "item_vectors"):
+        assert snapshot(one / kind) == snapshot(two / kind)
+    assert (resumed["run_id"], resumed["model_version"]) == (undisturbed["run_id"], 1)
+    assert resumed["metrics"] == undisturbed["metrics"]
+
+
+@pytest.mark.slow
+def test_a_late_file_makes_a_second_release(tmp_path: Path) -> None:
+    write_logs(tmp_path / "logs" / "a.csv", num_users=100)
+    first = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
+    write_logs(tmp_path / "logs" / "b.csv", num_users=150)
+    second = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
+    assert (second["model_version"], second["alias"]) == (2, "champion")
+    assert second["events"] > first["events"]
+    assert second["release"] != first["release"]
+
+
+def test_too_many_rejects_exit_1_and_leave_what_was_there(night: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    root, _ = night
+    before = snapshot(root)
+    broken = tmp_path / "broken.csv"
+    broken.write_text("user_id,url,ts\n" + "ann,/page/1,yesterday\n" * 50 + "ann,/page/1,2026-01-01T00:00:00Z\n" * 50)
+    result = call("run", "--root", str(root), "--json", *FAST, "--logs", str(broken))
+    assert result.returncode == 1
+    error = json.loads(result.stdout)["error"]
+    assert error["code"] == "too_many_rejects"
+    assert "50" in error["message"]
+    assert "Traceback" not in result.stderr
+    after = {name: digest for name, digest in snapshot(root).items() if not name.startswith("rejects/")}
+    assert after == {name: digest for name, digest in before.items() if not name.startswith("rejects/")}
+
+
+def test_no_such_file_exits_2_with_one_object(tmp_path: Path) -> None:
+    result = call("run", "--root", str(tmp_path / "root"), "--json", "--logs", str(tmp_path / "none*.csv"))
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["error"]["code"] == "bad_input"
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,254 @@
+"""Registering: what stands in MLflow afterwards, that a second call adds nothing, and that a cut-off one is completed."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tasks import tracking
+from tasks.config import PublishConfig
+from tasks.publish import (
+    attach_report,
+    choose_aliases,
+    current_release,
+    flatten,
+    list_metrics,
+    pin_requirements,
+    publish_release,
+)
+from tasks.run import Root
+from tests.releases import make_release, read_users, tell_story
+from trainer.errors import DamageError, InputError, ResourceError
+
+mlflow = tracking.mlflow
+PUBLISH = PublishConfig()
+
+
+def register(root: Root, release: str = "r1", report: Path | None = None) -> dict[str, Any]:
+    return publish_release(root, PUBLISH, tell_story(release), root.export(release), report)
+
+
+def client_of(root: Root) -> Any:
+    return tracking.MlflowClient(root.tracking_uri, root.tracking_uri)
+
+
+def models_of(root: Root) -> list[Path]:
+    return list((root.artifacts / "models").iterdir())
+
+
+@pytest.fixture(scope="module")
+def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables in it: making them takes a second, which each root would pay again."""
+    root = Root(tmp_path_factory.mktemp("empty"))
+    tracking.list_models(root.tracking_uri)
+    return root.path / "mlflow.db"
+
+
+@pytest.fixture
+def root(tmp_path: Path, empty_registry: Path) -> Root:
+    """A root with a release that is not registered yet."""
+    made = Root(tmp_path)
+    shutil.copy(empty_registry, made.path / "mlflow.db")
+    make_release(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, empty_registry: Path) -> tuple[Root, dict[str, Any]]:
+    """A root whose release is registered; only read by its tests."""
+    root = Root(tmp_path_factory.mktemp("published"))
+    shutil.copy(empty_registry, root.path / "mlflow.db")
+    make_release(root)
+    report = root.path / "report.html"
+    report.write_text("<p>good morning</p>")
+    return root, register(root, report=report)
+
+
+def test_the_story_of_the_step(published: tuple[Root, dict[str, Any]]) -> None:
+    root, told = published
+    assert told | {"mlflow_run_id": ""} == {
+        "model_name": "surf2vec-users", "model_version": 1, "alias": "champion",
+        "tracking_uri": root.tracking_uri, "mlflow_run_id": "",
+    }  # fmt: skip
+    assert current_release(root, PUBLISH) == "r1"
+
+
+def test_the_version_has_tags_signature_example_and_requirements(published: tuple[Root, dict[str, Any]]) -> None:
+    root, _ = published
+    version = client_of(root).get_model_version("surf2vec-users", "1")
+    expected = {
+        "release": "r1", "space_id": "space-1", "run_id": "run-r1", "num_users": "67", "num_items": "40",
+        "hit_at_10": "0.25", "window_since": "2015-05-17", "window_until": "2015-05-18",
+    }  # fmt: skip
+    assert expected.items() <= version.tags.items()
+    assert int(version.tags["bytes"]) > 0
+    assert "for each of 67 users" in version.description
+    [folder] = models_of(root)
+    assert (folder / "artifacts" / "requirements.txt").read_text().split() == pin_requirements()
+    assert (folder / "artifacts" / "input_example.json").exists()
+    info = mlflow.models.Model.load(str(folder / "artifacts"))
+    assert info.signature.inputs.input_names() == ["user_id"]
+    assert info.signature.outputs.input_names()[:2] == ["user_id", "vector"]
+    assert {spec.name: spec.default for spec in info.signature.params.params} == {"k": 0, "items": 0}
+
+
+def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, dict[str, Any]]) -> None:
+    root, told = published
+    client = client_of(root)
+    run = client.get_run(told["mlflow_run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["train.epochs"] == "5"
+    assert run.data.metrics["hit_at_10"] == 0.25
+    assert run.data.metrics["funnel_lines"] == 100
+    assert run.data.metrics["seconds_train"] == 2.5
+    loss = client.get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.value) for point in loss] == [(500, 2.0), (1000, 1.5)]
+    assert len(client.get_metric_history(run.info.run_id, "heldout_loss")) == 1
+    names = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert names == {"manifest.json", "report.html", "run.json"}
+
+
+def test_no_password_reaches_the_registry(published: tuple[Root, dict[str, Any]]) -> None:
+    root, told = published
+    params = client_of(root).get_run(told["mlflow_run_id"]).data.params
+    assert params["publish.tracking_uri"] == "http://***@mlflow.example"
+    files = [path for path in root.path.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
+
+
+def test_the_registered_model_answers(published: tuple[Root, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    root, _ = published
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", root.tracking_uri)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(root.tracking_uri)
+    try:
+        model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
+    finally:
+        mlflow.set_tracking_uri(before)
+    ids = ["user-7", "nobody", "ünïcode-Ω", "user-7"]
+    answer = model.predict(pd.DataFrame({"user_id": ids}), params={"k": 2, "items": 2})
+    users = read_users(root.export("r1"))
+    assert answer["vector"].tolist() == [users[user].tolist() if user in users else None for user in ids]
+    assert [urls and len(urls) for urls in answer["items"]] == [2, None, 2, 2]
+    assert model.predict(pd.DataFrame({"user_id": []})).empty
+    assert model.predict(pd.DataFrame({"user_id": [12]}))["vector"].tolist() == [users["12"].tolist()]
+
+
+def test_the_same_release_again_registers_nothing(root: Root, capfd: pytest.CaptureFixture[str]) -> None:
+    first = register(root)
+    counts = [len(client_of(root).get_metric_history(first["mlflow_run_id"], name)) for name in ("loss", "hit_at_10")]
+    assert register(root) == first
+    client = client_of(root)
+    assert len(client.search_model_versions("name = 'surf2vec-users'")) == 1
+    assert len(client.search_runs(["1"])) == len(models_of(root)) == 1
+    assert [len(client.get_metric_history(first["mlflow_run_id"], name)) for name in ("loss", "hit_at_10")] == counts
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("cut_off", ["log_model", "register", "set_alias", "log_metrics", "end_run"])
+def test_a_call_cut_off_before_any_step_is_completed(root: Root, monkeypatch: pytest.MonkeyPatch, cut_off: str) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, cut_off, stop)
+        with pytest.raises(KeyboardInterrupt):
+            register(root)
+    assert (register(root)["model_version"], register(root)["alias"]) == (1, "champion")
+    assert len(models_of(root)) == len(client_of(root).search_runs(["1"])) == 1
+
+
+def test_a_copy_cut_short_is_taken_up_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking.MlflowClient, "log_model_artifacts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            register(root)
+    register(root)
+    assert len(models_of(root)) == 1
+
+
+def test_the_next_release_takes_over_and_an_older_one_does_not(root: Root) -> None:
+    make_release(root, "r2", seed=2)
+    first, second = register(root, "r1"), register(root, "r2")
+    assert (first["alias"], second["alias"]) == ("champion", "champion")
+    aliases = client_of(root).get_registered_model("surf2vec-users").aliases
+    assert {name: int(version) for name, version in aliases.items()} == {"challenger": 2, "champion": 2}
+    assert register(root, "r1")["alias"] is None
+    assert current_release(root, PUBLISH) == "r2"
+
+
+@pytest.mark.parametrize(
+    ("version", "champion", "expected"),
+    [(1, None, ["challenger", "champion"]), (3, 2, ["challenger", "champion"]), (2, 2, []), (1, 2, [])],
+)
+def test_which_aliases_a_version_takes(version: int, champion: int | None, expected: list[str]) -> None:
+    assert choose_aliases(version, champion) == expected
+
+
+def test_the_report_comes_after(root: Root) -> None:
+    told = register(root)
+    report = root.path / "report.html"
+    report.write_text("<p>good morning</p>")
+    attach_report(root, PUBLISH, told, report)
+    names = [file.path for file in client_of(root).list_artifacts(told["mlflow_run_id"])]
+    assert "report.html" in names
+
+
+def test_a_copied_root_writes_nothing_into_the_old_one(root: Root, tmp_path: Path) -> None:
+    register(root)
+    before = sorted(root.artifacts.rglob("*"))
+    copy = Root(tmp_path / "copy ü")
+    shutil.copytree(root.path, copy.path, ignore=shutil.ignore_patterns("mlartifacts", "copy*"))
+    make_release(copy, "r2", seed=2)
+    assert register(copy, "r2")["model_version"] == 2
+    assert sorted(root.artifacts.rglob("*")) == before
+    assert len(models_of(copy)) == 1
+
+
+def test_an_export_that_is_not_whole_is_refused(root: Root) -> None:
+    part = root.export("r1") / "user_vectors" / "part-00000.parquet"
+    part.write_bytes(b"short")
+    with pytest.raises(DamageError, match=r"part-00000\.parquet has 5 bytes where its manifest says"):
+        register(root)
+    assert not root.artifacts.exists()
+
+
+def test_a_server_that_is_away_is_named_without_its_password(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound, not listening: whoever calls is refused
+        away = PublishConfig(tracking_uri=f"http://me:secret@127.0.0.1:{held.getsockname()[1]}")
+        with pytest.raises(ResourceError, match=r"MLflow at http://\*\*\*@127.* failed: Connection refused") as caught:
+            publish_release(root, away, tell_story(), root.export("r1"), None)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_database_that_is_none_is_named(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow.store.db.utils, "MAX_RETRY_COUNT", 1)
+    (root.path / "mlflow.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(ResourceError, match="file is not a database"):
+        register(root)
+
+
+def test_nothing_registered_has_no_release(root: Root) -> None:
+    with pytest.raises(InputError, match="no model 'surf2vec-users' with a version"):
+        current_release(root, PUBLISH)
+
+
+def test_metrics_have_names_that_mlflow_takes() -> None:
+    story = tell_story()
+    story["steps"]["corpus"]["funnel"] = [["left out: bots & crawlers (50%)", 3]]
+    names = {point.name for point in list_metrics(story)}
+    assert "funnel_left out_ bots _ crawlers _50_" in names
+    assert list_metrics(story) == list_metrics(json.loads(json.dumps(story)))
+
+
+def test_settings_are_flattened_by_dotted_name() -> None:
+    assert flatten({"train": {"epochs": 5, "on": None}, "a": [1]}) == {"train.epochs": 5, "train.on": None, "a": [1]}
