@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from trainer.errors import SurfError
@@ -154,15 +155,15 @@ def show_run(result: dict[str, Any]) -> None:
 
 
 def show_similar(result: dict[str, Any]) -> None:
-    for title, rows, key in (
-        ("nearest users", result["neighbours"], "user_id"),
-        ("items that rank first", result["items"], "url"),
-    ):
+    if result.get("seen"):
+        Console().print("last seen: " + ", ".join(result["seen"]), markup=False, highlight=False)
+    tables = (("nearest users", "neighbours", "user_id"), ("items that rank first", "items", "url"))
+    for title, rows, key in tables:
         table = Table(title=title, title_justify="left")
         table.add_column(key)
         table.add_column("score", justify="right")
-        for row in rows:
-            table.add_row(row[key], f"{row['score']:.4f}")
+        for row in result[rows]:
+            table.add_row(escape(row[key]), f"{row['score']:.4f}")
         Console().print(table)
 
 
@@ -184,12 +185,9 @@ def main() -> NoReturn:
     warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
     as_json = "--json" in sys.argv
     try:
-        app(standalone_mode=False)
-        code = 0
+        code = app(standalone_mode=False) or 0
     except SurfError as error:
         code = fail(error.code, str(error), error.exit_code, as_json)
-    except typer.Exit as exit_:
-        code = exit_.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = fail("interrupted", "interrupted; the same command goes on from the last commit", 1, as_json)
     except Exception as error:

@@ -1,13 +1,10 @@
 """What a person asks of a root besides a night: look, pull, check, make logs to try things on."""
 
 from pathlib import Path
-from typing import Any
-
-from tasks.publish import current_release
+from typing import Any, get_args
 
 from flows.config import PipelineConfig
 from tasks import doctor, sample_logs
-from tasks import pull as pull_task
 from tasks.config import PublishConfig
 from tasks.pseudonyms import pseudonym, read_user_key
 from tasks.run import Root
@@ -25,6 +22,8 @@ def require_root(path: Path) -> Root:
 
 def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> dict[str, Any]:
     """Nearest users and items that rank first, in the release that serves (the champion's)."""
+    from tasks.publish import current_release  # MLflow takes two seconds to import
+
     root = require_root(path)
     key = read_user_key(root, config.ingest)
     known_as = pseudonym(user_id, key) if key else user_id
@@ -34,6 +33,8 @@ def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> di
 
 def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:
     """A release out of the registry into `out`."""
+    from tasks import pull as pull_task
+
     return pull_task.pull(uri, out, tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri, on_event)
 
 
@@ -51,7 +52,6 @@ def make_sample_logs(
     out: Path, users: int, days: int, items: int, seed: int, file_format: str, on_event: OnEvent
 ) -> dict[str, Any]:
     """Realistic logs in `out`. Raises InputError for a format that there is not."""
-    formats = ("csv", "jsonl", "parquet", "combined")
-    if file_format not in formats:
-        raise InputError(f"--format {file_format!r} is none of {', '.join(formats)}")
-    return sample_logs.write_sample_logs(out, users, days, items, seed, file_format, on_event)
+    if file_format not in get_args(sample_logs.Format):
+        raise InputError(f"--format {file_format!r} is none of {', '.join(get_args(sample_logs.Format))}")
+    return sample_logs.write_sample_logs(out, users, days, items, seed, file_format, on_event)  # type: ignore[arg-type]

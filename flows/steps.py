@@ -7,12 +7,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from tasks.report import write_report
 
 from flows.config import PipelineConfig
 from flows.progress import report_step
@@ -21,6 +19,7 @@ from tasks import evaluate as evaluate_task
 from tasks import export as export_task
 from tasks import ingest as ingest_task
 from tasks import publish as publish_task
+from tasks.report import write_report
 from tasks.run import Root, Run
 from trainer.corpus import open_corpus
 from trainer.errors import ResourceError

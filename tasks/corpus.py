@@ -6,6 +6,7 @@ too little left are dropped, and the newest events are kept. Two passes, since w
 scratch file, so the events are sorted once; memory is flat, as both passes go by groups of micro-partitions.
 """
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
@@ -22,11 +23,12 @@ from numpy.typing import NDArray
 from sql.runner import connect, create_table, fetch_rows
 from tasks.cleaning import find_key_max
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus_folder import MANIFEST, explain_failures, open_building_folders, publish, write_vocabulary
+from tasks.corpus_folder import MANIFEST, open_building_folders, publish, write_vocabulary
+from tasks.failures import explain_failures
 from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups, stream_rows
 from tasks.group_tokens import Tokens, write_tokens
 from tasks.run import Root
-from tasks.window import FORMAT_VERSION, Window, digest_window, select_window
+from tasks.window import FORMAT_VERSION, Window, digest_window, explain_unreadable, select_window
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import read_json
@@ -65,6 +67,7 @@ def build_corpus(
 ) -> dict[str, Any]:
     """Build the corpus of the window unless it exists; the story's "corpus". The caller holds the lock of writers.
 
+    `threads` 0 takes all; neither they nor the memory change a byte of what is built.
     Raises InputError when the window is empty or nothing is left after cleaning, DamageError when an events file is not
     as ingest left it, ResourceError when memory or disk do not suffice.
     """
@@ -73,11 +76,15 @@ def build_corpus(
     folder = root.corpus(identity)
     if not (folder / MANIFEST).exists():
         window.verify()
-        with explain_failures(root, memory_bytes), open_building_folders(root, identity) as (building, scratch):
-            with connect(memory_bytes // 2, scratch / "spill", threads) as con:
+        threads = threads or os.cpu_count() or 1
+        with (
+            explain_unreadable(),
+            explain_failures(root, "the corpus is built", memory_bytes),
+            open_building_folders(root, identity) as (building, scratch),
+        ):
+            with connect(memory_bytes // 2, scratch / "spill", threads) as con, ThreadPoolExecutor(threads) as pool:
                 build = Build(con, window, config, evaluate.max_users, building, scratch, on_event)
-                with ThreadPoolExecutor(threads) as pool:
-                    manifest = build.run(pool, max(1, memory_bytes // BYTES_PER_EVENT))
+                manifest = build.run(pool, max(1, memory_bytes // BYTES_PER_EVENT))
             publish(building, folder, manifest | {"window_id": identity})
     manifest = read_json(folder / MANIFEST)
     return {key: manifest[key] for key in _TOLD} | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}

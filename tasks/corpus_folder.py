@@ -4,7 +4,6 @@ Everything is written under a temporary name and synced; the rename at the end m
 The same content is the same bytes: row groups have a fixed number of rows and no file knows when it was written.
 """
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.run import Root
-from trainer.errors import DamageError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_file, sync_folder, write_json
 
 MANIFEST = "manifest.json"
@@ -51,35 +48,6 @@ def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Pa
     finally:
         shutil.rmtree(building, ignore_errors=True)
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextmanager
-def explain_failures(root: Root, memory_bytes: int) -> Iterator[None]:
-    """Turn failures of disk, memory and damaged files into errors that say what to do."""
-    try:
-        yield
-    except (duckdb.OutOfMemoryException, MemoryError) as error:
-        raise ResourceError(
-            f"the corpus could not be built within {memory_bytes:,} bytes: raise --host-memory ({_first_line(error)})"
-        ) from error
-    except (duckdb.Error, OSError) as error:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-            free_bytes = shutil.disk_usage(root.path).free
-            raise ResourceError(
-                f"the disk of {root.path} is full ({free_bytes:,} bytes are free): free space, then run the same command again"
-            ) from error
-        if isinstance(error, PermissionError):
-            raise ResourceError(f"cannot write the corpus: {error}; permit it or give another root with --root") from error
-        if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
-            raise DamageError(
-                f"an events file cannot be read ({_first_line(error)}): run `surf2vec doctor`, then give the logs it names "
-                "again, which repairs them"
-            ) from error
-        raise
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
 
 
 def write_partition(folder: Path, partition: int, users: pa.Table, arrays: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -17,9 +17,7 @@ import pyarrow.csv as pacsv
 from tasks.logfiles import OPTIONAL, REQUIRED, LogFile
 
 FIELDS = ("user_id", "url", "time", "method", "status", "agent")
-FIELDS_SCHEMA = pa.schema(
-    [("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())]
-)
+FIELDS_SCHEMA = pa.schema([("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())])
 MAX_RECORD_LINES = 100
 WRONG_COLUMNS = "wrong number of columns"
 OPEN_QUOTE = "unterminated quote"
@@ -121,10 +119,9 @@ def _parse_slowly(data: bytes, first_line: int, layout: Layout) -> pa.RecordBatc
         if not lines[at].strip():
             at += 1
             continue
-        fields, num_lines = _read_record(lines, at, layout)
-        rejected = fields if isinstance(fields, str) else _find_fault(fields, layout)
-        kept = None if rejected else fields
-        rows.append((first_line + at, *_pick(kept, layout), rejected))
+        found, num_lines = _read_record(lines, at, layout)
+        fields, rejected = (None, found) if isinstance(found, str) else (found, _find_fault(found, layout))
+        rows.append((first_line + at, *_pick(None if rejected else fields, layout), rejected))
         at += num_lines
     columns = list(zip(*rows, strict=True)) or [()] * len(FIELDS_SCHEMA)
     arrays = [pa.array(column, type) for column, type in zip(columns, FIELDS_SCHEMA.types, strict=True)]

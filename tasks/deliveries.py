@@ -80,7 +80,9 @@ def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying:
     """The settings changed, and some sources would keep what the old ones made of them."""
     changes = [f"ingest.{key} is {new[key]!r}, but was {old.get(key)!r}" for key in new if new[key] != old.get(key)]
     if not staying:
-        return ConfigError(f"{'; '.join(changes)} when {root.path} was made: set it back, or give all logs again with --logs")
+        return ConfigError(
+            f"{'; '.join(changes)} when {root.path} was made: set it back, or give all logs again with --logs"
+        )
     shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
     return ConfigError(
         f"{'; '.join(changes)} when {root.path} was made: set it back, or give all logs again in one call "

@@ -132,7 +132,7 @@ def start_index(vector_size: int) -> tuple[str, Any]:
     """The kind and the empty index of user vectors, by inner product.
 
     Every row is compared, in 16-bit floats: half the bytes of float32, five times as fast for one user, cosines
-    off by less than 1e-4. The place to choose a quantised kind for tables where that is too slow or too large.
+    off by about 1e-4. The place to choose a quantised kind for tables where that is too slow or too large.
     """
     half = faiss.ScalarQuantizer.QT_fp16
     return "flat-fp16", faiss.IndexScalarQuantizer(vector_size, half, faiss.METRIC_INNER_PRODUCT)

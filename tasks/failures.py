@@ -42,6 +42,7 @@ def _explain(root: Root, what: str, memory_bytes: int, error: BaseException) -> 
         )
     if code in _DENIED or (isinstance(error, duckdb.IOException) and ("denied" in text or "Cannot open file" in text)):
         return ResourceError(
-            f"no permission to write below {root.path} while {what} ({text.partition(chr(10))[0]}): permit it, or give another --root"
+            f"no permission to write below {root.path} while {what} ({text.partition(chr(10))[0]}): permit it, or give "
+            "another --root"
         )
     return None

@@ -11,7 +11,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tasks.logfiles import LogFile, recognise
 from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
 from tasks.run import Root
 from tasks.sources import Catalog, SourceFile, find_sources, read_catalog, sum_counts
-from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager
+from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_rules
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
 from trainer.files import TEMPORARY_SUFFIX, sync_folder
@@ -65,9 +64,13 @@ def ingest(
         logs = [(recognise(Path(source.name), config.columns), source) for source in delivery.to_ingest]
         _remove_leftovers(root, catalog)
         if logs:
-            with _open_staging_folder(root) as folder, connect(memory_bytes // 2, folder / "spill", _cores(threads)) as con:
+            with (
+                _open_staging_folder(root) as folder,
+                connect(memory_bytes // 2, folder / "spill", _cores(threads)) as con,
+            ):
                 passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
+                define_rules(con, config)
                 stager = Stager(con, config, key_pads(key), folder, progress)
                 catalog.partitions, staged = _stage_sources(stager, logs, catalog.partitions or partitions, on_event)
                 _check_rejects(root, staged, config)
@@ -89,8 +92,8 @@ def _cores(threads: int) -> int:
 def _check_partitions(root: Root, catalog: Catalog, partitions: int | None) -> None:
     if partitions and catalog.partitions and partitions != catalog.partitions:
         raise ConfigError(
-            f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the setting out, "
-            f"or change the root with `surf2vec repartition`"
+            f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the setting "
+            "out, or change the root with `surf2vec repartition`"
         )
 
 

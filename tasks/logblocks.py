@@ -56,7 +56,9 @@ class BlockReader:
             stream, raw = open_log(self.log)
             with raw, stream, ThreadPoolExecutor(2) as pool:
                 pending: deque[Future[pa.RecordBatch]] = deque()
-                for block in cut_blocks(stream, joins_quotes=self.layout is not None, skips_header=self.layout is not None):
+                for block in cut_blocks(
+                    stream, joins_quotes=self.layout is not None, skips_header=self.layout is not None
+                ):
                     pending.append(pool.submit(self._parse, block))
                     if len(pending) > 2:
                         yield pending.popleft().result()
@@ -73,7 +75,9 @@ class BlockReader:
     def _parse(self, block: Block) -> pa.RecordBatch:
         if block.is_too_long:
             values = {"line": [block.first_line], "rejected": [LINE_TOO_LONG]}
-            return pa.RecordBatch.from_pydict({name: values.get(name, [None]) for name in self.schema.names}, self.schema)
+            return pa.RecordBatch.from_pydict(
+                {name: values.get(name, [None]) for name in self.schema.names}, self.schema
+            )
         if self.layout:
             return parse_fields(block.data, block.first_line, self.layout)
         return parse_text(block.data, block.first_line)

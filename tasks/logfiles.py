@@ -74,10 +74,14 @@ def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
     if magic == b"PAR1":
         return _recognise_parquet(path, wanted)
     if expected == "parquet":
-        raise InputError(f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or name it rightly")
+        raise InputError(
+            f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or name it rightly"
+        )
     compression = next((name for start, name in _COMPRESSIONS.items() if magic.startswith(start)), "none")
     if compression == "none" and suffixes and suffixes[-1] in _COMPRESSED:
-        raise InputError(f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}")
+        raise InputError(
+            f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}"
+        )
     lines = _read_head(path, compression)
     format = expected or _guess_format(lines)
     if format == "access":
@@ -117,7 +121,9 @@ def _read_head(path: Path, compression: str) -> list[str]:
     if not head.strip():
         raise InputError(f"{path} is empty (it has no line with anything in it): leave it out of --logs")
     if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
-        raise InputError(f"the lines of {path} end with a carriage return alone: convert them, for instance with tr '\\r' '\\n'")
+        raise InputError(
+            f"the lines of {path} end with a carriage return alone: convert them, for instance with tr '\\r' '\\n'"
+        )
     if len(head) == HEAD_BYTES and b"\n" in head:
         head = head[: head.rindex(b"\n")]
     text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")

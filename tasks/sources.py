@@ -65,7 +65,7 @@ def _expand(pattern: str) -> list[str]:
     files = [os.path.abspath(path) for path in matches if not os.path.isdir(path)]
     if not matches:
         raise InputError(
-            f"no file matches {pattern!r} (in {os.getcwd()}): check the path, and quote the glob so that the shell leaves it alone"
+            f"no file matches {pattern!r} (in {os.getcwd()}): check the path, and quote a glob so that the shell leaves it alone"
         )
     if not files:
         folder = pattern.rstrip("/")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+from duckdb.func import SPECIAL
 
 from sql.runner import copy_to_parquet, create_macro, create_table, fetch_rows
 from tasks.config import IngestConfig
@@ -64,9 +65,25 @@ class Staged:
         return sum(self.entry["rejected"].values())
 
 
+def url_rules(config: IngestConfig) -> UrlRules:
+    return UrlRules(config.granularity, config.prefix_depth, config.keep_query)
+
+
+def define_rules(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None:
+    """Make what the SQL steps of a connection share: the zone of times without one, the macros, the function canonical_item."""
+    con.execute("set TimeZone = $timezone", {"timezone": config.timezone})
+    line = ("rejected", "url", "method", "status", "agent", "max_url_bytes", "crawler_pattern")
+    create_macro(con, "staging/line_verdict", line)
+    create_macro(con, "staging/page_key", ("url", "keeps_query", "max_url_bytes"))
+    rules = url_rules(config)
+    con.create_function(
+        "canonical_item", lambda url: canonical_item(url, rules), ["VARCHAR"], "VARCHAR", null_handling=SPECIAL
+    )
+
+
 @dataclass(frozen=True)
 class Stager:
-    """What is the same for every source of a call. `pads`: see `tasks/pseudonyms.py`; `folder` takes the files."""
+    """What is the same for every source of a call: a connection with its rules, the pads of the user key, where files go."""
 
     con: duckdb.DuckDBPyConnection
     config: IngestConfig
@@ -74,20 +91,6 @@ class Stager:
     folder: Path
     progress: Progress
     now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
-
-    def __post_init__(self) -> None:
-        rules = self.rules
-        self.con.execute("set TimeZone = $timezone", {"timezone": self.config.timezone})
-        self.con.create_function(
-            "canonical_item", lambda url: canonical_item(url, rules), ["VARCHAR"], "VARCHAR", null_handling="special"
-        )
-        line = ("rejected", "url", "method", "status", "agent", "max_url_bytes", "crawler_pattern")
-        create_macro(self.con, "staging/line_verdict", line)
-        create_macro(self.con, "staging/page_key", ("url", "keeps_query", "max_url_bytes"))
-
-    @property
-    def rules(self) -> UrlRules:
-        return UrlRules(self.config.granularity, self.config.prefix_depth, self.config.keep_query)
 
     def sample_users(self, log: LogFile, source: SourceFile) -> set[int]:
         """The hashes of one in SAMPLE_FACTOR of the users of a source."""
@@ -160,7 +163,7 @@ class Stager:
         """Make `int_judged_lines` of `stg_lines`."""
         params = {
             "partitions": partitions,
-            "canonical_pattern": self.rules.canonical_pattern,
+            "canonical_pattern": url_rules(self.config).canonical_pattern,
             "drops_assets": log.is_access_log,
             "asset_pattern": ASSET_PATTERN,
             "time_kind": scale.kind,

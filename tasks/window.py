@@ -3,15 +3,20 @@
 Nothing is read here but `sources.json`: the window is known, and its id, before a single event is touched.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.run import Root
+from tasks.sources import read_catalog
 from trainer.errors import DamageError, InputError
-from trainer.files import digest_json, read_json
+from trainer.files import digest_json
 
 FORMAT_VERSION = 1
 _UNDATED = "undated"
@@ -30,13 +35,28 @@ class EventsFile:
     num_bytes: int
 
 
+@contextmanager
+def explain_unreadable() -> Iterator[None]:
+    """Raise DamageError for an events file that DuckDB cannot read."""
+    try:
+        yield
+    except duckdb.Error as error:
+        # it names the file, or raises its bare base class when even the file's footer makes no sense
+        if type(error) is not duckdb.Error and ".parquet" not in str(error):
+            raise
+        raise DamageError(
+            f"an events file cannot be read ({str(error).splitlines()[0]}): run `surf2vec doctor`, then give the logs that it "
+            "names again, which repairs them"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Window:
     """The sources and files whose events a run trains on. `since` and `until`: first and last day with events."""
 
     partitions: int
     source_digests: tuple[str, ...]
-    rules: dict[str, Any]
+    rules: dict[str, Any] | None
     user_key_fingerprint: str | None
     files: tuple[EventsFile, ...]
 
@@ -73,23 +93,15 @@ class Window:
                 )
 
 
-def read_sources(root: Root) -> dict[str, Any]:
-    """What sources.json says. Raises InputError when nothing was ingested, DamageError when it cannot be read."""
-    if not root.sources.exists():
-        raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
-    sources = read_json(root.sources)
-    if not isinstance(sources, dict) or sources.get("format_version") != FORMAT_VERSION:
-        raise DamageError(f"{root.sources} is not of format {FORMAT_VERSION}: it was altered or is of another version")
-    return sources
-
-
 def select_window(root: Root, since: date | None, until: date | None, window_days: int | None) -> Window:
     """The window of whole UTC days from `since` to `until`, both included; undated events always belong to it.
 
     Without `since` it goes `window_days` back from the last day, or over all days. Raises InputError when it is empty.
     """
-    sources = read_sources(root)
-    files = {source["sha256"]: _events_files(root, source) for source in sources["sources"]}
+    catalog = read_catalog(root)
+    if catalog.partitions is None:
+        raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
+    files = {digest: _events_files(root, entry) for digest, entry in catalog.entries.items()}
     days = sorted({file.day for group in files.values() for file in group if file.day})
     last = until or (days[-1] if days else None)
     if since is None and window_days is not None and last is not None:
@@ -99,10 +111,10 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
         for digest, group in files.items()
     }
     window = Window(
-        partitions=sources["partitions"],
+        partitions=catalog.partitions,
         source_digests=tuple(sorted(digest for digest, group in kept.items() if group)),
-        rules=sources["rules"],
-        user_key_fingerprint=sources["user_key_fingerprint"],
+        rules=catalog.rules,
+        user_key_fingerprint=catalog.user_key_fingerprint,
         files=tuple(file for digest in sorted(kept) for file in kept[digest]),
     )
     if not window.num_events:

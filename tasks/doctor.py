@@ -1,0 +1,153 @@
+"""`surf2vec doctor`: is what is on disk what the manifests say? Reads everything, changes nothing.
+
+Damage is a file that is missing, altered, or does not fit its neighbours; a warning is something left over that does no harm.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tasks.export import list_files
+from tasks.run import Root
+from trainer.corpus import Corpus
+from trainer.errors import DamageError
+from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
+from trainer.store import examine_store
+
+Level = Literal["ok", "warning", "damage"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found: how bad it is, where, and what."""
+
+    level: Level
+    place: str
+    message: str
+
+
+def examine(root: Root) -> list[Finding]:
+    """Everything there is to say of a root, in the order of the data's way."""
+    findings = [*_examine_events(root), *_examine_corpora(root)]
+    if root.store.exists():
+        findings += [Finding(level, place, message) for level, place, message in examine_store(root.store)]  # type: ignore[arg-type]
+    return [*findings, *_examine_exports(root), *_examine_runs(root), *_examine_leftovers(root)]
+
+
+def _examine_events(root: Root) -> Iterator[Finding]:
+    try:
+        sources = read_json(root.sources)["sources"]
+    except (DamageError, KeyError, TypeError) as error:
+        yield Finding("damage", str(root.sources), f"cannot be used ({error}): give all logs again to a new root")
+        return
+    named: set[Path] = set()
+    for source in sources:
+        files = {root.path / name: about for name, about in source["files"].items()}
+        named |= set(files)
+        problems = list(_damaged(files)) or list(_wrong_rows(files))
+        yield from (
+            Finding("damage", place, f"{text}; give the log {source['name']} again") for place, text in problems
+        )
+        if sum(about["rows"] for about in files.values()) != source["events"]:
+            yield Finding("damage", str(root.sources), f"{source['name']}: events and rows of files differ")
+    yield Finding("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
+    yield from _orphans(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
+
+
+def _examine_corpora(root: Root) -> Iterator[Finding]:
+    for folder in _folders(root.path / "corpus"):
+        try:
+            manifest = read_json(folder / "manifest.json")
+            problems = list(_damaged({folder / name: about for name, about in manifest["files"].items()}))
+            problems = problems or [(str(folder), text) for text in _misfits(Corpus(folder, manifest))]
+            extra = {path for path in folder.iterdir() if path.name not in {"manifest.json", *manifest["files"]}}
+        except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
+            problems, extra = [(str(folder), str(error))], set()
+        yield from (
+            Finding("damage", place, f"{text}; remove {folder} and run again: it is built anew")
+            for place, text in problems
+        )
+        yield from _orphans(extra, "files that the corpus does not name")
+        if not problems:
+            yield Finding("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
+
+
+def _misfits(corpus: Corpus) -> Iterator[str]:
+    """What in a corpus does not fit together, though every file is as it was written."""
+    for partition in range(corpus.num_partitions):
+        histories = corpus.read(partition)
+        ids = corpus.read_user_ids(partition)
+        tokens = np.asarray(histories.tokens)
+        if (np.diff(histories.offsets) <= 0).any():
+            yield f"micro-partition {partition}: a user without tokens, or offsets that fall"
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < corpus.num_items:
+            yield f"micro-partition {partition}: tokens outside of the vocabulary"
+        if [user_id.encode() for user_id in ids] != sorted(user_id.encode() for user_id in ids):
+            yield f"micro-partition {partition}: users out of order"
+        if (len(ids), len(tokens)) != (corpus.users[partition], corpus.tokens[partition]):
+            yield f"micro-partition {partition}: not as many users and tokens as the manifest says"
+
+
+def _examine_exports(root: Root) -> Iterator[Finding]:
+    for folder in _folders(root.path / "export"):
+        try:
+            manifest = read_json(folder / "manifest.json")
+            problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
+        except (DamageError, KeyError, TypeError) as error:
+            problems = [(str(folder), str(error))]
+        yield from (
+            Finding("damage", place, f"{text}; pull the release again, or remove {folder} and its run's story")
+            for place, text in problems
+        )
+        if not problems:
+            yield Finding(
+                "ok", str(folder), f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
+            )
+
+
+def _examine_runs(root: Root) -> Iterator[Finding]:
+    for folder in _folders(root.path / "runs"):
+        try:
+            steps = read_json(folder / "run.json")["steps"]
+            yield Finding("ok", str(folder), f"{len(steps)} steps ended")
+        except (DamageError, KeyError, TypeError) as error:
+            yield Finding("damage", str(folder), f"the story cannot be read ({error}); remove the folder and run again")
+
+
+def _examine_leftovers(root: Root) -> Iterator[Finding]:
+    leftovers = {path for path in root.path.rglob(f"*{TEMPORARY_SUFFIX}") if path != root.temporary}
+    leftovers |= set(root.temporary.iterdir()) if root.temporary.exists() else set()
+    yield from _orphans(leftovers, "temporary files of runs that died, or of one that is under way")
+
+
+def _damaged(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Place and message for each file that is not as its manifest says."""
+    for path, about in files.items():
+        try:
+            verify_file(path, about)
+        except DamageError as error:
+            yield str(path), str(error)
+
+
+def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Place and message for each Parquet file that has not the rows its manifest says."""
+    for path, about in files.items():
+        rows = pq.read_metadata(path).num_rows
+        if rows != about["rows"]:
+            yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.glob("*") if path.is_dir() and not path.name.startswith("."))
+
+
+def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:
+    if paths:
+        names = ", ".join(sorted(path.name for path in paths)[:3])
+        yield Finding(
+            "warning", str(min(paths).parent), f"{len(paths)} {what}: {names}{' ...' if len(paths) > 3 else ''}"
+        )

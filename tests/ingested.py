@@ -1,0 +1,82 @@
+"""Small logs, a root that takes them in, and what is in it afterwards."""
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from sql.runner import fetch_rows
+from tasks.config import IngestConfig
+from tasks.ingest import ingest
+from tasks.run import Root
+from trainer.events import OnEvent, ignore_event
+from trainer.files import read_json
+
+MEMORY_BYTES = 500_000_000
+HEADER = "user_id,url,ts"
+CHECKS = ("unsorted_events", "misplaced_events", "misdated_events", "duplicate_events", "incomplete_events")
+
+
+def write_log(path: Path, *lines: str, header: str | None = HEADER) -> Path:
+    """A text log, gzipped if its name says so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = "".join(f"{line}\n" for line in ([header] if header else []) + list(lines)).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def take_in(
+    root: Path,
+    *patterns: Path | str,
+    partitions: int | None = 8,
+    on_event: OnEvent = ignore_event,
+    memory_bytes: int = MEMORY_BYTES,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Ingest into the root at `root`, with one thread, and check all events there are afterwards."""
+    root.mkdir(parents=True, exist_ok=True)
+    config = IngestConfig(**settings)
+    story = ingest(Root(root), [str(p) for p in patterns], config, partitions, memory_bytes, 1, on_event)
+    check_events(root)
+    return story
+
+
+def events_files(root: Path) -> list[str]:
+    """The events files that sources.json names."""
+    return [str(root / name) for source in read_json(root / "sources.json")["sources"] for name in source["files"]]
+
+
+def check_events(root: Path) -> None:
+    """Every check of sql/checks, and that there are no other files than sources.json names."""
+    files = events_files(root)
+    assert sorted(files) == sorted(str(path) for path in (root / "events").rglob("*") if path.is_file())
+    assert not list((root / ".tmp").glob("*"))
+    params = {"files": files, "partitions": read_json(root / "sources.json")["partitions"]}
+    with duckdb.connect() as con:
+        for check in CHECKS if files else ():
+            assert fetch_rows(con, f"checks/{check}", params) == [], check
+
+
+def read_events(root: Path, columns: str = "user_id, url, ts, line") -> list[tuple[Any, ...]]:
+    """The events of a root, sorted by the columns asked for."""
+    with duckdb.connect() as con:
+        query = f"select {columns} from read_parquet($files, hive_partitioning = false) order by all"
+        return con.execute(query, {"files": events_files(root)}).fetchall()
+
+
+def read_rejects(root: Path, folder: str = "rejects") -> list[tuple[str, int, str]]:
+    """(name of the file, line, reason) of every reject, sorted."""
+    with duckdb.connect() as con:
+        pattern = str(root / folder / "*.parquet")
+        if not list((root / folder).glob("*.parquet")):
+            return []
+        rows = con.execute("select * from read_parquet($pattern) order by all", {"pattern": pattern}).fetchall()
+    return [(Path(source).name, line, reason) for source, line, reason in rows]
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    """Every byte of what was ingested: sources.json and events/."""
+    files: Sequence[Path] = [root / "sources.json", *(root / "events").rglob("*.parquet")]
+    return {str(path.relative_to(root)): path.read_bytes() for path in files if path.exists()}

@@ -1,0 +1,74 @@
+"""The runner: what it binds, makes and refuses, on models written for the test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from sql import runner
+
+
+@pytest.fixture
+def con(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[duckdb.DuckDBPyConnection]:
+    folder = tmp_path / "models"
+    (folder / "staging").mkdir(parents=True)
+    (folder / "staging/stg_numbers.sql").write_text(
+        "-- stg_numbers: numbers up to a limit; costs $0 and takes no $unknown.\nselect range as n from range($limit);\n"
+    )
+    (folder / "twice.sql").write_text("-- twice: a number, doubled.\n2 * n\n")
+    monkeypatch.setattr(runner, "FOLDER", folder)
+    with runner.connect(300_000_000, tmp_path / "spill", 1) as con:
+        yield con
+
+
+def test_a_table_is_named_for_its_model_and_made_anew(con: duckdb.DuckDBPyConnection) -> None:
+    assert runner.create_table(con, "staging/stg_numbers", {"limit": 3}) == "stg_numbers"
+    runner.create_table(con, "staging/stg_numbers", {"limit": 2, "not_of_this_step": "x"})
+    assert con.execute("select * from stg_numbers").fetchall() == [(0,), (1,)]
+
+
+def test_rows_are_dictionaries(con: duckdb.DuckDBPyConnection) -> None:
+    assert runner.fetch_rows(con, "staging/stg_numbers", {"limit": 2}) == [{"n": 0}, {"n": 1}]
+
+
+def test_a_file_is_written_and_its_name_may_have_quotes(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    path = tmp_path / "it's.parquet"
+    runner.copy_to_parquet(con, "staging/stg_numbers", path, {"limit": 5}, "row_group_size 2048")
+    assert con.execute("select count(*) from read_parquet($path)", {"path": str(path)}).fetchall() == [(5,)]
+
+
+def test_a_macro_is_an_expression_of_its_arguments(con: duckdb.DuckDBPyConnection) -> None:
+    assert runner.create_macro(con, "twice", ["n"]) == "twice"
+    assert con.execute("select twice($x)", {"x": 21}).fetchall() == [(42,)]
+
+
+def test_a_parameter_that_is_not_given_is_our_error(con: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(KeyError, match="limit"):
+        runner.create_table(con, "staging/stg_numbers", {})
+
+
+def test_parameters_in_comments_are_none() -> None:
+    assert runner.select_parameters("-- params: $a\nselect $b -- and $c", {"a": 1, "b": 2, "c": 3}) == {"b": 2}
+
+
+def test_the_connection_stays_within_its_bounds(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    names = ("memory_limit", "temp_directory", "threads", "TimeZone", "autoinstall_known_extensions")
+    found = [con.execute("select current_setting($name)", {"name": name}).fetchall()[0][0] for name in names]
+    assert found == ["286.1 MiB", str(tmp_path / "spill"), 1, "UTC", False]
+
+
+@pytest.mark.parametrize("path", sorted(Path(runner.__file__).parent.rglob("*.sql")), ids=lambda path: path.stem)
+def test_every_model_says_what_it_is(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(f"-- {path.stem}: ")
+    assert "\n-- grain:  " in text or "\n-- macro:  " in text
+    assert text.count("\n") <= 80
+    header = "".join(line for line in text.splitlines() if line.startswith("--"))
+    for name in runner.select_parameters(text, _Anything()):
+        assert f"${name}" in header
+
+
+class _Anything(dict[str, None]):
+    def __missing__(self, key: str) -> None:
+        return None

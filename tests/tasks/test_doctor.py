@@ -1,0 +1,65 @@
+"""What the doctor finds in a root: whole files, altered ones, and what was left over."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.config import EvaluateConfig, IngestConfig
+from tasks.corpus import build_corpus
+from tasks.doctor import examine
+from tasks.ingest import ingest
+from tasks.run import Root, open_root
+from tests.flows.test_nightly import write_logs
+from tests.releases import make_release
+from trainer.events import ignore_event
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = open_root(tmp_path / "root")
+    logs = write_logs(tmp_path / "day.csv", num_users=60)
+    settings = IngestConfig()
+    ingest(made, [str(logs)], settings, None, 10**9, 1, ignore_event)
+    build_corpus(made, settings, EvaluateConfig(), None, None, None, 10**9, 1)
+    make_release(made)
+    return made
+
+
+def levels(root: Root, level: str) -> list[str]:
+    return [f"{finding.place}: {finding.message}" for finding in examine(root) if finding.level == level]
+
+
+def test_a_whole_root_is_whole(root: Root) -> None:
+    assert levels(root, "damage") == []
+    assert levels(root, "warning") == []
+    assert len(levels(root, "ok")) >= 3
+
+
+@pytest.mark.parametrize("pattern", ["events/**/*.parquet", "corpus/*/*.tokens.npy", "export/*/item_vectors/*.parquet"])
+def test_a_flipped_byte_and_a_missing_file_are_damage(root: Root, pattern: str) -> None:
+    path = sorted(root.path.glob(pattern))[-1]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert [line for line in levels(root, "damage") if path.name in line and "sha256" in line]
+    path.unlink()
+    assert [line for line in levels(root, "damage") if path.name in line and "missing" in line]
+    path.write_bytes(whole)
+    assert levels(root, "damage") == []
+
+
+@pytest.mark.parametrize("name", ["sources.json", "corpus/*/manifest.json", "export/*/manifest.json"])
+def test_a_truncated_manifest_is_damage(root: Root, name: str) -> None:
+    path = sorted(root.path.glob(name))[0]
+    path.write_text(path.read_text()[:-10])
+    assert levels(root, "damage")
+
+
+def test_orphans_are_warnings(root: Root) -> None:
+    (root.events / "day=2026-01-01" / "0123456789abcdef.parquet").write_bytes(b"x")
+    root.temporary.mkdir(exist_ok=True)
+    (root.temporary / "left").write_text("x")
+    (root.path / ".sources.json.99.tmp").write_text("x")
+    found = "\n".join(levels(root, "warning"))
+    assert "events files that no source names" in found
+    assert "temporary files" in found
+    assert levels(root, "damage") == []
