@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, Layout, count_lines, parse_fields
+from tasks.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, Layout, count_lines, is_utf8, parse_fields
 from tasks.logfiles import LogFile, explain_stream, open_log
 
 BLOCK_BYTES = 4 << 20
@@ -88,20 +89,23 @@ def cut_blocks(stream: IO[bytes], joins_quotes: bool, skips_header: bool) -> Ite
     chunks = _read_chunks(stream)
     rest, line = b"", 1
     if skips_header:
-        rest, line = _drop_header(chunks), 2
-    for chunk in chunks:
-        cut = chunk.rfind(b"\n") + 1
-        if not cut and len(rest) + len(chunk) > MAX_LINE_BYTES:
-            yield Block(b"", line, is_too_long=True)
-            rest, line = _drop_line(chunks), line + 1
+        chunks, line = chain([_drop_line(chunks)], chunks), 2
+    while (chunk := next(chunks, None)) is not None:
+        data = rest + chunk
+        if b"\n" not in chunk and len(data) <= MAX_LINE_BYTES:
+            rest = data
             continue
-        data = b"".join((rest, memoryview(chunk)[:cut]))
-        keep = _cut_before_open_quote(data) if joins_quotes and data else len(data)
+        keep = data.rfind(b"\n") + 1
+        if joins_quotes:
+            keep = _cut_before_open_quote(data, keep)
         if keep:
-            block = Block(data if keep == len(data) else data[:keep], line)
+            block = Block(data[:keep], line)
             line += count_lines(block.data)
             yield block
-        rest = data[keep:] + chunk[cut:]
+        rest = data[keep:]
+        if len(rest) > MAX_LINE_BYTES and b"\n" not in rest:
+            yield Block(b"", line, is_too_long=True)
+            chunks, rest, line = chain([_drop_line(chunks)], chunks), b"", line + 1
     if rest:
         yield Block(rest if rest.endswith(b"\n") else rest + b"\n", line)
 
@@ -113,11 +117,6 @@ def _read_chunks(stream: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _drop_header(chunks: Iterator[bytes]) -> bytes:
-    """What follows the first newline in the first chunk: a header is no longer than that."""
-    return next(chunks).partition(b"\n")[2]
-
-
 def _drop_line(chunks: Iterator[bytes]) -> bytes:
     """What follows the next newline in the chunk that has it."""
     for chunk in chunks:
@@ -127,49 +126,31 @@ def _drop_line(chunks: Iterator[bytes]) -> bytes:
     return b""
 
 
-def _cut_before_open_quote(data: bytes) -> int:
-    """Where to cut so that a record left open by the last lines goes to the next block; the length if there is none."""
-    if b'"' not in data or data.count(b'"') % 2 == 0:
-        return len(data)
-    end = len(data)
+def _cut_before_open_quote(data: bytes, end: int) -> int:
+    """Where to cut before `end` so that a record left open by the last lines goes to the next block; `end` if none is."""
+    if b'"' not in data or data.count(b'"', 0, end) % 2 == 0:
+        return end
+    line_end = end
     for _ in range(MAX_RECORD_LINES):
-        start = data.rfind(b"\n", 0, end - 1) + 1
-        if data.count(b'"', start, end) % 2:
-            return start or len(data)
+        start = data.rfind(b"\n", 0, line_end - 1) + 1
+        if data.count(b'"', start, line_end) % 2:
+            return start or end
         if not start:
             break
-        end = start
-    return len(data)
+        line_end = start
+    return end
 
 
 def parse_text(data: bytes, first_line: int) -> pa.RecordBatch:
     """The lines of a block as a batch of LINES_SCHEMA, each text with its newline."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")).astype(np.int32) + 1
     num_lines = len(ends)
-    offsets = np.concatenate((np.zeros(1, np.int32), ends))
-    texts = pa.StringArray.from_buffers(num_lines, pa.py_buffer(offsets), pa.py_buffer(data))
     numbers = pa.array(np.arange(first_line, first_line + num_lines))
-    if b"\0" not in data and _is_utf8(texts):
+    if b"\0" not in data and is_utf8(data):
+        offsets = np.concatenate((np.zeros(1, np.int32), ends))
+        texts = pa.StringArray.from_buffers(num_lines, pa.py_buffer(offsets), pa.py_buffer(data))
         return pa.record_batch([numbers, texts, pa.nulls(num_lines, pa.string())], schema=LINES_SCHEMA)
     lines = data.removesuffix(b"\n").split(b"\n")
-    faults = [_find_fault(line) for line in lines]
+    faults = [NUL_BYTE if b"\0" in line else None if is_utf8(line) else NOT_UTF8 for line in lines]
     good = [None if fault else line.decode() for line, fault in zip(lines, faults, strict=True)]
     return pa.record_batch([numbers, pa.array(good, pa.string()), pa.array(faults, pa.string())], schema=LINES_SCHEMA)
-
-
-def _is_utf8(texts: pa.StringArray) -> bool:
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _find_fault(line: bytes) -> str | None:
-    if b"\0" in line:
-        return NUL_BYTE
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return NOT_UTF8
-    return None

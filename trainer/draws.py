@@ -56,13 +56,13 @@ def draws(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.
 
 
 def initial_vectors(seed: int, hashes: NDArray[np.uint64], vector_size: int) -> NDArray[np.float32]:
-    """First vectors of users, float32[n, vector_size], uniform in ±0.5 / vector_size as in gensim's Doc2Vec."""
+    """First vectors of users, float32[n, vector_size], uniform in ±1 / vector_size as in gensim 4."""
     keys = user_keys(seed, -1, hashes)
     counters = np.array([counter(d, INIT, 0) for d in range(vector_size)], dtype=np.uint64)
     vectors = np.empty((len(hashes), vector_size), dtype=np.float32)
     for start in range(0, len(hashes), 8192):  # in blocks: the 64-bit draws would take twice the vectors' memory
         block = draws(keys[start : start + 8192, None], counters[None, :])
-        vectors[start : start + 8192] = (block >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
-    vectors -= np.float32(0.5)
+        vectors[start : start + 8192] = (block >> np.uint64(40)).astype(np.float32) * np.float32(2**-23)
+    vectors -= np.float32(1)
     vectors /= np.float32(vector_size)
     return vectors

@@ -134,8 +134,8 @@ def test_access_log_lines(con: duckdb.DuckDBPyConnection) -> None:
         (9, "h", "", TIME, None),
         (10, "", "/a", TIME, None),
         (11, "h", "/a", TIME, "not an access-log line"),
-        (12, "h", "", TIME, "not an access-log line"),
-        (13, "free", "", "free text\n", "not an access-log line"),
+        (12, "h", None, TIME, "not an access-log line"),
+        (13, "free", None, "free text\n", "not an access-log line"),
     ]
 
 

@@ -58,15 +58,15 @@ def test_a_window_tells_its_first_and_last_day_with_events(root: Root) -> None:
 
 
 def test_the_id_depends_on_what_goes_in_and_on_nothing_else(root: Root, tmp_path: Path) -> None:
-    def identify(root: Root = root, evaluate: EvaluateConfig = EvaluateConfig(), days: int | None = None, **settings: object) -> str:  # noqa: B008 E501
-        return window_id(root, IngestConfig(**settings), evaluate, None, None, days)
+    def identify(root: Root = root, max_users: int = 20_000, days: int | None = None, **cleaning: int) -> str:
+        return window_id(root, IngestConfig(**cleaning), EvaluateConfig(max_users=max_users), None, None, days)
 
     names = [
         identify(),
         identify(days=1),
         identify(min_item_users=1),
         identify(collapse_repeats=False),
-        identify(evaluate=EvaluateConfig(max_users=5)),
+        identify(max_users=5),
         identify(write_events(tmp_path / "partitions", EVENTS, partitions=8)),
         identify(write_events(tmp_path / "rules", EVENTS, rules={"granularity": "host"})),
         identify(write_events(tmp_path / "key", EVENTS, user_key_fingerprint="0123")),
@@ -74,7 +74,8 @@ def test_the_id_depends_on_what_goes_in_and_on_nothing_else(root: Root, tmp_path
     ]
     assert len(set(names)) == len(names)
     assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)
-    assert identify(days=30) == identify(max_reject_ratio=0.5) == identify(write_events(tmp_path / "same", EVENTS)) == names[0]
+    assert identify(days=30) == identify(prefix_depth=3) == names[0]
+    assert identify(write_events(tmp_path / "same", EVENTS)) == names[0]
 
 
 def test_an_empty_window_says_which_days_there_are(tmp_path: Path) -> None:
