@@ -53,13 +53,21 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
+    from prefect.exceptions import TerminationSignal
+
     from flows.config import load_config
     from flows.nightly import nightly
+    from trainer.loop import StoppedError
 
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
+    try:
+        result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
+    except (TerminationSignal, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
+            raise
+        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
     answer(result, as_json, show_run)
 
 

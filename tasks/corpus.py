@@ -78,8 +78,8 @@ def build_corpus(
         window.verify()
         threads = threads or os.cpu_count() or 1
         with (
-            explain_unreadable(),
             explain_failures(root, "the corpus is built", memory_bytes),
+            explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
             with connect(memory_bytes // 2, scratch / "spill", threads) as con, ThreadPoolExecutor(threads) as pool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import duckdb
 
 from tasks.run import Root
-from trainer.errors import ResourceError
+from trainer.errors import ResourceError, SurfError
 from trainer.plan import size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -17,14 +17,21 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 @contextmanager
 def explain_failures(root: Root, what: str, memory_bytes: int) -> Iterator[None]:
-    """Raise ResourceError for what the operating system or DuckDB could not give to `what`."""
+    """Raise ResourceError for what the operating system or DuckDB could not give to `what`.
+
+    Any other failure of DuckDB is a fault of ours; its message may hold a value out of a log, so only its kind is told.
+    """
     try:
         yield
     except (duckdb.Error, OSError, MemoryError) as error:
         explained = _explain(root, what, memory_bytes, error)
-        if explained is None:
-            raise
-        raise explained from error
+        if explained is not None:
+            raise explained from error
+        if isinstance(error, duckdb.Error):
+            raise SurfError(
+                f"DuckDB failed while {what} ({type(error).__name__}): what was there before is untouched; please report it"
+            ) from error
+        raise
 
 
 def _explain(root: Root, what: str, memory_bytes: int, error: BaseException) -> ResourceError | None:

@@ -15,7 +15,16 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
-from tasks.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, Layout, count_lines, is_utf8, parse_fields
+from tasks.delimited import (
+    FIELDS_SCHEMA,
+    MAX_RECORD_LINES,
+    NOT_UTF8,
+    NUL_BYTE,
+    Layout,
+    count_lines,
+    is_utf8,
+    parse_fields,
+)
 from tasks.logfiles import LogFile, explain_stream, open_log
 
 BLOCK_BYTES = 4 << 20

@@ -5,6 +5,7 @@ shape that can be read raises InputError here, before anything is written.
 """
 
 import csv
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
         raise InputError(
             f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}"
         )
-    lines = _read_head(path, compression)
+    lines, is_all = _read_head(path, compression)
     format = expected or _guess_format(lines)
     if format == "access":
         no_columns = tuple((role, None) for role in (*REQUIRED, *OPTIONAL))
@@ -90,7 +91,10 @@ def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
     if format == "jsonl":
         header = _json_keys(path, lines)
         return LogFile(path, format, compression, header=header, columns=_find_columns(path, header, wanted))
-    return _recognise_delimited(path, format, compression, lines, wanted)
+    log = _recognise_delimited(path, format, compression, lines, wanted)
+    if is_all and len(lines) == 1:
+        raise InputError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
+    return log
 
 
 def open_log(log: LogFile) -> tuple[IO[bytes], IO[bytes]]:
@@ -108,8 +112,8 @@ def explain_stream(path: Path, error: OSError) -> InputError:
     )
 
 
-def _read_head(path: Path, compression: str) -> list[str]:
-    """The first lines of a text file, whole ones, but for an only line."""
+def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
+    """The first lines of a text file, whole ones but for an only line, and whether they are all there are."""
     stream, raw = open_log(LogFile(path, "", compression))
     with raw, stream:
         try:
@@ -124,10 +128,11 @@ def _read_head(path: Path, compression: str) -> list[str]:
         raise InputError(
             f"the lines of {path} end with a carriage return alone: convert them, for instance with tr '\\r' '\\n'"
         )
-    if len(head) == HEAD_BYTES and b"\n" in head:
+    is_all = len(head) < HEAD_BYTES
+    if not is_all and b"\n" in head:
         head = head[: head.rindex(b"\n")]
     text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")], is_all
 
 
 def _guess_format(lines: list[str]) -> str:
@@ -140,8 +145,6 @@ def _guess_format(lines: list[str]) -> str:
 
 def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
     """The keys of the objects in the first lines, in the order of their appearance."""
-    import json
-
     keys: dict[str, None] = {}
     for line in lines:
         try:
@@ -149,9 +152,9 @@ def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
         except (ValueError, RecursionError):
             continue
         keys.update(dict.fromkeys(value if isinstance(value, dict) else ()))
-    if not keys:
+    if not keys or next(line for line in lines if line.strip()).lstrip().startswith("["):
         raise InputError(
-            f"{path} has no JSON object in its first lines: one object a line is wanted, not an array or an indented object; "
+            f"{path} has no JSON object a line: an array, or objects over several lines, cannot be read; "
             "convert it, for instance with jq -c '.[]'"
         )
     return tuple(keys)
@@ -166,8 +169,6 @@ def _recognise_delimited(path: Path, format: str, compression: str, lines: list[
     delimiter = max(headers, key=lambda d: (_count_found(headers[d], wanted), len(headers[d])))
     header = headers[delimiter]
     columns = _find_columns(path, header, wanted)
-    if len(lines) == 1:
-        raise InputError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
     name = {",": "csv", "\t": "tsv"}.get(delimiter, "csv")
     return LogFile(path, name, compression, delimiter, header, columns)
 

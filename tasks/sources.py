@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tasks.run import Root
@@ -85,8 +86,6 @@ def read_stamp(path: str) -> Stamp:
 
 
 def _digest(path: str) -> str:
-    from pathlib import Path
-
     try:
         return digest_file(Path(path))
     except OSError as error:

@@ -204,7 +204,9 @@ def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error)
     is_ours = isinstance(error, duckdb.OutOfMemoryException) or "No space left" in str(error)
     if reader or is_ours:
         return error
-    return InputError(f"{path} cannot be read as Parquet ({str(error).partition(chr(10))[0]}): deliver it again")
+    if "UTF8" in str(error):  # the rest of that message is a value out of the file
+        return InputError(f"{path} has text that is not valid UTF-8, which Parquet demands: write it anew, or as CSV")
+    return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
 
 
 def _pointer(key: str | None) -> str:

@@ -24,10 +24,11 @@ DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": 
 _NO_PAGE = re.compile(
     r"(?:about|android-app|blob|brave|chrome|chrome-devtools|chrome-error|chrome-extension|data|devtools|edge|file|"
     r"ios-app|jar|javascript|mailto|moz-extension|ms-browser-extension|opera|resource|safari-extension|"
-    r"safari-web-extension|sms|tel|view-source|vivaldi|vbscript|wyciwyg):(?!\s)",
+    r"safari-web-extension|sms|tel|view-source|vivaldi|vbscript|wyciwyg):(?=\S)",
     re.IGNORECASE,
 )
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.IGNORECASE)
+_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)[^:]*(?::(.*))?", re.DOTALL)  # an IPv6 address has colons of its own
 _PATH = re.compile(r"(/[^?#]*)(?:\?([^#]*))?")
 _ID_QUERY = re.compile(r"\?([\w.%\[\]~-]+=[^#]*)")
 _INDEX_PAGE = re.compile(r"/(?:index|default)\.(?:html?|xhtml|shtml|php\d?|aspx?|jsp|cfm|cgi|pl)\Z", re.IGNORECASE)
@@ -84,7 +85,7 @@ def canonical_item(url: str, rules: UrlRules) -> str | None:
     if match := _URL.match(text):
         return _url_item(match, rules)
     if match := _PATH.match(text):
-        path = _resolve_dots(_encode(match[1], _CLEAN))
+        path = _resolve_dots(_encode(match[1].rstrip(), _CLEAN))
         return _cut_path(path, rules) if rules.granularity != "page" else path + _keep_query(match[2], rules)
     return _page_id(url, rules)
 
@@ -94,7 +95,7 @@ def _url_item(match: re.Match[str], rules: UrlRules) -> str | None:
     host = _canonical_host(scheme, match[2])
     if not host:
         return None
-    path = _drop_index(_resolve_dots(_encode(match[3], _CLEAN)) or "/")
+    path = _drop_index(_resolve_dots(_encode(match[3].rstrip(), _CLEAN)) or "/")
     if rules.granularity != "page":
         return f"{scheme}://{host}{_drop_index(_cut_path(path, rules))}"
     return f"{scheme}://{host}{path}{_keep_query(match[4], rules)}"
@@ -102,15 +103,12 @@ def _url_item(match: re.Match[str], rules: UrlRules) -> str | None:
 
 def _canonical_host(scheme: str, authority: str) -> str:
     """Host and port, the port only where it is not the scheme's own; empty where there is no host."""
-    host, colon, port = authority.rpartition("@")[2].partition("]")  # an IPv6 address has colons of its own
-    if colon:
-        host, port = f"{host}]", port.removeprefix(":")
-    else:
-        host, _, port = host.rpartition(":") if ":" in host else (host, "", "")
-    host = host.lower()
+    match = _HOST.match(authority.rpartition("@")[2].strip())
+    host, port = (match[1].lower(), match[2] or "") if match else ("", "")
     if not host.isascii():
         host = _encode_international(host)
-    host = _encode(host, _CLEAN).lower() if "[" not in host else host
+    if not host.startswith("["):
+        host = _encode(host, _CLEAN).lower()
     host = host.rstrip(".")
     while host.startswith("www.") and "." in host[4:]:
         host = host[4:]

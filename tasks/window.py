@@ -36,17 +36,18 @@ class EventsFile:
 
 
 @contextmanager
-def explain_unreadable() -> Iterator[None]:
-    """Raise DamageError for an events file that DuckDB cannot read."""
+def explain_unreadable(root: Root) -> Iterator[None]:
+    """Raise DamageError for an events file whose bytes DuckDB cannot make sense of."""
     try:
         yield
     except duckdb.Error as error:
         # it names the file, or raises its bare base class when even the file's footer makes no sense
-        if type(error) is not duckdb.Error and ".parquet" not in str(error):
+        is_named = isinstance(error, duckdb.InvalidInputException) and str(root.events) in str(error)
+        if not is_named and type(error) is not duckdb.Error:
             raise
         raise DamageError(
-            f"an events file cannot be read ({str(error).splitlines()[0]}): run `surf2vec doctor`, then give the logs that it "
-            "names again, which repairs them"
+            f"an events file cannot be read ({str(error).splitlines()[0]}): run `surf2vec doctor`, then give the logs "
+            "that it names again, which repairs them"
         ) from error
 
 

@@ -75,7 +75,12 @@ def write_events(path: Path, events: Sequence[Event], partitions: int = 4, **cat
         entry["events"] += len(group)
         entry["days"][day] = len(group)
         entry["files"][relative] = {"rows": len(group)} | describe_file(root.path / relative)
-    base = {"format_version": 1, "partitions": partitions, "user_key_fingerprint": None, "rules": {"granularity": "page"}}
+    base = {
+        "format_version": 1,
+        "partitions": partitions,
+        "user_key_fingerprint": None,
+        "rules": {"granularity": "page"},
+    }
     write_json(root.sources, base | {"sources": list(sources.values())} | catalog)
     return root
 

@@ -35,7 +35,9 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         yield con
 
 
-def check(con: duckdb.DuckDBPyConnection, name: str, root: Path, *events: dict[str, Any], day: str = "2026-07-01") -> int:
+def check(
+    con: duckdb.DuckDBPyConnection, name: str, root: Path, *events: dict[str, Any], day: str = "2026-07-01"
+) -> int:
     """How many rows a check finds among these events."""
     path = root / f"day={day}" / "x.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,7 @@
 """Each SQL step of the corpus, on literal rows."""
 
+from __future__ import annotations  # a DuckDB type kept in a signature would make nanobind report a leak at exit
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,9 @@ def test_items_of_a_group_have_dense_codes(con: duckdb.DuckDBPyConnection, windo
     assert [row["url"] for row in rows] == ["/a"]
 
 
-def test_events_of_a_group_are_in_the_order_of_the_corpus(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
+def test_events_of_a_group_are_in_the_order_of_the_corpus(
+    con: duckdb.DuckDBPyConnection, window: dict[str, Any]
+) -> None:
     create_table(con, "intermediate/int_group_items", window)
     urls = {row["item_code"]: row["url"] for row in con.table("int_group_items").to_arrow_table().to_pylist()}
     rows = fetch_rows(con, "intermediate/int_group_events", window)
@@ -93,9 +97,7 @@ def test_counts_go_to_the_urls_of_their_codes(con: duckdb.DuckDBPyConnection) ->
 
 
 def test_totals_add_the_groups(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    first = write_rows(
-        tmp_path / "1", [{"url": "/a", "events": 3, "users": 2}, {"url": "/b", "events": 0, "users": 0}]
-    )
+    first = write_rows(tmp_path / "1", [{"url": "/a", "events": 3, "users": 2}, {"url": "/b", "events": 0, "users": 0}])
     second = write_rows(tmp_path / "2", [{"url": "/a", "events": 4, "users": 1}])
     create_table(con, "intermediate/int_item_totals", {"item_counts": [first, second]})
     assert sorted(con.table("int_item_totals").fetchall()) == [("/a", 7, 3), ("/b", 0, 0)]
@@ -116,7 +118,9 @@ def test_the_vocabulary_is_by_count_then_by_the_bytes_of_the_url(
     con: duckdb.DuckDBPyConnection, min_item_events: int, min_item_users: int, urls: list[str]
 ) -> None:
     con.execute("create table int_item_totals (url varchar, events bigint, users bigint)")
-    con.execute("insert into int_item_totals values ('/ä', 3, 2), ('/a', 1, 1), ('/b', 3, 3), ('/Z', 3, 2), ('/bot', 0, 0)")
+    con.execute(
+        "insert into int_item_totals values ('/ä', 3, 2), ('/a', 1, 1), ('/b', 3, 3), ('/Z', 3, 2), ('/bot', 0, 0)"
+    )
     thresholds = {"min_item_events": min_item_events, "min_item_users": min_item_users}
     rows = fetch_rows(con, "marts/vocabulary", thresholds)
     assert [row["url"] for row in rows] == urls

@@ -141,7 +141,9 @@ def test_access_log_lines(con: duckdb.DuckDBPyConnection) -> None:
 
 def test_parquet_rows(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
-    table = pa.table({"Who": [1, 2, None], "page": ["/a?x", "a\0", "c"], "when": [10, 20, 30], "status": [200, 200, 500]})
+    table = pa.table(
+        {"Who": [1, 2, None], "page": ["/a?x", "a\0", "c"], "when": [10, 20, 30], "status": [200, 200, 500]}
+    )
     pq.write_table(table, path)
     columns = {f"{role}_column": "surf2vec_absent" for role in ("method", "agent")}
     columns |= {"user_column": "Who", "url_column": "page", "time_column": "when", "status_column": "status"}

@@ -60,7 +60,9 @@ def test_users_under_their_own_names(con: duckdb.DuckDBPyConnection) -> None:
     ]
 
 
-@pytest.mark.parametrize("key", [b"k", b"0123456789" * 6 + b"0123", b"longer than a block of SHA-256, " * 3, b"\0\xff'$key"])
+@pytest.mark.parametrize(
+    "key", [b"k", b"0123456789" * 6 + b"0123", b"longer than a block of SHA-256, " * 3, b"\0\xff'$key"]
+)
 def test_pseudonyms_are_hmac(con: duckdb.DuckDBPyConnection, key: bytes) -> None:
     put_lines(con, (1, "someone", "/", "1", None), (2, "jemand, ü", "/", "1", None))
     names = {user: hmac.new(key, user.encode(), hashlib.sha256).hexdigest() for user in ("someone", "jemand, ü")}
@@ -85,7 +87,9 @@ def test_sampled_users(con: duckdb.DuckDBPyConnection) -> None:
 
 def test_pages(con: duckdb.DuckDBPyConnection) -> None:
     urls = ["/a", "/a", "https://www.example.com/b/", "about:blank", "/logo.png", "/x.css?v=1", "  ", None]
-    put_lines(con, *[(line, "u", url, "1", None) for line, url in enumerate(urls)], (9, "u", "/left-out", "1", "crawler"))
+    put_lines(
+        con, *[(line, "u", url, "1", None) for line, url in enumerate(urls)], (9, "u", "/left-out", "1", "crawler")
+    )
     params = {"canonical_pattern": UrlRules().canonical_pattern, "asset_pattern": ASSET_PATTERN}
     assert make(con, "int_source_pages", drops_assets=True, **params) == [
         ("  ", "  ", "no URL"),
@@ -98,7 +102,9 @@ def test_pages(con: duckdb.DuckDBPyConnection) -> None:
     assert ("/logo.png", "/logo.png", None) in make(con, "int_source_pages", drops_assets=False, **params)
 
 
-def judge(con: duckdb.DuckDBPyConnection, kind: str, *times: Any, time: str = "varchar", zone: str = "UTC") -> list[Row]:
+def judge(
+    con: duckdb.DuckDBPyConnection, kind: str, *times: Any, time: str = "varchar", zone: str = "UTC"
+) -> list[Row]:
     """(ts, verdict) of good lines with these times, read as `kind`."""
     con.execute("set TimeZone = $zone", {"zone": zone})
     put_lines(con, *[(line, "u", "/", value, None) for line, value in enumerate(times, 1)], time=time)
@@ -142,7 +148,10 @@ def test_the_midnight_of_a_time_without_zone(con: duckdb.DuckDBPyConnection, tim
     rows = judge(con, "calendar", "2026-07-01 00:00:00", "2026-01-01 00:00:00", time=time, zone="Europe/Berlin")
     assert rows == [("2026-06-30 22:00:00", None), ("2025-12-31 23:00:00", None)]
     days = con.execute("select day from int_judged_lines order by line").fetchall()
-    assert days == [((datetime(2026, 6, 30) - datetime(1970, 1, 1)).days,), ((datetime(2025, 12, 31) - datetime(1970, 1, 1)).days,)]
+    assert days == [
+        ((datetime(2026, 6, 30) - datetime(1970, 1, 1)).days,),
+        ((datetime(2025, 12, 31) - datetime(1970, 1, 1)).days,),
+    ]
 
 
 def test_dates_and_times_with_zone_in_columns(con: duckdb.DuckDBPyConnection) -> None:
@@ -222,12 +231,17 @@ def test_what_becomes_of_judged_lines(con: duckdb.DuckDBPyConnection) -> None:
         (7, 1, 0, "c", "/logo.png", early, 5, "static asset"), (8, None, None, None, None, None, None, "no user"),
     ]  # fmt: skip
     put(con, "int_judged_lines", columns, rows)
-    assert [tuple(row.values()) for row in fetch_rows(con, "intermediate/int_day_events", {"day": 5, "source_number": 2**63})] == [
+    events = fetch_rows(con, "intermediate/int_day_events", {"day": 5, "source_number": 2**63})
+    assert [tuple(row.values()) for row in events] == [
         (0, "c", early, 2**63, 5, "/z"), (0, "c", late, 2**63, 3, "/y"), (0, "c", late, 2**63, 4, "/x"),
         (1, "b", early, 2**63, 2, "/x"),
     ]  # fmt: skip
-    assert make(con, "int_rejects", source_name="/logs/a.csv", left_out=list(LEFT_OUT)) == [("/logs/a.csv", 8, "no user")]
-    counts = {(row["verdict"], row["day"]): row["num_lines"] for row in fetch_rows(con, "intermediate/int_verdict_counts")}
+    assert make(con, "int_rejects", source_name="/logs/a.csv", left_out=list(LEFT_OUT)) == [
+        ("/logs/a.csv", 8, "no user")
+    ]
+    counts = {
+        (row["verdict"], row["day"]): row["num_lines"] for row in fetch_rows(con, "intermediate/int_verdict_counts")
+    }
     assert counts == {(None, 5): 4, (None, 6): 1, ("static asset", None): 1, ("no user", None): 1}
 
 

@@ -64,7 +64,9 @@ def clean_plainly(events: list[Event], config: IngestConfig) -> Model:
         by_user[event.user_id].append(event)
     by_user = {user: sorted(by_user[user], key=lambda event: event.order) for user in by_user}
     days = {user: Counter(event.day for event in mine if event.day != "undated") for user, mine in by_user.items()}
-    people = {user: mine for user, mine in by_user.items() if max(days[user].values(), default=0) <= config.max_day_events}
+    people = {
+        user: mine for user, mine in by_user.items() if max(days[user].values(), default=0) <= config.max_day_events
+    }
     urls = {user: [event.url for event in mine] for user, mine in people.items()}
     num_people = sum(map(len, urls.values()))
     if config.collapse_repeats:
@@ -192,7 +194,15 @@ def test_what_exists_is_not_built_again(many: Root) -> None:
     times = {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()}
     events: list[str] = []
     told = build_corpus(
-        many, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1, lambda name, values: events.append(name)
+        many,
+        IngestConfig(),
+        EvaluateConfig(),
+        None,
+        None,
+        None,
+        MEMORY_BYTES,
+        1,
+        lambda name, values: events.append(name),
     )
     assert events == []
     assert {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()} == times
@@ -242,7 +252,9 @@ def test_ties_in_time_are_broken_by_source_and_line(tmp_path: Path) -> None:
 
 def test_names_of_folders_are_no_patterns(tmp_path: Path) -> None:
     root = write_events(tmp_path / "what? [a]*'s", [Event("ann", "/a", moment(1)), Event("ann", "/b", 7)])
-    assert read_urls(build(root, IngestConfig(min_item_events=1, min_item_users=1, max_day_events=1))) == {"ann": ["/b", "/a"]}
+    assert read_urls(build(root, IngestConfig(min_item_events=1, min_item_users=1, max_day_events=1))) == {
+        "ann": ["/b", "/a"]
+    }
 
 
 def one_day(num_users: int, num_items: int = 1) -> list[Event]:
@@ -266,11 +278,14 @@ def test_nothing_left_says_which_setting_to_change(tmp_path: Path, events: list[
     assert not list((tmp_path / "corpus").iterdir())
 
 
-def test_an_altered_events_file_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spared", [slice(4), slice(-12, None)], ids=["footer lost", "footer senseless"])
+def test_an_altered_events_file_is_damage(tmp_path: Path, spared: slice) -> None:
     root = write_events(tmp_path, one_day(3))
     path = next(root.events.rglob("*.parquet"))
     whole = path.read_bytes()
-    path.write_bytes(whole[:4] + bytes(len(whole) - 4))
+    altered = bytearray(len(whole))
+    altered[spared] = whole[spared]
+    path.write_bytes(altered)
     with pytest.raises(DamageError, match="an events file cannot be read .*surf2vec doctor"):
         build(root)
     path.unlink()

@@ -50,7 +50,9 @@ def test_the_size_of_blocks_changes_nothing(tmp_path: Path, block_bytes: int, mo
 
 
 @pytest.mark.parametrize("block_bytes", [64, 1000])
-def test_a_line_that_is_too_long_is_one_reject(tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_one_reject(
+    tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logblocks, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(logblocks, "MAX_LINE_BYTES", 2000)
     path = write_log(tmp_path / "a.csv", "u,/a,1", f"u,/{'x' * 9000},1", "u,/b,1", f"u,/{'y' * 9000},1")

@@ -88,6 +88,7 @@ RULES = st.builds(
         ("https://example.com/a#section", "https://example.com/a"),
         ("https://example.com/a#section?x=1", "https://example.com/a"),
         ("  https://example.com/a\n", "https://example.com/a"),
+        ("https://example.com/a ?x", "https://example.com/a"),
         ("ftp://example.com:21/a", "ftp://example.com/a"),
         # Paths: the normal form of RFC 3986, and nothing else.
         ("/", "/"),

@@ -80,7 +80,9 @@ def test_the_id_depends_on_what_goes_in_and_on_nothing_else(root: Root, tmp_path
 
 def test_an_empty_window_says_which_days_there_are(tmp_path: Path) -> None:
     root = write_events(tmp_path, EVENTS[:3])
-    with pytest.raises(InputError, match=r"from 2026-02-01 to the last day: it has events from 2026-01-01 to 2026-01-04"):
+    with pytest.raises(
+        InputError, match=r"from 2026-02-01 to the last day: it has events from 2026-01-01 to 2026-01-04"
+    ):
         select_window(root, date(2026, 2, 1), None, None)
     with pytest.raises(InputError, match="from the first day to the last day: it has no events at all"):
         select_window(write_events(tmp_path / "none", []), None, None, None)
