@@ -23,7 +23,7 @@ for _name, _value in {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # failures reach the person as one SurfError, not as a traceback as well
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }.items():
     os.environ.setdefault(_name, _value)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
-from tasks.corpus import build_corpus
-from tasks.ingest import ingest
 
 from tasks.config import EvaluateConfig, IngestConfig
+from tasks.corpus import build_corpus
 from tasks.evaluate import Answer, Question, measure, popularity_vectors, rank_held_out
+from tasks.ingest import ingest
 from tasks.run import open_root
 from tests.benchmarks.harness import run_benchmark
 from trainer.config import TrainConfig
