@@ -51,6 +51,7 @@ class _View:
             disable=not console.is_terminal,
         )  # fmt: skip
         self.tasks: dict[str, TaskID] = {}
+        self.rate = ""
         self.artifact: UUID | None = None
         self.last_artifact = self.last_line = time.monotonic()
 
@@ -62,6 +63,8 @@ class _View:
             )
         elif name == "progress":
             self._progress(values["step"], values["done"], values["total"], values["unit"])
+        elif name == "train":
+            self.rate = f", {values['tokens_per_second']:,.0f} tokens/s, loss {values['loss']:.3f}"
 
     def finish(self) -> None:
         if self.artifact:
@@ -70,7 +73,7 @@ class _View:
     def _progress(self, step: str, done: int, total: int, unit: str) -> None:
         if step not in self.tasks:
             self.tasks[step] = self.bar.add_task(step, total=total, unit=unit)
-        self.bar.update(self.tasks[step], completed=done, total=total)
+        self.bar.update(self.tasks[step], completed=done, total=total, unit=unit + self.rate)
         now = time.monotonic()
         percent = 100.0 * done / total if total else 100.0
         if now - self.last_artifact >= ARTIFACT_SECONDS:
@@ -81,4 +84,6 @@ class _View:
                 update_progress_artifact(self.artifact, progress=percent)
         if not console.is_terminal and now - self.last_line >= LINE_SECONDS:
             self.last_line = now
-            console.print(f"{self.step:>16}  {done:,} of {total:,} {unit} ({percent:.0f} %)", highlight=False)
+            console.print(
+                f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({percent:.0f} %)", highlight=False
+            )

@@ -112,6 +112,8 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
 def train_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, Any]:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
     with report_step("train") as on_event, stop_on_sigterm() as stop:
+        if night.config.resources.device_memory:
+            on_event("log", {"message": "resources.device_memory is not used: this version trains on the CPU"})
         return run.step("train", run.run_id, lambda: train(night.job(corpus["window_id"]), on_event, stop=stop))
 
 

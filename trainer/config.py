@@ -5,7 +5,6 @@ description and bounds: they are the help of `python -m trainer`, the form in Pr
 """
 
 import dataclasses
-import json
 import math
 import operator
 from collections.abc import Callable
@@ -80,8 +79,3 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
         if key not in known:
             raise ConfigError(f"train.{key} is no setting; there are: {', '.join(sorted(known))}")
     return TrainConfig(**values)
-
-
-def config_to_json(config: TrainConfig) -> str:
-    """The configuration as JSON with sorted keys: equal configurations give equal bytes."""
-    return json.dumps(dataclasses.asdict(config), sort_keys=True)

@@ -3,7 +3,6 @@
 With frozen items users do not touch each other, so the order of the work does not matter.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -72,8 +71,3 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
                 {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
             )
         return writer.commit(items, generation.manifest | values | {"stage": "refitted"})
-
-
-def with_threads(config: TrainConfig, threads: int) -> TrainConfig:
-    """The same configuration on another number of threads."""
-    return dataclasses.replace(config, threads=threads)
