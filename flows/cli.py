@@ -57,8 +57,11 @@ def run(
 
     from flows.config import load_config
     from flows.nightly import nightly
+    from flows.orphans import end_orphans, mark_children
     from trainer.loop import StoppedError
 
+    end_orphans()
+    mark_children()
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from tasks.credentials import mask_credentials
 from trainer.errors import DamageError, ResourceError, SurfError
+from trainer.files import replace_file
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -87,6 +88,7 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            _make_database(tracking_uri)
             yield MlflowClient(tracking_uri, tracking_uri)
     except SurfError:
         raise
@@ -95,6 +97,17 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
             f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right, that it is "
             "up and that it can be written to, or set publish.tracking_uri to another; the same command then goes on"
         ) from None
+
+
+def _make_database(tracking_uri: str) -> None:
+    """Make a sqlite database that is not there under a temporary name and rename it.
+
+    MLflow makes dozens of tables one by one, and cannot open a database in which a kill left only some of them.
+    """
+    path = Path(tracking_uri.removeprefix("sqlite:///"))
+    if tracking_uri.startswith("sqlite:///") and not path.exists():
+        with replace_file(path) as temporary:
+            MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
 
 
 def _reason(error: BaseException) -> str:

@@ -3,6 +3,8 @@
 import json
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +254,24 @@ def test_metrics_have_names_that_mlflow_takes() -> None:
 
 def test_settings_are_flattened_by_dotted_name() -> None:
     assert flatten({"train": {"epochs": 5, "on": None}, "a": [1]}) == {"train.epochs": 5, "train.on": None, "a": [1]}
+
+
+def test_a_kill_while_the_database_is_made_leaves_none(tmp_path: Path) -> None:
+    """MLflow makes its tables one by one; a child that dies amid them must not leave a half-made mlflow.db."""
+    child = f"""
+import os, sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+made = []
+@event.listens_for(Engine, "after_cursor_execute")
+def die(connection, cursor, statement, *rest):
+    made.append("CREATE TABLE" in statement)
+    if sum(made) == 20:
+        os._exit(9)
+from tasks import tracking
+tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
+"""
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", child], cwd=root, check=False, capture_output=True).returncode == 9
+    assert not (tmp_path / "mlflow.db").exists()
+    assert tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db") == []
