@@ -7,6 +7,7 @@ failed, 2 the call, the configuration or the input's shape was wrong, 3 the gate
 import atexit
 import json
 import os
+import shlex
 import sys
 import threading
 import warnings
@@ -88,6 +89,58 @@ def similar(
     from flows.operations import find_similar
 
     answer(find_similar(root, user_id, k, load_config(config, settings or [])), as_json, show_similar)
+
+
+@app.command()
+def infer(
+    logs: Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")],
+    out: Annotated[Path, typer.Option("--out", help="Parquet file to write: user_id, vector.")],
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
+    from flows.config import load_config
+    from flows.operations import infer_vectors
+
+    loaded = load_config(config, settings or [], resources__host_memory=host_memory)
+    answer(infer_vectors(root, logs, out, loaded, say), as_json, show_values)
+
+
+@app.command()
+def tune(
+    logs: Annotated[
+        list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: the newest corpus.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all, those of earlier calls included.")] = 30,
+    sample: Annotated[
+        float, typer.Option(help="Share of the micro-partitions to search on, above 0, at most 1.")
+    ] = 0.1,
+    out: Annotated[Path | None, typer.Option("--out", help="TOML file to write; by default ROOT/tuned.toml.")] = None,
+    max_vector_size: Annotated[
+        int | None, typer.Option(max=4096, help="Search train.vector_size, too, up to this; by default it stays.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="No further trial begins after so many seconds.")] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search the settings that matter on a sample, and write the best as a configuration. The same command again goes on."""
+    from flows.config import load_config
+    from flows.operations import tune_settings
+    from tasks.study import Search
+    from trainer.plan import parse_bytes
+
+    loaded = load_config(config, settings or [], resources__host_memory=host_memory)
+    asked = Search(
+        trials, sample, out or root / "tuned.toml", loaded.train, loaded.publish, parse_bytes(loaded.resources.host_memory),
+        shlex.join(["surf2vec", *sys.argv[1:]]), max_vector_size, seconds,
+    )  # fmt: skip
+    answer(tune_settings(root, logs or [], loaded, asked, say), as_json, show_tuned)
 
 
 @app.command()
@@ -178,6 +231,19 @@ def show_similar(result: dict[str, Any]) -> None:
         Console().print(table)
 
 
+def show_tuned(result: dict[str, Any]) -> None:
+    best, shares = result["best_trials"], result["importances"]
+    table = Table(
+        title=f"the best of {result['trials']} trials on the sample; trial 1 is what was given", title_justify="left"
+    )
+    for column in ("trial", *(f"{row['trial']}" for row in best), "importance" if shares else ""):
+        table.add_column(column, justify="right")
+    for name in list(best[0])[1:]:
+        table.add_row(name, *(f"{row[name]:.4g}" for row in best), f"{shares[name]:.0%}" if name in shares else "")
+    Console().print(table)
+    print(f"{result['verdict']}\nwritten to {result['out']}: give it to `surf2vec run` with --config")
+
+
 def show_findings(result: dict[str, Any]) -> None:
     for finding in result["findings"]:
         print(f"{finding['level']:>8}  {finding['place']}: {finding['message']}")
@@ -185,8 +251,9 @@ def show_findings(result: dict[str, Any]) -> None:
 
 
 def show_values(result: dict[str, Any]) -> None:
+    width = max(14, *map(len, result))
     for key, value in result.items():
-        print(f"{key:>14}  {value:,}" if isinstance(value, int) else f"{key:>14}  {value}")
+        print(f"{key:>{width}}  {value:,}" if isinstance(value, int) else f"{key:>{width}}  {value}")
 
 
 def main() -> NoReturn:

@@ -1,16 +1,23 @@
-"""What a person asks of a root besides a night: look, pull, check, make logs to try things on."""
+"""What a person asks of a root besides a night: look, infer, tune, pull, check, make logs to try things on."""
 
+import os
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from flows.config import PipelineConfig
 from tasks import doctor, sample_logs
 from tasks.config import PublishConfig
+from tasks.corpus import build_corpus
+from tasks.ingest import ingest
 from tasks.pseudonyms import pseudonym, read_user_key
-from tasks.run import Root
+from tasks.run import Root, lock_root, open_root
 from tasks.similar import similar_users
 from trainer.errors import InputError
 from trainer.events import OnEvent
+from trainer.plan import parse_bytes
+
+if TYPE_CHECKING:
+    from tasks.study import Search
 
 
 def require_root(path: Path) -> Root:
@@ -29,6 +36,42 @@ def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> di
     known_as = pseudonym(user_id, key) if key else user_id
     release = current_release(root, config.publish)
     return similar_users(root, root.export(release), known_as, k)
+
+
+def infer_vectors(path: Path, logs: list[str], out: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
+    """Vectors of the users in `logs` in the file `out`, by the release that serves (the champion's)."""
+    from tasks.infer import Inference, infer
+    from tasks.publish import current_release
+
+    root = require_root(path)
+    asked = Inference(logs, out, config.ingest, config.train, parse_bytes(config.resources.host_memory))
+    return infer(root, current_release(root, config.publish), asked, on_event)
+
+
+def tune_settings(
+    path: Path, logs: list[str], config: PipelineConfig, asked: "Search", on_event: OnEvent
+) -> dict[str, Any]:
+    """The best settings that a search finds on a sample of the corpus of `logs`, or of the newest corpus of the root."""
+    from tasks.tune import newest_corpus, tune
+
+    if logs:
+        root = open_root(path)
+        window_id = prepare_corpus(root, logs, config, on_event)
+    else:
+        root = require_root(path)
+        window_id = newest_corpus(root)
+    return tune(root, window_id, asked, on_event)
+
+
+def prepare_corpus(root: Root, logs: list[str], config: PipelineConfig, on_event: OnEvent) -> str:
+    """The window id of the corpus that a night would make of these logs; what is there already is not made again."""
+    memory_bytes, threads = parse_bytes(config.resources.host_memory), config.train.threads or os.cpu_count() or 1
+    with lock_root(root, "tune", lambda line: on_event("log", {"message": line})):
+        ingest(root, logs, config.ingest, config.store.partitions, memory_bytes, threads, on_event)
+        built = build_corpus(
+            root, config.ingest, config.evaluate, None, None, config.window_days, memory_bytes, threads, on_event
+        )
+    return built["window_id"]
 
 
 def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:

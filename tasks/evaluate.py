@@ -1,10 +1,10 @@
 """How well the vectors rank the held-out next item of a user, beside popularity.
 
 The held-out item is the newest event whose item was new to the user; training has not seen it or what came after it. All
-items but those the user has seen before are ranked by `dot(user vector, item vector)`.
+items but those the user has seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from trainer.corpus import Corpus
 from trainer.events import OnEvent, ignore_event
 from trainer.store import Generation
+from trainer.trees import Tree, log_probabilities, make_tree
+
+Score = Callable[[NDArray[np.float32]], torch.Tensor]
+"""Scores of all items, float32[n, V], for users' vectors, float32[n, D]: higher ranks first."""
 
 TOP = 20
 BATCH_SCORES = 16_000_000  # scores held at once: 64 MB, whatever the number of items
@@ -40,15 +44,24 @@ class Answer:
     top: NDArray[np.int64]
 
 
-def rank_held_out(question: Question, item_vectors: NDArray[np.float32]) -> Answer:
-    """Rank every held-out item among all items the user has not seen; in batches of a bounded memory."""
-    num_items = len(item_vectors)
+def score_by_vectors(item_vectors: NDArray[np.float32]) -> Score:
+    """Scores of all items as dot products with item vectors float32[V, D]."""
     items = torch.from_numpy(np.ascontiguousarray(item_vectors))
+    return lambda users: torch.from_numpy(users) @ items.T
+
+
+def score_by_tree(tree: Tree, node_vectors: NDArray[np.float32]) -> Score:
+    """Scores of all items as their log-probabilities down a tree."""
+    return lambda users: torch.from_numpy(log_probabilities(tree, node_vectors, users))
+
+
+def rank_held_out(question: Question, score: Score, num_items: int) -> Answer:
+    """Rank every held-out item among all items the user has not seen; in batches of a bounded memory."""
     batch = max(1, BATCH_SCORES // num_items)
     ranks, tops = [], []
     for start in range(0, len(question.items), batch):
-        users = torch.from_numpy(question.vectors[start : start + batch])
-        scores = users @ items.T
+        users = question.vectors[start : start + batch]
+        scores = score(users)
         first, last = np.searchsorted(question.seen_rows, (start, start + len(users)))
         seen = question.seen_rows[first:last] - start, question.seen_items[first:last]
         scores[seen] = -torch.inf
@@ -98,6 +111,14 @@ def questions(corpus: Corpus, generation: Generation) -> Iterator[Question]:
             )
 
 
+def score_of(generation: Generation, counts: NDArray[np.int64]) -> Score:
+    """How a generation ranks items: by vectors, or down the tree made of the training's counts, int64[V]."""
+    tree = make_tree(generation.config, counts)
+    if tree is None:
+        return score_by_vectors(generation.read_items())
+    return score_by_tree(tree, generation.read_item_table().outputs.vectors)
+
+
 def evaluate(corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event) -> dict:
     """The story's "evaluate" (without seconds): quality on the held-out users, beside popularity.
 
@@ -106,12 +127,17 @@ def evaluate(corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_
     if generation.manifest["stage"] == "refitted":
         return generation.manifest["evaluation"]
     counts = corpus.count_training_tokens()
-    item_vectors = generation.read_items()
+    score = score_of(generation, counts)
     answers: list[tuple[Answer, Answer]] = []
     for question in questions(corpus, generation):
         ones, places = popularity_vectors(counts, len(question.items))
         popular = Question(ones, question.items, question.seen_rows, question.seen_items)
-        answers.append((rank_held_out(question, item_vectors), rank_held_out(popular, places)))
+        answers.append(
+            (
+                rank_held_out(question, score, corpus.num_items),
+                rank_held_out(popular, score_by_vectors(places), corpus.num_items),
+            )
+        )
         done = sum(len(answer.ranks) for answer, _ in answers)
         on_event(
             "progress",

@@ -1,7 +1,7 @@
 """From a generation to a release on disk: Parquet files of vectors, an index of neighbours, a manifest.
 
     export/<release>/user_vectors/part-00012.parquet   one a micro-partition with users, sorted by user_id
-                     item_vectors/part-00000.parquet   by item_ix
+                     item_vectors/part-00000.parquet   by item_ix; not there when a tree was trained
                      index/users.faiss                 unit user vectors; row order: partitions in order, rows in order
                      manifest.json                     rows, bytes, checksums; written last
 
@@ -45,6 +45,8 @@ class Generation(Protocol):
     @property
     def vector_size(self) -> int: ...
     def read_users(self, partition: int, /) -> np.ndarray: ...
+    @property
+    def has_item_vectors(self) -> bool: ...
     def read_items(self) -> np.ndarray: ...
 
 
@@ -83,7 +85,7 @@ def export_vectors(
     with replace_folder(export_dir) as folder:
         _check_disk(folder, corpus, generation.vector_size)
         user_files, index, index_seconds = _write_users(folder, corpus_dir, corpus, generation, on_event)
-        item_files = _write_items(folder, corpus_dir, generation)
+        item_files = _write_items(folder, corpus_dir, generation) if generation.has_item_vectors else {}
         manifest = identity | {"user_files": user_files, "item_files": item_files, "index": index}
         write_json(folder / MANIFEST, manifest)
     return _tell(export_dir, manifest, index_seconds)

@@ -26,7 +26,8 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
     """`{"user_id", "neighbours": [{"user_id", "score"}], "items": [{"url", "score"}], "seen": [url, ...]}`.
 
     neighbours: the k nearest by cosine; items: the k that rank first by dot product and that the user has not seen;
-    seen: the newest pages of the user, newest first. Where the export's corpus is gone, nothing counts as seen.
+    seen: the newest pages of the user, newest first. Where the export's corpus is gone, nothing counts as seen. A release
+    trained with a tree has no item vectors: items and seen are then empty.
     Raises InputError for a user without a vector.
     """
     _check_k(k)
@@ -40,7 +41,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
         raise _unknown_user(manifest)
     vector = _as_array(part["vector"])[row]
     urls, item_vectors = _read_items(export_dir, manifest)
-    tokens = _read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id)
+    tokens = _read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id) if urls else []
     item_scores = item_vectors @ vector
     item_scores[tokens] = -np.inf
     best = _top(item_scores, min(k, len(urls) - len(set(tokens))))
@@ -88,7 +89,9 @@ def _neighbours(
 
 
 def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], np.ndarray]:
-    """The items' urls and float32 (V, D) vectors, by item_ix."""
+    """The items' urls and float32 (V, D) vectors, by item_ix; none in a release that was trained with a tree."""
+    if not manifest["item_files"]:
+        return [], np.zeros((0, manifest["vector_size"]), dtype=np.float32)
     tables = [_read_table(export_dir / "item_vectors" / name) for name in manifest["item_files"]]
     table = pa.concat_tables(tables)
     return table["url"].to_pylist(), _as_array(table["vector"])

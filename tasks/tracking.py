@@ -42,9 +42,11 @@ with warnings.catch_warnings():
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import AnyType, Array
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
     from sqlalchemy.exc import SQLAlchemyError
 
 RUN_TAG = "surf2vec_run_id"
+PARENT_TAG = MLFLOW_PARENT_RUN_ID  # with the id of a run as its value, this run is shown below that one
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
 MAX_PARAM_LENGTH = 6000
@@ -173,10 +175,10 @@ def log_files(
             client.log_dict(mlflow_run_id, value, name)
 
 
-def end_run(tracking_uri: str, mlflow_run_id: str) -> None:
-    """Mark the MLflow run as finished."""
+def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> None:
+    """Mark the MLflow run as finished, or as failed."""
     with connect(tracking_uri) as client:
-        client.set_terminated(mlflow_run_id)
+        client.set_terminated(mlflow_run_id, "FAILED" if has_failed else "FINISHED")
 
 
 def log_model(

@@ -23,6 +23,7 @@ class FakeGeneration:
     users: list[np.ndarray]
     items: np.ndarray
     generation: int = 1
+    has_item_vectors: bool = True
 
     @property
     def num_partitions(self) -> int:

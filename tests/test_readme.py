@@ -21,7 +21,7 @@ def test_every_module_stands_in_the_tree() -> None:
 def test_the_tree_names_no_module_that_there_is_not() -> None:
     tree = README.split("## The tree")[1].split("```")[1]
     there = {path.name for folder in ("flows", "tasks", "trainer", "sql") for path in (ROOT / folder).rglob("*.py")}
-    assert set(re.findall(r"[a-z_]+\.py", tree)) <= there
+    assert set(re.findall(r"[a-z0-9_]+\.py", tree)) <= there
 
 
 def test_the_two_commands_are_the_makefiles() -> None:

@@ -22,7 +22,7 @@ from trainer.signals import stop_on_sigterm
 def make_parser() -> argparse.ArgumentParser:
     """The arguments, and under them every setting with its default."""
     settings = "\n".join(
-        f"  {field.name:<14} {field.metadata['description']} (default {field.default!r})"
+        f"  {field.name:<15} {field.metadata['description']} (default {field.default!r})"
         for field in dataclasses.fields(TrainConfig)
     )
     parser = argparse.ArgumentParser(
@@ -33,7 +33,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--corpus", type=Path, required=True, help="folder of a corpus: corpus/<window-id>")
     parser.add_argument("--store", type=Path, required=True, help="folder of the store")
     parser.add_argument("--config", type=Path, help="file with settings")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what trains (default cpu)")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the Triton kernel (default cpu)"
+    )
     parser.add_argument("--device-memory", help="budget on the GPU, e.g. 12GB")
     parser.add_argument("--host-memory", default="4GB", help="budget of the process (default 4GB)")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished training in the store")
@@ -75,9 +77,11 @@ def main() -> int:
     """Train; answers the exit code (see trainer.errors)."""
     arguments = make_parser().parse_args()
     try:
-        if arguments.device == "cuda" or arguments.device_memory:
-            raise ConfigError("there is no GPU kernel in this version: leave out --device cuda and --device-memory")
-        job = Job(arguments.corpus, arguments.store, read_config(arguments.config), parse_bytes(arguments.host_memory))
+        if arguments.device_memory:
+            raise ConfigError("there is no budget for the GPU in this version: leave out --device-memory")
+        kernel = "gpu" if arguments.device == "cuda" else "cpu"
+        config, host_memory_bytes = read_config(arguments.config), parse_bytes(arguments.host_memory)
+        job = Job(arguments.corpus, arguments.store, config, host_memory_bytes, kernel)
         with stop_on_sigterm() as stop:
             result = train(job, Progress(), resume=arguments.resume, stop=stop)
     except SurfError as error:

@@ -9,9 +9,12 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
+from trainer.draws import DRAW_BITS
 from trainer.errors import ConfigError
+
+MAX_DRAWS = 2**DRAW_BITS
 
 
 def setting(default: Any, title: str, description: str, **bounds: float) -> Any:
@@ -21,18 +24,69 @@ def setting(default: Any, title: str, description: str, **bounds: float) -> Any:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of PV-DBOW with negative sampling. Raises ConfigError when one is out of bounds."""
+    """Settings of a training. Raises ConfigError when one is out of bounds, or when two do not go together."""
 
     vector_size: int = setting(128, "Vector size", "Dimensions of user and item vectors.", ge=1, le=4096)
-    epochs: int = setting(30, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
-    alpha: float = setting(0.05, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
-    min_alpha: float = setting(0.0005, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
-    negative: int = setting(20, "Negatives", "Private negative draws for each token.", ge=1, le=1000)
+    epochs: int = setting(20, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
+    dm: Literal[0, 1] = setting(0, "PV-DM", "0: PV-DBOW, a user predicts its items. 1: PV-DM, user and context do.")
+    dbow_words: Literal[0, 1] = setting(
+        0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
+    )
+    window: int = setting(5, "Window", "Tokens on each side that count as context (dm, dbow_words).", ge=1, le=100)
+    hs: Literal[0, 1] = setting(0, "Hierarchical softmax", "1: learn by a tree of items instead of by `objective`.")
+    tree: Literal["huffman", "two_level", "balanced"] = setting(
+        "huffman",
+        "Tree",
+        "Shape of the tree (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node.",
+    )
+    tree_branching: int = setting(16, "Branching", "Children of a node (hs, tree balanced).", ge=2, le=65_536)
+    objective: Literal["sampled_softmax", "negative_sampling"] = setting(
+        "sampled_softmax", "Objective", "What a token is learned by, against `negative` drawn items."
+    )
+    negative: int = setting(20, "Negatives", "Items drawn against each token, or each block of tokens.", ge=1, le=1000)
+    share_negatives: int = setting(
+        1,
+        "Tokens a block",
+        "Tokens of a user that share their negatives: 1 is best, 8 about five times as fast.",
+        ge=1,
+        le=256,
+    )
     ns_exponent: float = setting(
-        0.1, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
+        0.75, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
+    )
+    optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
+    alpha: float = setting(0.15, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
+    min_alpha: float = setting(0.015, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
+    l2: float = setting(0.35, "L2", "Pull of a user's vector towards zero, at each of its tokens.", ge=0, le=10)
+    item_l2: float = setting(
+        0.08, "Item L2", "Pull of an item's vector towards zero, at each of its tokens.", ge=0, le=10
+    )
+    recency: float = setting(
+        3.0,
+        "Recency",
+        "A token this many before a user's newest counts half for the user's vector; 0: all count the same, "
+        "as they always do in logs without times.",
+        ge=0,
+        le=1e6,
     )
     sample: float = setting(
         1e-2, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
+    )
+    accumulate: int = setting(
+        1,
+        "Users a step",
+        "Users whose gradients of items are summed before the items move; 1 moves them at once.",
+        ge=1,
+    )
+    dtype: Literal["float32", "bfloat16"] = setting(
+        "float32", "Storage", "User vectors at rest, in memory and on disk; arithmetic is float32."
+    )
+    patience: int = setting(
+        0,
+        "Patience",
+        "Epochs without a lower held-out loss after which training ends, the best kept; 0: never.",
+        ge=0,
+        le=1000,
     )
     seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
     threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
@@ -47,15 +101,41 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_setting(field, getattr(self, field.name))
-        if self.min_alpha > self.alpha:
-            raise ConfigError(
-                f"train.min_alpha is {self.min_alpha:g}, above train.alpha {self.alpha:g}: "
-                "the learning rate falls, so lower min_alpha or raise alpha"
-            )
+        check_combination(self)
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether items have input vectors beside those that predict them."""
+        return bool(self.dm or self.dbow_words)
+
+
+def check_combination(config: TrainConfig) -> None:
+    """Raise ConfigError for settings that are no good together; trainer/README.md has the table of those that are."""
+    if config.min_alpha > config.alpha:
+        raise ConfigError(
+            f"train.min_alpha is {config.min_alpha:g}, above train.alpha {config.alpha:g}: "
+            "the learning rate falls, so lower min_alpha or raise alpha"
+        )
+    if config.dm and config.dbow_words:
+        raise ConfigError("train.dbow_words is for PV-DBOW; with train.dm = 1 set it to 0")
+    if config.share_negatives > 1 and (config.has_inputs or config.hs):
+        other = "train.hs" if config.hs else "train.dm" if config.dm else "train.dbow_words"
+        raise ConfigError(f"train.share_negatives is {config.share_negatives}, but with {other} = 1 it has to be 1")
+    if config.dbow_words and (2 * config.window + 1) * (config.negative + 1) > MAX_DRAWS:
+        raise ConfigError(
+            f"train.window {config.window} and train.negative {config.negative} need more than {MAX_DRAWS} draws a token: "
+            "lower one of them"
+        )
 
 
 def check_setting(field: dataclasses.Field, value: Any) -> None:
-    """Raise ConfigError unless `value` is a finite number of the field's type within its bounds."""
+    """Raise ConfigError unless `value` is one of the field's choices, or a finite number of its type within its bounds."""
+    choices = get_args(field.type)
+    if choices:
+        if isinstance(value, bool) or value not in choices:
+            known = " or ".join(str(choice) for choice in choices)
+            raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {known}")
+        return
     wanted = (int,) if field.type in (int, "int") else (int, float)
     if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
         kind = "a whole number" if wanted == (int,) else "a number"

@@ -10,24 +10,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.config import TrainConfig
 from trainer.corpus import Histories
 from trainer.draws import HELDOUT, counter, draws, user_keys
 from trainer.objectives import Sampling
+from trainer.trees import Tree, path
 
 SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
 MAX_POINTS = 100
 
 
-def pair_losses(
-    user_vectors: NDArray[np.float32],
-    item_vectors: NDArray[np.float32],
-    items: NDArray[np.int64],
+@dataclass(frozen=True)
+class Targets:
+    """What tokens are learned against: the objective's settings and tables."""
+
+    config: TrainConfig
+    sampling: Sampling
+    tree: Tree | None
+
+
+def token_losses(
+    targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
     negatives: NDArray[np.int64],
+) -> NDArray[np.float64]:  # fmt: skip
+    """The loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K]."""
+    if targets.tree is not None:
+        return tree_losses(targets.tree, users, outputs, items)
+    own = np.einsum("md,md->m", users, outputs[items]).astype(np.float64)
+    other = np.einsum("md,mkd->mk", users, outputs[negatives]).astype(np.float64)
+    if targets.config.objective == "negative_sampling":
+        return np.logaddexp(0, -own) + np.logaddexp(0, other).sum(axis=1)
+    own -= targets.sampling.corrections[items]
+    other -= targets.sampling.corrections[negatives]
+    other[negatives == items[:, None]] = -np.inf
+    return np.logaddexp(own, np.logaddexp.reduce(other, axis=1)) - own
+
+
+def tree_losses(
+    tree: Tree, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """-log σ(u·v⁺) - Σ_k log σ(-u·v_k) of each pair, float64[m]; users [m, D], items [m], negatives [m, K]."""
-    positive = np.einsum("md,md->m", user_vectors, item_vectors[items]).astype(np.float64)
-    negative = np.einsum("md,mkd->mk", user_vectors, item_vectors[negatives]).astype(np.float64)
-    return np.logaddexp(0, -positive) + np.logaddexp(0, negative).sum(axis=1)
+    """-log of the probability of each item on its way down the tree, float64[m]; users [m, D], items [m]."""
+    losses = np.zeros(len(items))
+    for i, (user, item) in enumerate(zip(users, items.tolist(), strict=True)):
+        for node, slot in path(tree, item):
+            first, width = int(tree.first_rows[node]), int(tree.widths[node])
+            if width == 2:
+                losses[i] += np.logaddexp(0, (2 * slot - 1) * float(outputs[first] @ user))
+            else:
+                scores = outputs[first : first + width].astype(np.float64) @ user
+                losses[i] += np.logaddexp.reduce(scores) - scores[slot] if width > 2 else 0
+    return losses
 
 
 def fixed_negatives(seed: int, hashes: NDArray[np.uint64], sampling: Sampling, negative: int) -> NDArray[np.int64]:
@@ -57,22 +89,17 @@ class Curve:
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
 
     def measure(
-        self,
-        seed: int,
-        negative: int,
-        sampling: Sampling,
-        vectors: NDArray[np.float32],
-        items: NDArray[np.float32],
-        histories: Histories,
+        self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], histories: Histories
     ) -> None:
-        """Add the losses of one micro-partition's sample to the sums."""
+        """Add the losses of one micro-partition's sample to the sums; users float32[n, D]."""
+        seed, negative = targets.config.seed, targets.config.negative
         rows, tokens = sampled_tokens(seed, histories)
         held_rows = np.flatnonzero(histories.is_held_out)[:SAMPLE_USERS]
         held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
         sums: list[float] = []
-        for users, wanted in ((rows, tokens), (held_rows, held_items)):
-            negatives = fixed_negatives(seed, histories.hashes[users], sampling, negative)
-            sums += [float(pair_losses(vectors[users], items, wanted, negatives).sum()), len(users)]
+        for asked, wanted in ((rows, tokens), (held_rows, held_items)):
+            negatives = fixed_negatives(seed, histories.hashes[asked], targets.sampling, negative)
+            sums += [float(token_losses(targets, users[asked], outputs, wanted, negatives).sum()), len(asked)]
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
 

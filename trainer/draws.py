@@ -14,7 +14,7 @@ MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 MASK = 2**64 - 1
 
-INIT, SUBSAMPLE, NEGATIVE, ORDER, HELDOUT = range(5)
+INIT, SUBSAMPLE, NEGATIVE, ORDER, HELDOUT, WINDOW, WORDS, ROUND = range(8)
 """Purposes of a draw: no two purposes ever share a number."""
 
 DRAW_BITS = 12
@@ -55,8 +55,8 @@ def draws(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.
     return mix_array(keys + counters * np.uint64(GAMMA))
 
 
-def initial_vectors(seed: int, hashes: NDArray[np.uint64], vector_size: int) -> NDArray[np.float32]:
-    """First vectors of users, float32[n, vector_size], uniform in ±1 / vector_size as in gensim 4."""
+def initial_vectors(seed: int, hashes: NDArray[np.uint64], vector_size: int, half_range: float) -> NDArray[np.float32]:
+    """First vectors, float32[n, vector_size], uniform in ±half_range, a function of seed and hash."""
     keys = user_keys(seed, -1, hashes)
     counters = np.array([counter(d, INIT, 0) for d in range(vector_size)], dtype=np.uint64)
     vectors = np.empty((len(hashes), vector_size), dtype=np.float32)
@@ -64,5 +64,5 @@ def initial_vectors(seed: int, hashes: NDArray[np.uint64], vector_size: int) -> 
         block = draws(keys[start : start + 8192, None], counters[None, :])
         vectors[start : start + 8192] = (block >> np.uint64(40)).astype(np.float32) * np.float32(2**-23)
     vectors -= np.float32(1)
-    vectors /= np.float32(vector_size)
+    vectors *= np.float32(half_range)
     return vectors

@@ -3,6 +3,7 @@
 With frozen items users do not touch each other, so the order of the work does not matter.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,35 +11,53 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
-from trainer.draws import epoch_key, initial_vectors
+from trainer.draws import epoch_key
 from trainer.events import OnEvent, ignore_event
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
 from trainer.loop import Job, make_plan
 from trainer.objectives import Sampling, make_sampling
+from trainer.rows import Items, Rows, at_rest, begin_users
 from trainer.store import Generation, Writer, lock_store, open_generation
+from trainer.trees import Tree, make_tree
+
+
+@dataclass(frozen=True)
+class FrozenItems:
+    """A trained item table and what is needed to fit users to it."""
+
+    config: TrainConfig
+    items: Items
+    sampling: Sampling
+    tree: Tree | None
+    recency: float
+
+
+def freeze_items(generation: Generation, counts: NDArray[np.int64], threads: int) -> FrozenItems:
+    """The item table of a generation; counts int64[V]: how often its training saw each item in an epoch."""
+    config = replace(generation.config, threads=threads)
+    recency = generation.manifest["recency"]
+    return FrozenItems(
+        config, generation.read_item_table(), make_sampling(counts, config), make_tree(config, counts), recency
+    )
 
 
 def infer_vectors(
-    tokens: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    item_vectors: NDArray[np.float32],
-    sampling: Sampling,
-    config: TrainConfig,
-) -> NDArray[np.float32]:
-    """Vectors float32[n, D] of users with these histories (offsets int64[n+1] into tokens), items frozen."""
-    vectors = initial_vectors(config.seed, hashes, item_vectors.shape[1])
-    kernel = pick_kernel("cpu", config.threads)
+    frozen: FrozenItems, tokens: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64]
+) -> Rows:
+    """Rows of users with these histories: offsets int64[n+1] into tokens; a pure function of each history and hash."""
+    config, num_users = frozen.config, len(hashes)
+    rows = begin_users(config, hashes)
+    kernel = pick_kernel("cpu", config)
     for epoch in range(config.epochs):
         alpha = config.alpha - (config.alpha - config.min_alpha) * epoch / config.epochs
         work = Pass(
-            tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=hashes,
-            order=np.arange(len(hashes)), alphas=np.full(len(hashes), alpha, dtype=np.float32), sampling=sampling,
-            epoch_key=epoch_key(config.seed, epoch), negative=config.negative, threads=config.threads, update_items=False,
+            config=config, tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=hashes,
+            order=np.arange(num_users), alphas=np.full(num_users, alpha, dtype=np.float32), sampling=frozen.sampling,
+            tree=frozen.tree, recency=frozen.recency, epoch_key=epoch_key(config.seed, epoch), update_items=False,
         )  # fmt: skip
-        kernel.train_users(vectors, item_vectors, work)
-    return vectors
+        kernel.train_users(rows, frozen.items, work)
+    return rows
 
 
 def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: OnEvent = ignore_event) -> Generation:
@@ -50,24 +69,25 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
         generation = open_generation(job.store_dir)
         if generation.manifest["stage"] == "refitted":
             return generation
-        items = generation.read_items()
-        sampling = make_sampling(corpus.count_training_tokens(), job.config.ns_exponent, job.config.sample)
-        make_plan(job, corpus)  # refuses when the disk cannot hold another generation
+        frozen = freeze_items(generation, corpus.count_training_tokens(), job.config.threads)
+        make_plan(job, corpus, frozen.tree)  # refuses when the disk cannot hold another generation
         writer = Writer(job.store_dir, generation.generation + 1, generation.manifest["users"])
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)
-            rows = np.flatnonzero(histories.is_held_out)
-            if len(rows):
-                lengths = np.diff(histories.offsets)[rows]
+            held = np.flatnonzero(histories.is_held_out)
+            if len(held):
+                lengths = np.diff(histories.offsets)[held]
                 offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
                 tokens = np.concatenate(
-                    [histories.tokens[histories.offsets[r] : histories.offsets[r + 1]] for r in rows]
+                    [histories.tokens[histories.offsets[r] : histories.offsets[r + 1]] for r in held]
                 )
-                vectors = generation.read_users(partition)
-                vectors[rows] = infer_vectors(tokens, offsets, histories.hashes[rows], items, sampling, job.config)
-                writer.write_users(partition, vectors)
+                fitted = infer_vectors(frozen, tokens, offsets, histories.hashes[held])
+                fitted = at_rest(frozen.config, frozen.config.epochs, histories.hashes[held], fitted)
+                rows = writer.read_users(partition)
+                rows.vectors[held], rows.squares[held] = fitted.vectors, fitted.squares
+                writer.write_users(partition, rows)
             on_event(
                 "progress",
                 {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
             )
-        return writer.commit(items, generation.manifest | values | {"stage": "refitted"})
+        return writer.commit(frozen.items, generation.manifest | values | {"stage": "refitted"})

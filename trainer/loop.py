@@ -1,7 +1,8 @@
 """The training, readable top to bottom: where it stands, the plan, and one micro-partition after the other.
 
-Its position is one integer, the micro-partitions done over all epochs. State is the vectors and that integer: a run that
-was killed and resumed does the same arithmetic as one that was not.
+Its position is one integer, the micro-partitions done over all epochs. State is the rows and that integer: a run that
+was killed and resumed does the same arithmetic as one that was not. With `patience`, the generation with the lowest
+held-out loss is pinned as "best" at its epoch's end; the training ends with it.
 """
 
 import dataclasses
@@ -15,19 +16,31 @@ from typing import Any
 import numpy as np
 
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
-from trainer.curve import MAX_POINTS, Curve
+from trainer.corpus import Corpus, Histories, open_corpus
+from trainer.curve import MAX_POINTS, Curve, Targets
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, SurfError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_json, read_json
 from trainer.kernels import Kernel, pick_kernel
+from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
-from trainer.objectives import Sampling, make_sampling
-from trainer.plan import Plan, plan_training
+from trainer.objectives import make_sampling
+from trainer.plan import Plan, plan_training, training_sizes
+from trainer.rows import Items, Rows, at_rest, begin_items, begin_users
 from trainer.schedule import chunk_at, learning_rates, partition_offsets, partition_order, user_order
-from trainer.slots import Resident, Slots
-from trainer.store import Generation, Writer, has_generation, lock_store, open_generation
+from trainer.slots import Slots
+from trainer.store import (
+    Generation,
+    Writer,
+    has_generation,
+    lock_store,
+    open_generation,
+    open_pinned,
+    pin_generation,
+    unpin_best,
+)
+from trainer.trees import Tree, make_tree, tree_bytes
 
 RESULT_NEUTRAL = ("commit_seconds", "threads")
 """Settings that a resumed run may change: they do not say what is learned."""
@@ -99,37 +112,43 @@ class Training:
         self.tokens_done: int = manifest.get("tokens_done", 0)
         self.num_commits: int = manifest.get("num_commits", 0)
         self.bytes_written: int = manifest.get("bytes_written", 0)
+        self.best: dict[str, Any] | None = manifest.get("best")
+        self.is_early = manifest.get("stopped_after_epoch") is not None
 
     @property
     def is_done(self) -> bool:
-        return self.position == self.num_positions
+        return self.position == self.num_positions or self.is_early
 
     def prepare(self) -> None:
         """Pick the kernel, make the plan, load or begin the item table. Says what was chosen and why."""
-        self.kernel: Kernel = pick_kernel(self.job.kernel, self.config.threads)
-        self.plan = make_plan(self.job, self.corpus)
+        config, job = self.config, self.job
+        self.kernel: Kernel = pick_kernel(job.kernel, config)
+        counts = self.corpus.count_training_tokens()
+        self.targets = Targets(config, make_sampling(counts, config), make_tree(config, counts))
+        self.recency = effective_recency(config, self.corpus)
+        self.plan = make_plan(job, self.corpus, self.targets.tree)
         for line in (f"kernel={self.kernel.name}: {self.kernel.reason}", *self.plan.reasons):
             self.on_event("log", {"message": line})
+        if self.recency != config.recency:
+            self.on_event("log", {"message": "the log has no times: a user's tokens all count the same"})
         if self.generation:
-            self.on_event(
-                "log", {"message": f"resuming at {self.position:,} of {self.num_positions:,} micro-partitions"}
-            )
-        counts = self.corpus.count_training_tokens()
-        self.sampling: Sampling = make_sampling(counts, self.config.ns_exponent, self.config.sample)
-        shape = (self.corpus.num_items, self.config.vector_size)
-        self.items = self.generation.read_items() if self.generation else np.zeros(shape, dtype=np.float32)
+            done = f"{self.position:,} of {self.num_positions:,} micro-partitions"
+            self.on_event("log", {"message": f"resuming at {done}"})
+            if self.best and self.best["generation"] == self.generation.generation:
+                pin_generation(job.store_dir, "best")  # the crash may have come between the commit and the pin
+        self.items: Items = self._first_items() if self.generation is None else self.generation.read_item_table()
         users = self.generation.manifest["users"] if self.generation else {}
-        self.writer = Writer(self.job.store_dir, next_generation(self.job.store_dir), users)
-        self.slots = Slots(self.corpus, self.writer, self.config.vector_size, self.config.seed)
-        warm_up(self.kernel, self.config.vector_size)
+        self.writer = Writer(job.store_dir, next_generation(job.store_dir), users)
+        self.slots = Slots(self.corpus, self.writer, config)
+        warm_up(self.kernel, config)
 
     def run(self, stop: threading.Event) -> None:
         """Train every micro-partition that is left, in order; commit when it is time, when stopped, and at the end."""
-        num_partitions = self.corpus.num_partitions
+        config, num_partitions = self.config, self.corpus.num_partitions
         last_commit = time.monotonic()
         while not self.is_done:
             epoch, index = divmod(self.position, num_partitions)
-            order = partition_order(self.config.seed, epoch, num_partitions)
+            order = partition_order(config.seed, epoch, num_partitions)
             if index == 0:
                 self.curve.begin_epoch()
             self._swap(epoch, index, order)
@@ -138,7 +157,10 @@ class Training:
             self.seconds += time.perf_counter() - started
             self.position += 1
             self._report(epoch, index)
-            if self.is_done or stop.is_set() or time.monotonic() - last_commit >= self.config.commit_seconds:
+            if index == num_partitions - 1 and config.patience:
+                self._judge_epoch(epoch)
+                last_commit = time.monotonic()
+            elif self.is_done or stop.is_set() or time.monotonic() - last_commit >= config.commit_seconds:
                 self._commit()
                 last_commit = time.monotonic()
             if stop.is_set() and not self.is_done:
@@ -158,6 +180,8 @@ class Training:
             "tokens": self.tokens_done,
             "tokens_per_second": self.tokens_done / self.seconds if self.seconds else None,
             **self.curve.epoch_losses(),
+            "best": manifest["best"],
+            "stopped_after_epoch": manifest["stopped_after_epoch"],
             "curve": self.curve.points,
             "bytes_written": self.bytes_written,
             "num_commits": self.num_commits,
@@ -203,28 +227,56 @@ class Training:
         )
         self.alpha = float(alphas[-1])
         work = Pass(
-            tokens=histories.tokens, starts=histories.starts, ends=histories.ends, hashes=histories.hashes,
-            order=users, alphas=alphas, sampling=self.sampling, epoch_key=epoch_key(self.config.seed, epoch),
-            negative=self.config.negative, threads=self.config.threads,
+            config=self.config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,
+            hashes=histories.hashes, order=users, alphas=alphas, sampling=self.targets.sampling, tree=self.targets.tree,
+            recency=self.recency, epoch_key=epoch_key(self.config.seed, epoch),
         )  # fmt: skip
-        self.kernel.train_users(resident.vectors, self.items, work)
-        resident.is_dirty = True
+        rows = Rows(resident.rows.widened(), resident.rows.squares)
+        train_in_steps(self.kernel.train_users, rows, self.items, work)
         self.tokens_done += int((histories.ends - histories.starts).sum())
-        self._measure(resident, epoch, partition)
+        self._measure(rows.vectors, histories, epoch, partition)
+        resident.rows = at_rest(self.config, epoch, histories.hashes, rows)
+        resident.is_dirty = True
 
-    def _measure(self, resident: Resident, epoch: int, partition: int) -> None:
+    def _measure(self, vectors: np.ndarray, histories: Histories, epoch: int, partition: int) -> None:
         """Add the micro-partition to the curve. Raises TrainingError when its vectors or losses are not finite."""
-        config = self.config
-        is_finite = bool(np.isfinite(resident.vectors).all())
+        is_finite = bool(np.isfinite(vectors).all())
         if is_finite:
-            self.curve.measure(
-                config.seed, config.negative, self.sampling, resident.vectors, self.items, resident.histories
-            )
+            self.curve.measure(self.targets, vectors, self.items.outputs.vectors, histories)
         if not (is_finite and np.isfinite(self.curve.point_sums).all()):
             raise TrainingError(
                 f"vectors are no longer finite in epoch {epoch + 1}, micro-partition {partition} (learning rate "
-                f"{self.alpha:.4g}); nothing of it was written: lower train.alpha (now {config.alpha:g})"
+                f"{self.alpha:.4g}); nothing of it was written: lower train.alpha (now {self.config.alpha:g})"
             )
+
+    def _judge_epoch(self, epoch: int) -> None:
+        """Commit after an epoch, keep the generation when it is the best; at the end go back to the best."""
+        heldout_loss = self.curve.epoch_losses()["heldout_loss"]
+        is_better = heldout_loss is not None and (self.best is None or heldout_loss < self.best["heldout_loss"])
+        if is_better:
+            self.best = {"epoch": epoch + 1, "heldout_loss": heldout_loss, "generation": self.writer.generation}
+        is_last = self.position == self.num_positions
+        is_hopeless = self.best is not None and epoch + 1 - self.best["epoch"] >= self.config.patience
+        if is_better or not (is_last or is_hopeless):
+            self._commit()
+            if is_better and not is_last:
+                pin_generation(self.job.store_dir, "best")
+        elif self.best is None:
+            self._commit()
+        else:
+            self.is_early = not is_last
+            self._return_to_best(epoch)
+        if self.is_done:
+            unpin_best(self.job.store_dir)
+
+    def _return_to_best(self, epoch: int) -> None:
+        assert self.best is not None
+        best = open_pinned(self.job.store_dir, "best")
+        message = (
+            f"epoch {self.best['epoch']} had the lowest held-out loss, {self.best['heldout_loss']:.4f}: it is kept"
+        )
+        self.on_event("log", {"message": message})
+        self.generation = self.writer.commit_again(best, self._manifest(epoch + 1))
 
     def _report(self, epoch: int, index: int) -> None:
         num_partitions = self.corpus.num_partitions
@@ -243,55 +295,71 @@ class Training:
             )
             self.on_event("train", point)
 
+    def _first_items(self) -> Items:
+        tree = self.targets.tree
+        return begin_items(self.config, self.corpus.num_items, tree.num_rows if tree else self.corpus.num_items)
+
     def _commit(self) -> None:
         self.slots.write_all()
         self.num_commits += 1
-        before = self.writer.bytes_written
-        self.generation = self.writer.commit(
-            self.items,
-            {
-                "identity": self.identity,
-                "window_id": self.corpus.manifest["window_id"],
-                "config": dataclasses.asdict(self.config),
-                "partitions": self.corpus.num_partitions,
-                "num_items": self.corpus.num_items,
-                "vector_size": self.config.vector_size,
-                "stage": "trained" if self.is_done else "training",
-                "position": self.position,
-                "curve": self.curve.to_json(),
-                "train_seconds": self.seconds,
-                "tokens_done": self.tokens_done,
-                "num_commits": self.num_commits,
-                "bytes_written": self.bytes_written + before + self.items.nbytes,
-                "stall": self.slots.stall_seconds / max(self.seconds, 1e-9),
-                "kernel": self.kernel.name,
-                "kernel_reason": self.kernel.reason,
-                "plan": self.plan.to_json(),
-            },
-        )
-        self.bytes_written = self.generation.manifest["bytes_written"]
+        self.bytes_written += self.writer.bytes_written + self.items.num_bytes
+        self.generation = self.writer.commit(self.items, self._manifest(None))
         self.writer.bytes_written = 0
 
+    def _manifest(self, stopped_after_epoch: int | None) -> dict[str, Any]:
+        """What the next manifest says beside its files."""
+        return {
+            "identity": self.identity,
+            "window_id": self.corpus.manifest["window_id"],
+            "config": dataclasses.asdict(self.config),
+            "recency": self.recency,
+            "partitions": self.corpus.num_partitions,
+            "num_items": self.corpus.num_items,
+            "vector_size": self.config.vector_size,
+            "stage": "trained" if self.is_done else "training",
+            "position": self.position,
+            "best": self.best,
+            "stopped_after_epoch": stopped_after_epoch,
+            "curve": self.curve.to_json(),
+            "train_seconds": self.seconds,
+            "tokens_done": self.tokens_done,
+            "num_commits": self.num_commits,
+            "bytes_written": self.bytes_written,
+            "stall": self.slots.stall_seconds / max(self.seconds, 1e-9),
+            "kernel": self.kernel.name,
+            "kernel_reason": self.kernel.reason,
+            "plan": self.plan.to_json(),
+        }
 
-def make_plan(job: Job, corpus: Corpus) -> Plan:
+
+def effective_recency(config: TrainConfig, corpus: Corpus) -> float:
+    """`train.recency`, or 0 where the order of a user's tokens is not one of time."""
+    return 0.0 if corpus.manifest["undated"] else config.recency
+
+
+def make_plan(job: Job, corpus: Corpus, tree: Tree | None) -> Plan:
     """The plan for a job on this machine as it is now."""
     job.store_dir.mkdir(parents=True, exist_ok=True)
     stat = os.statvfs(job.store_dir)
+    sizes = training_sizes(
+        job.config, corpus.num_items, tree.num_rows if tree else corpus.num_items, tree_bytes(tree) if tree else 0
+    )
+    disk_free_bytes = stat.f_bavail * stat.f_frsize
     return plan_training(
-        corpus.users.tolist(), corpus.num_items, job.config.vector_size, job.host_memory_bytes,
-        private_bytes(), stat.f_bavail * stat.f_frsize,
-    )  # fmt: skip
+        corpus.users.tolist(), corpus.num_items, sizes, job.host_memory_bytes, private_bytes(), disk_free_bytes
+    )
 
 
-def warm_up(kernel: Kernel, vector_size: int) -> None:
+def warm_up(kernel: Kernel, config: TrainConfig) -> None:
     """Let the kernel compile on one user without tokens, so that the clock measures training alone."""
-    row = np.zeros((1, vector_size), dtype=np.float32)
-    zero = np.zeros(1, dtype=np.int64)
+    one = np.zeros(1, dtype=np.int64)
+    tree = make_tree(config, one + 1)
+    items = begin_items(config, 1, 1)
     work = Pass(
-        tokens=np.zeros(1, dtype=np.int32), starts=zero, ends=zero, hashes=zero.astype(np.uint64), order=zero,
-        alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(zero + 1, 1.0, 0.0), epoch_key=0, negative=1, threads=1,
+        config=config, tokens=np.zeros(1, dtype=np.int32), starts=one, ends=one, hashes=one.astype(np.uint64), order=one,
+        alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(one + 1, config), tree=tree, recency=0.0, epoch_key=0,
     )  # fmt: skip
-    kernel.train_users(row, row.copy(), work)
+    train_in_steps(kernel.train_users, begin_users(config, work.hashes), items, work)
 
 
 def private_bytes() -> int:

@@ -1,14 +1,19 @@
-"""What is learned from a token: negative sampling, its noise distribution and the thinning of frequent items.
+"""What a token is learned against: drawn items, their distribution, its correction, and the thinning of frequent items.
 
-    loss of one token = -log σ(u·v⁺) - Σ_k log σ(-u·v_k),   v_k drawn with probability ∝ count ** ns_exponent
+    negative sampling   loss of a token = -log σ(u·v⁺) - Σ_k log σ(-u·v_k)
+    sampled softmax     loss of a token = -log softmax of s⁺ among s⁺, s_1 ... s_K,   s_i = u·v_i - log q_i
 
-Mikolov et al., "Distributed representations of words and phrases", NIPS 2013; for documents Le and Mikolov, ICML 2014.
+v_k is drawn with probability q_k ∝ count_k ** ns_exponent. Subtracting log q makes the sampled softmax estimate the full
+one: u·v then ranks by probability, whatever the exponent (Bengio and Senécal, 2008; Jean et al., ACL 2015).
+Negative sampling: Mikolov et al., NIPS 2013; for documents Le and Mikolov, ICML 2014.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
 
 RANGE_32 = 2**32
 
@@ -19,20 +24,23 @@ class Sampling:
 
     thresholds uint64[V], aliases int32[V]: Walker's alias table of the noise distribution, in units of 2**-32.
     keep uint64[V]: a token of the item stays when 32 random bits are below it.
+    corrections float32[V]: what sampled softmax subtracts from an item's score, log(q V); zeros for negative sampling.
     """
 
     thresholds: NDArray[np.uint64]
     aliases: NDArray[np.int32]
     keep: NDArray[np.uint64]
+    corrections: NDArray[np.float32]
 
 
-def make_sampling(counts: NDArray[np.int64], ns_exponent: float, sample: float) -> Sampling:
+def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
     """The tables for items with these counts in the training tokens, int64[V].
 
     An item with count 0 (all its events are held out) is drawn as a negative as if it had one.
     """
-    thresholds, aliases = alias_table(np.maximum(counts, 1).astype(np.float64) ** ns_exponent)
-    return Sampling(thresholds, aliases, keep_thresholds(counts, sample))
+    weights = np.maximum(counts, 1).astype(np.float64) ** config.ns_exponent
+    corrections = np.log(weights / weights.mean()) * (config.objective == "sampled_softmax")
+    return Sampling(*alias_table(weights), keep_thresholds(counts, config.sample), corrections.astype(np.float32))
 
 
 def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:

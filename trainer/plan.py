@@ -1,8 +1,8 @@
 """The memory planner: from sizes and budgets to chunks and slots, or a refusal with the numbers. Pure.
 
-Resident all the time are the item table, its sampling tables and what the process already holds. What is left of the
-budget is divided into slots for chunks of users: one when all users fit, otherwise three (one is read ahead,
-one is trained, one is written behind).
+Resident all the time are the item table, its sampling tables or tree, what the process already holds, and the
+micro-partition under work where users rest in bfloat16. What is left of the budget is divided into slots for chunks of
+users: one when all users fit, otherwise three (one is read ahead, one is trained, one is written behind).
 """
 
 import re
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 
-BYTES_A_FLOAT = 4
-SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 8  # alias thresholds, aliases, keep thresholds, counts
+BYTES = {"float32": 4, "bfloat16": 2}
+SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 
 _UNITS = {
@@ -27,6 +28,32 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it."""
+
+    user_bytes: int
+    work_bytes: int
+    item_table_bytes: int
+    item_extra_bytes: int
+
+
+def training_sizes(config: TrainConfig, num_items: int, num_outputs: int, tree_bytes: int) -> Sizes:
+    """The sizes for a configuration; `num_outputs`: rows that predict, one an item or those of a tree of `tree_bytes`."""
+    row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
+    table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
+    sums_bytes = table_bytes if config.accumulate > 1 else 0
+    return Sizes(
+        user_bytes=config.vector_size * BYTES[config.dtype] + 4,
+        work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
+        item_table_bytes=table_bytes,
+        item_extra_bytes=table_bytes
+        + sums_bytes
+        + num_items * SAMPLING_BYTES_AN_ITEM
+        + tree_bytes,  # a copy is written
+    )
 
 
 @dataclass(frozen=True)
@@ -55,17 +82,16 @@ class Plan:
 
 
 def plan_training(
-    users: Sequence[int], num_items: int, vector_size: int, budget_bytes: int, overhead_bytes: int, disk_free_bytes: int
+    users: Sequence[int], num_items: int, sizes: Sizes, budget_bytes: int, overhead_bytes: int, disk_free_bytes: int
 ) -> Plan:
     """Choose chunks and slots for `users[p]` users in micro-partition p.
 
     Raises ResourceError, with the numbers and the way out, when one micro-partition a slot does not fit the budget,
     or when the disk cannot hold two generations.
     """
-    row_bytes = vector_size * BYTES_A_FLOAT
-    item_bytes = num_items * (2 * row_bytes + SAMPLING_BYTES_AN_ITEM)  # the table, and its copy while it is written
+    item_bytes = sizes.item_table_bytes + sizes.item_extra_bytes + max(users, default=0) * sizes.work_bytes
     left_bytes = budget_bytes - overhead_bytes - item_bytes
-    user_bytes = row_bytes + SCHEDULE_BYTES_A_USER
+    user_bytes = sizes.user_bytes + SCHEDULE_BYTES_A_USER
     num_partitions = len(users)
     largest_bytes = max(users, default=0) * user_bytes
     all_bytes = sum(users) * user_bytes
@@ -83,7 +109,7 @@ def plan_training(
                 f"{max(users):,} users, but the budget is {size(budget_bytes)}: raise --host-memory, lower "
                 "train.vector_size, or raise store.partitions"
             )
-    disk_bytes = 2 * (sum(users) + num_items) * row_bytes
+    disk_bytes = 2 * (sum(users) * sizes.user_bytes + sizes.item_table_bytes)
     if disk_bytes > disk_free_bytes:
         raise ResourceError(
             f"two generations need {size(disk_bytes)} of disk and {size(disk_free_bytes)} are free: "

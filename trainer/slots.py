@@ -8,19 +8,17 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
-from trainer.draws import initial_vectors
+from trainer.rows import Rows, at_rest, begin_users
 from trainer.store import Writer
 
 
 @dataclass
 class Resident:
-    """A micro-partition in memory: its vectors float32[n, D], its histories, and whether the disk is behind."""
+    """A micro-partition in memory: its rows as they are stored, its histories, and whether the disk is behind."""
 
-    vectors: NDArray[np.float32]
+    rows: Rows
     histories: Histories
     is_dirty: bool = False
 
@@ -28,11 +26,10 @@ class Resident:
 class Slots:
     """The micro-partitions in memory. Their vectors come from the writer's files, or begin at random where there is none."""
 
-    def __init__(self, corpus: Corpus, writer: Writer, vector_size: int, seed: int) -> None:
+    def __init__(self, corpus: Corpus, writer: Writer, config: TrainConfig) -> None:
         self.corpus = corpus
         self.writer = writer
-        self.vector_size = vector_size
-        self.seed = seed
+        self.config = config
         self.residents: dict[int, Resident] = {}
         self.stall_seconds = 0.0
         self._reads: dict[int, Future[Resident]] = {}
@@ -63,14 +60,14 @@ class Slots:
         for partition in partitions:
             resident = self.residents.pop(partition, None)
             if resident is not None and resident.is_dirty:
-                self._writes[partition] = self._behind.submit(self.writer.write_users, partition, resident.vectors)
+                self._writes[partition] = self._behind.submit(self.writer.write_users, partition, resident.rows)
 
     def write_all(self) -> None:
         """Write every changed micro-partition that is in memory and wait until all are on disk: what a commit needs."""
         self._wait_for_writes()
         for partition, resident in self.residents.items():
             if resident.is_dirty:
-                self.writer.write_users(partition, resident.vectors)
+                self.writer.write_users(partition, resident.rows)
                 resident.is_dirty = False
 
     def close(self) -> None:
@@ -89,4 +86,5 @@ class Slots:
             write.result()
         if self.writer.has_users(partition):
             return Resident(self.writer.read_users(partition), histories)
-        return Resident(initial_vectors(self.seed, histories.hashes, self.vector_size), histories)
+        rows = begin_users(self.config, histories.hashes)
+        return Resident(at_rest(self.config, -1, histories.hashes, rows), histories)

@@ -1,8 +1,10 @@
 """The vectors on disk: one file a micro-partition and generation, and a manifest that says which of them count.
 
     store/MANIFEST.json            the current generation: position of training, and name, size and sha256 of each file
-    store/users-00012-g000007.safetensors      "vectors" float32[n, D] of micro-partition 12, written for generation 7
-    store/items-g000007.safetensors            "vectors" float32[V, D]
+    store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
+                                   bfloat16[n, D], "squares" float32[n] (the optimizer's state)
+    store/items-g000007.safetensors            the item table: "outputs" float32[V, D], "output_squares" float32[V], and
+                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows
     store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
 
 New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
@@ -20,12 +22,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from trainer.errors import DamageError, ResourceError
+from trainer.config import TrainConfig, config_from_dict
+from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, describe_file, read_json, replace_file, verify_file, write_json
+from trainer.rows import Items, Rows
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "MANIFEST.json"
 _DATA_FILE = re.compile(r"(users-\d{5}|items)-g\d{6,}\.safetensors")
 
@@ -58,13 +63,32 @@ class Generation:
         """Micro-partitions trained so far, over all epochs."""
         return self.manifest["position"]
 
+    @property
+    def config(self) -> TrainConfig:
+        """The settings that it was trained with."""
+        return config_from_dict(self.manifest["config"])
+
     def read_users(self, partition: int) -> NDArray[np.float32]:
         """The user vectors of a micro-partition, float32[n, D]. Raises DamageError when its file was altered."""
-        return read_vectors(self.folder, self.manifest["users"][str(partition)])
+        return read_rows(self.folder, self.manifest["users"][str(partition)]).widened()
+
+    @property
+    def has_item_vectors(self) -> bool:
+        """Whether items have vectors of their own: not with a tree."""
+        return not self.config.hs
 
     def read_items(self) -> NDArray[np.float32]:
-        """The item vectors, float32[V, D]. Raises DamageError when the file was altered."""
-        return read_vectors(self.folder, self.manifest["items"])
+        """The vectors that rank items by their dot product with a user's, float32[V, D].
+
+        Raises DamageError when the file was altered, ConfigError when a tree was trained, whose rows are no items.
+        """
+        if not self.has_item_vectors:
+            raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
+        return self.read_item_table().outputs.vectors
+
+    def read_item_table(self) -> Items:
+        """All that training keeps of items. Raises DamageError when the file was altered."""
+        return read_item_table(self.folder, self.manifest["items"])
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -72,11 +96,47 @@ class Generation:
         return {entry["file"]: entry for entry in entries}
 
 
-def read_vectors(folder: Path, entry: dict[str, Any]) -> NDArray[np.float32]:
-    """The vectors in the file that a manifest's entry names. Raises DamageError when it was altered."""
+def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
+    """The rows in the users' file that a manifest's entry names, as stored. Raises DamageError when it was altered."""
+    arrays = read_arrays(folder, entry)
+    return Rows(arrays["vectors"], arrays["squares"])
+
+
+def read_item_table(folder: Path, entry: dict[str, Any]) -> Items:
+    """The item table in the file that a manifest's entry names. Raises DamageError when it was altered."""
+    arrays = read_arrays(folder, entry)
+    return Items(
+        Rows(arrays["outputs"], arrays["output_squares"]),
+        Rows(arrays["inputs"], arrays["input_squares"]),
+    )
+
+
+def read_arrays(folder: Path, entry: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """The arrays in a file, bfloat16 ones as uint16. Raises DamageError when it was altered."""
     path = folder / entry["file"]
     verify_file(path, entry)
-    return load_file(path)["vectors"]
+    with safe_open(path, framework="np") as file:
+        is_half = any(file.get_slice(name).get_dtype() == "BF16" for name in file.keys())  # noqa: SIM118 (no mapping)
+        if not is_half:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    import torch  # numpy has no bfloat16
+    from safetensors.torch import load_file
+
+    tensors = load_file(path)
+    return {name: (t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy() for name, t in tensors.items()}
+
+
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write a safetensors file; uint16 arrays are bfloat16."""
+    if all(array.dtype != np.uint16 for array in arrays.values()):
+        save_file(arrays, path)
+        return
+    import torch
+    from safetensors import torch as torch_files
+
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    halves = {name: t.view(torch.bfloat16) if t.dtype == torch.uint16 else t for name, t in tensors.items()}
+    torch_files.save_file(halves, path)
 
 
 def open_generation(folder: Path) -> Generation:
@@ -137,40 +197,48 @@ class Writer:
         """Whether vectors of this micro-partition are in a file."""
         return str(partition) in self.users
 
-    def read_users(self, partition: int) -> NDArray[np.float32]:
-        """The vectors of a micro-partition as last written, committed or not, float32[n, D]."""
-        return read_vectors(self.folder, self.users[str(partition)])
+    def read_users(self, partition: int) -> Rows:
+        """The rows of a micro-partition as last written, committed or not."""
+        return read_rows(self.folder, self.users[str(partition)])
 
-    def write_users(self, partition: int, vectors: NDArray[np.float32]) -> None:
-        """Write the vectors of a micro-partition; they count from the next commit on."""
-        self.users[str(partition)] = self._write(f"users-{partition:05d}-g{self.generation:06d}.safetensors", vectors)
+    def write_users(self, partition: int, rows: Rows) -> None:
+        """Write the rows of a micro-partition; they count from the next commit on."""
+        name = f"users-{partition:05d}-g{self.generation:06d}.safetensors"
+        self.users[str(partition)] = self._write(name, {"vectors": rows.vectors, "squares": rows.squares})
 
-    def commit(self, item_vectors: NDArray[np.float32], values: dict[str, Any]) -> Generation:
+    def commit(self, items: Items, values: dict[str, Any]) -> Generation:
         """Make the next generation: the item table, the manifest with `values`, then the removal of what is not named."""
-        items = self._write(f"items-g{self.generation:06d}.safetensors", item_vectors)
-        manifest = values | {
-            "format_version": FORMAT_VERSION,
-            "generation": self.generation,
-            "users": self.users,
-            "items": items,
-        }
+        arrays = {
+            "outputs": items.outputs.vectors, "output_squares": items.outputs.squares,
+            "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
+        }  # fmt: skip
+        entry = self._write(f"items-g{self.generation:06d}.safetensors", arrays)
+        return self._put_manifest(values | {"users": self.users, "items": entry})
+
+    def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
+        """Make the next generation of the files of an older one: the way back to the best."""
+        return self._put_manifest(values | {"users": older.manifest["users"], "items": older.manifest["items"]})
+
+    def _put_manifest(self, values: dict[str, Any]) -> Generation:
+        manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
         write_json(self.folder / MANIFEST, manifest)
         self.generation += 1
         remove_unreferenced(self.folder)
         return Generation(self.folder, manifest)
 
-    def _write(self, name: str, vectors: NDArray[np.float32]) -> dict[str, Any]:
+    def _write(self, name: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         path = self.folder / name
+        num_bytes = sum(array.nbytes for array in arrays.values())
         try:
             with replace_file(path) as temporary:
-                save_file({"vectors": np.ascontiguousarray(vectors)}, temporary)
+                write_arrays(temporary, {key: np.ascontiguousarray(array) for key, array in arrays.items()})
         except OSError as error:
-            raise full_disk(self.folder, vectors.nbytes, error) from error
+            raise full_disk(self.folder, num_bytes, error) from error
         except Exception as error:  # safetensors raises its own error type for a failed write
             if "No space left" in str(error) or "os error 28" in str(error):
-                raise full_disk(self.folder, vectors.nbytes, error) from error
+                raise full_disk(self.folder, num_bytes, error) from error
             raise
-        self.bytes_written += vectors.nbytes
+        self.bytes_written += num_bytes
         return {"file": name, **describe_file(path)}
 
 
@@ -183,9 +251,19 @@ def full_disk(folder: Path, needed_bytes: int, error: Exception) -> ResourceErro
     )
 
 
-def pin_generation(folder: Path, release: str) -> None:
-    """Keep the files of the current generation under the name of a release, whatever comes after."""
-    write_json(folder / "pinned" / f"{release}.json", open_generation(folder).manifest)
+def pin_generation(folder: Path, name: str) -> None:
+    """Keep the files of the current generation under a name, a release's or "best", whatever comes after."""
+    write_json(folder / "pinned" / f"{name}.json", open_generation(folder).manifest)
+
+
+def open_pinned(folder: Path, name: str) -> Generation:
+    """The generation that is kept under a name. Raises DamageError when there is none."""
+    return Generation(folder, read_json(folder / "pinned" / f"{name}.json"))
+
+
+def unpin_best(folder: Path) -> None:
+    """Let go of the generation that early stopping kept; its files go at the next commit or gc, if nothing names them."""
+    (folder / "pinned" / "best.json").unlink(missing_ok=True)
 
 
 def unpin_generations(folder: Path, keep: set[str]) -> None:

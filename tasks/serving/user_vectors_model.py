@@ -113,6 +113,10 @@ class UserVectors(mlflow.pyfunc.PythonModel):
     def item_table(self) -> tuple[np.ndarray, np.ndarray]:
         """(urls, float32 (V, D)): the items by item_ix."""
         names = [os.path.join(self.folder, "item_vectors", name) for name in self.manifest["item_files"]]
+        if not names:
+            raise ValueError(
+                "this release was trained with hierarchical softmax and has no item vectors: leave out `items`"
+            )
         tables = [pq.read_table(name, columns=["url", "vector"]) for name in names]
         urls = np.concatenate([table["url"].to_numpy() for table in tables])
         return urls, np.concatenate([as_matrix(table) for table in tables])

@@ -23,7 +23,8 @@ def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequenc
     """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; answers the exit code.
 
     `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
-    is printed: the worst case's `ratio` and `mark`, whether all `passed`, and the cases. --record appends to results.csv.
+    is printed: the `ratio` and `mark` of the worst case that has a mark, whether all `passed`, and the cases. --record
+    appends to results.csv.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -33,7 +34,7 @@ def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequenc
     parser.add_argument("--record", action="store_true", help="append the figures to results.csv")
     arguments = parser.parse_args()
     cases = measure(arguments.data)
-    worst = min(cases, key=lambda case: case["ratio"])
+    worst = worst_case(cases)
     result = {
         "name": name, "ratio": worst["ratio"], "mark": worst["mark"], "passed": all(case["passed"] for case in cases),
         "cases": list(cases),
@@ -47,14 +48,36 @@ def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequenc
     return 0 if result["passed"] else 1
 
 
+def worst_case(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The case with the lowest ratio among those that have a mark, or among all when none has."""
+    marked = [case for case in cases if case["mark"] != "none"] or cases
+    return min(marked, key=lambda case: case["ratio"])
+
+
 def print_table(name: str, cases: Sequence[dict[str, Any]]) -> None:
-    """The cases, a row each."""
+    """The cases, a row each; a figure that only some of them have is empty for the others."""
+    columns = list(dict.fromkeys(column for case in cases for column in case))
     table = Table(title=name, title_justify="left")
-    for column in cases[0]:
+    for column in columns:
         table.add_column(column)
     for case in cases:
-        table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in case.values()))
+        table.add_row(*(show_figure(case.get(column)) for column in columns))
     Console(width=200 if not sys.stdout.isatty() else None).print(table)
+
+
+def show_figure(value: Any) -> str:
+    """A figure for a person: `yes`, `1,234`, `0.1234`, `12,345`; nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 10:
+        return f"{value:.4f}"
+    return f"{value:.2e}" if abs(value) < 1e-3 else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:

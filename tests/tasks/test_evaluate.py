@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import evaluate as evaluate_module
-from tasks.evaluate import Answer, Question, evaluate, measure, rank_held_out
+from tasks.evaluate import Answer, Question, evaluate, measure, rank_held_out, score_by_vectors
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
@@ -20,7 +20,7 @@ from trainer.store import open_generation
 def test_literal_ranks() -> None:
     items = np.array([[4.0], [3.0], [2.0], [1.0], [1.0]], np.float32)
     question = Question(np.ones((2, 1), np.float32), np.array([2, 3]), np.array([0, 1, 1]), np.array([0, 0, 2]))
-    answer = rank_held_out(question, items)
+    answer = rank_held_out(question, score_by_vectors(items), len(items))
     assert answer.ranks.tolist() == [2.0, 2.5]  # 3 is above 2; 3 is above 1, which ties with another 1
     assert answer.top[0][:2].tolist() == [1, 2]
 
@@ -54,7 +54,7 @@ def test_ranks_as_a_plain_loop_has_them(seed: int, num_items: int, num_users: in
         scores = {i: float(vectors[user] @ items[i]) for i in range(num_items) if i not in seen[user]}
         own = scores.pop(int(held[user]))
         expected.append(1 + sum(s > own for s in scores.values()) + sum(s == own for s in scores.values()) / 2)
-    assert rank_held_out(question, items).ranks.tolist() == expected
+    assert rank_held_out(question, score_by_vectors(items), len(items)).ranks.tolist() == expected
 
 
 def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +63,9 @@ def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
         rng.normal(size=(50, 4)).astype(np.float32), rng.integers(0, 30, 50), np.arange(50), rng.integers(30, 40, 50)
     )
     items = rng.normal(size=(40, 4)).astype(np.float32)
-    whole = rank_held_out(question, items)
+    whole = rank_held_out(question, score_by_vectors(items), len(items))
     monkeypatch.setattr(evaluate_module, "BATCH_SCORES", 7 * 40)
-    np.testing.assert_array_equal(rank_held_out(question, items).ranks, whole.ranks)
+    np.testing.assert_array_equal(rank_held_out(question, score_by_vectors(items), len(items)).ranks, whole.ranks)
 
 
 def test_planted_topics_are_found_and_the_answer_outlives_the_refit(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer import draws
-from trainer.kernels import cpu
+from trainer.kernels import compiled
 
 UINT64 = st.integers(0, 2**64 - 1)
 
@@ -23,7 +23,7 @@ def test_python_numpy_and_numba_draw_the_same(key: int, position: int, purpose: 
     count = draws.counter(position, purpose, number)
     expected = draws.mix((key + draws.GAMMA * count) & draws.MASK)
     in_numpy = draws.draws(np.array([key], np.uint64), np.array([count], np.uint64))[0]
-    in_numba = cpu._draw(np.uint64(key), position, np.uint64(purpose), number)
+    in_numba = compiled.draw(np.uint64(key), position, purpose, number)
     assert expected == int(in_numpy) == int(in_numba)
 
 
@@ -34,9 +34,9 @@ def test_no_two_draws_share_a_counter(two: tuple[int, ...]) -> None:
 
 def test_initial_vectors_depend_on_the_user_alone_and_are_gensims_range() -> None:
     hashes = np.arange(20_000, dtype=np.uint64) * np.uint64(977)
-    vectors = draws.initial_vectors(3, hashes, 16)
-    np.testing.assert_array_equal(draws.initial_vectors(3, hashes[100:101], 16)[0], vectors[100])
+    vectors = draws.initial_vectors(3, hashes, 16, 1 / 16)
+    np.testing.assert_array_equal(draws.initial_vectors(3, hashes[100:101], 16, 1 / 16)[0], vectors[100])
     assert np.abs(vectors).max() <= 1 / 16
     assert abs(vectors.mean()) < 2e-4
     assert abs(vectors.std() - (2 / 16) / np.sqrt(12)) < 2e-4
-    assert not np.array_equal(vectors, draws.initial_vectors(4, hashes, 16))
+    assert not np.array_equal(vectors, draws.initial_vectors(4, hashes, 16, 1 / 16))

@@ -1,6 +1,5 @@
 """Inference: the same history gives the same vector, alone or in a crowd, on any number of threads."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,9 @@ import pytest
 
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
-from trainer.infer import infer_vectors, refit_held_out
+from trainer.corpus import open_corpus
+from trainer.infer import freeze_items, infer_vectors, refit_held_out
 from trainer.loop import Job, train
-from trainer.objectives import make_sampling
 from trainer.store import open_generation
 
 CONFIG = TrainConfig(vector_size=16, epochs=20, threads=1, alpha=0.1, negative=5)
@@ -25,29 +23,26 @@ def job(tmp_path: Path) -> Job:
     return made
 
 
-def infer_all(corpus: Corpus, items: np.ndarray, partition: int, threads: int) -> np.ndarray:
+def infer_all(job: Job, partition: int, threads: int) -> np.ndarray:
+    corpus = open_corpus(job.corpus_dir)
     histories = corpus.read(partition)
-    sampling = make_sampling(corpus.count_training_tokens(), CONFIG.ns_exponent, CONFIG.sample)
-    config = dataclasses.replace(CONFIG, threads=threads)
-    return infer_vectors(histories.tokens, histories.offsets, histories.hashes, items, sampling, config)
+    items = freeze_items(open_generation(job.store_dir), corpus.count_training_tokens(), threads)
+    return infer_vectors(items, histories.tokens, histories.offsets, histories.hashes).vectors
 
 
 def test_same_history_same_vector(job: Job) -> None:
-    corpus, items = open_corpus(job.corpus_dir), open_generation(job.store_dir).read_items()
-    crowd = infer_all(corpus, items, 0, threads=1)
-    assert crowd.tobytes() == infer_all(corpus, items, 0, threads=2).tobytes()
+    crowd = infer_all(job, 0, threads=1)
+    assert crowd.tobytes() == infer_all(job, 0, threads=2).tobytes()
+    corpus = open_corpus(job.corpus_dir)
     histories = corpus.read(0)
-    sampling = make_sampling(corpus.count_training_tokens(), CONFIG.ns_exponent, CONFIG.sample)
     first, end = histories.offsets[3], histories.offsets[4]
-    alone = infer_vectors(
-        histories.tokens[first:end], np.array([0, end - first]), histories.hashes[3:4], items, sampling, CONFIG
-    )
-    assert alone[0].tobytes() == crowd[3].tobytes()
+    items = freeze_items(open_generation(job.store_dir), corpus.count_training_tokens(), 1)
+    alone = infer_vectors(items, histories.tokens[first:end], np.array([0, end - first]), histories.hashes[3:4])
+    assert alone.vectors[0].tobytes() == crowd[3].tobytes()
 
 
 def test_inferred_users_land_near_the_trained_ones(job: Job) -> None:
-    corpus, generation = open_corpus(job.corpus_dir), open_generation(job.store_dir)
-    inferred, trained = infer_all(corpus, generation.read_items(), 0, threads=1), generation.read_users(0)
+    inferred, trained = infer_all(job, 0, threads=1), open_generation(job.store_dir).read_users(0)
     cosine = (inferred * trained).sum(1) / np.linalg.norm(inferred, axis=1) / np.linalg.norm(trained, axis=1)
     assert np.median(cosine) > 0.8
 

@@ -18,7 +18,8 @@ from trainer.errors import ConfigError, ResourceError, TrainingError
 from trainer.kernels import Kernel
 from trainer.loop import Job, StoppedError, train
 from trainer.plan import plan_training
-from trainer.store import open_generation
+from trainer.rows import Items, Rows
+from trainer.store import open_generation, read_rows
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5)
 
@@ -36,7 +37,9 @@ def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
 
 def read_all(store_dir: Path) -> list[np.ndarray]:
     generation = open_generation(store_dir)
-    return [*(generation.read_users(p) for p in range(generation.num_partitions)), generation.read_items()]
+    users = [read_rows(store_dir, generation.manifest["users"][str(p)]) for p in range(generation.num_partitions)]
+    items = generation.read_item_table()
+    return [array for rows in (*users, items.outputs, items.inputs) for array in (rows.vectors, rows.squares)]
 
 
 def assert_same_bits(one: Path, other: Path) -> None:
@@ -61,17 +64,23 @@ def test_losses_fall_and_vectors_find_the_planted_topics(corpus_dir: Path, tmp_p
     assert (nearest % 4 == np.arange(len(items)) % 4).mean() > 0.9
 
 
+def in_chunks(chunk_partitions: int) -> Any:
+    """A planner that makes chunks of this many micro-partitions, whatever fits."""
+
+    def plan(*arguments: Any) -> Any:
+        num_chunks = -(-8 // chunk_partitions)
+        return dataclasses.replace(
+            plan_training(*arguments), chunk_partitions=chunk_partitions, num_chunks=num_chunks, num_slots=3
+        )
+
+    return plan
+
+
 @pytest.mark.parametrize("chunk_partitions", [1, 3])
 def test_many_chunks_end_as_one_chunk_does(
     corpus_dir: Path, tmp_path: Path, undisturbed: Path, chunk_partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def in_chunks(*arguments: Any) -> Any:
-        plan = plan_training(*arguments)
-        return dataclasses.replace(
-            plan, chunk_partitions=chunk_partitions, num_chunks=-(-8 // chunk_partitions), num_slots=3
-        )
-
-    monkeypatch.setattr("trainer.loop.plan_training", in_chunks)
+    monkeypatch.setattr("trainer.loop.plan_training", in_chunks(chunk_partitions))
     train(make_job(corpus_dir, tmp_path))
     assert_same_bits(tmp_path, undisturbed)
 
@@ -124,6 +133,84 @@ train(Job(Path({str(corpus_dir)!r}), Path({str(tmp_path)!r}), dataclasses.replac
     assert_same_bits(tmp_path, undisturbed)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dtype": "bfloat16"},
+        {"dm": 1, "objective": "negative_sampling", "optimizer": "sgd"},
+        {"hs": 1, "tree": "two_level"},
+        {"share_negatives": 4, "accumulate": 7},
+        {"patience": 2, "epochs": 12, "alpha": 0.5},
+    ],
+    ids=str,
+)
+def test_other_trainings_resume_bit_for_bit_and_in_chunks(
+    corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(make_job(corpus_dir, whole, **settings))
+    monkeypatch.setattr("trainer.loop.plan_training", in_chunks(3))
+    job = make_job(corpus_dir, stopped, commit_seconds=0, **settings)
+    for _ in range(50):
+        stop = threading.Event()
+
+        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
+            if name == "progress" and values["done"] % 9 == 0:
+                stop.set()
+
+        try:
+            train(job, stop_later, stop=stop)
+            break
+        except StoppedError:
+            continue
+    assert_same_bits(stopped, whole)
+    one, other = (open_generation(folder).manifest["best"] for folder in (stopped, whole))
+    assert bool(one) == ("patience" in settings)
+    assert not one or (one["epoch"], one["heldout_loss"]) == (other["epoch"], other["heldout_loss"])
+
+
+def test_early_stopping_ends_with_the_best_epoch(corpus_dir: Path, tmp_path: Path) -> None:
+    """A learning rate that is far too high: the held-out loss soon rises."""
+    job = make_job(corpus_dir, tmp_path, patience=2, epochs=40, alpha=1.0, l2=0.0, item_l2=0.0)
+    result = train(job)
+    best, last = result["best"], result["stopped_after_epoch"]
+    assert last == best["epoch"] + 2 < 40
+    assert open_generation(tmp_path).manifest["stage"] == "trained"
+    at_best = [p["heldout_loss"] for p in result["curve"] if best["epoch"] - 1 < p["epoch"] <= best["epoch"]]
+    after = [p["heldout_loss"] for p in result["curve"] if p["epoch"] > best["epoch"]]
+    assert np.mean(at_best) < np.mean(after)
+    short = tmp_path / "short"
+    schedule = {"epochs": 40, "alpha": 1.0, "l2": 0.0, "item_l2": 0.0}
+    stop = threading.Event()
+
+    def stop_at_best(name: str, values: dict[str, Any]) -> None:
+        if name == "progress" and values["done"] == best["epoch"] * 8:
+            stop.set()
+
+    with pytest.raises(StoppedError):
+        train(make_job(corpus_dir, short, **schedule), stop_at_best, stop=stop)
+    assert_same_bits(tmp_path, short)
+    assert not (tmp_path / "pinned" / "best.json").exists()
+    assert train(job)["generation"] == result["generation"]
+
+
+def test_a_training_that_got_better_to_the_end_ends_there(corpus_dir: Path, tmp_path: Path) -> None:
+    train(make_job(corpus_dir, tmp_path / "plain", epochs=2))
+    result = train(make_job(corpus_dir, tmp_path / "patient", epochs=2, patience=5))
+    assert result["best"]["epoch"] == 2
+    assert result["stopped_after_epoch"] is None
+    assert_same_bits(tmp_path / "patient", tmp_path / "plain")
+
+
+def test_a_log_without_times_weighs_all_tokens_the_same(corpus_dir: Path, tmp_path: Path) -> None:
+    """The planted corpus is undated: recency does nothing, and the log says so."""
+    messages: list[str] = []
+    train(make_job(corpus_dir, tmp_path / "a"), lambda name, values: messages.append(values.get("message", "")))
+    train(make_job(corpus_dir, tmp_path / "b", recency=0.0))
+    assert_same_bits(tmp_path / "a", tmp_path / "b")
+    assert any("no times" in message for message in messages)
+
+
 def test_a_training_that_has_ended_is_answered_not_repeated(corpus_dir: Path, undisturbed: Path) -> None:
     before = open_generation(undisturbed).generation
     result = train(make_job(corpus_dir, undisturbed))
@@ -149,8 +236,8 @@ def test_an_unfinished_training_is_not_thrown_away(corpus_dir: Path, tmp_path: P
 def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
     corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def explode(user_vectors: np.ndarray, item_vectors: np.ndarray, work: Any) -> int:
-        user_vectors[-1, -1] = np.inf
+    def explode(users: Rows, items: Items, work: Any) -> int:
+        users.vectors[-1, -1] = np.inf
         return 1
 
     monkeypatch.setattr("trainer.loop.pick_kernel", lambda *_: Kernel("cpu", "a test's", explode))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.config import TrainConfig
 from trainer.objectives import RANGE_32, alias_table, keep_thresholds, make_sampling
 
 
@@ -29,7 +30,7 @@ def test_alias_table_on_a_zipf_of_100_000_items(exponent: float) -> None:
 
 
 def test_an_item_without_training_tokens_is_drawn_as_if_it_had_one() -> None:
-    sampling = make_sampling(np.array([0, 1, 2]), 1.0, 0.0)
+    sampling = make_sampling(np.array([0, 1, 2]), TrainConfig(ns_exponent=1.0))
     np.testing.assert_allclose(probabilities(sampling.thresholds, sampling.aliases), [0.25, 0.25, 0.5], atol=1e-9)
 
 
@@ -42,3 +43,14 @@ def test_subsampling_keeps_as_gensim_does() -> None:
 
 def test_sample_zero_keeps_all() -> None:
     assert (keep_thresholds(np.array([10**9, 1]), 0) == RANGE_32).all()
+
+
+def test_the_correction_is_the_log_of_the_drawing_probability() -> None:
+    """Only sampled softmax needs it; with it the scores rank by probability whatever the exponent."""
+    counts = np.array([1, 10, 100])
+    config = TrainConfig(ns_exponent=0.5)
+    sampling = make_sampling(counts, config)
+    drawn = probabilities(sampling.thresholds, sampling.aliases)
+    np.testing.assert_allclose(sampling.corrections, np.log(drawn * 3), atol=1e-6)
+    other = make_sampling(counts, TrainConfig(ns_exponent=0.5, objective="negative_sampling"))
+    assert (other.corrections == 0).all()

@@ -8,28 +8,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors import safe_open
 
-from trainer.errors import DamageError, ResourceError
+from trainer.errors import ConfigError, DamageError, ResourceError
+from trainer.rows import Items, Rows
 from trainer.store import (
     Writer,
     examine_store,
     lock_store,
     open_generation,
+    open_pinned,
     pin_generation,
     remove_unreferenced,
     unpin_generations,
 )
 
-SIZES = {"partitions": 2, "num_items": 3, "vector_size": 4}
+SIZES = {"partitions": 2, "num_items": 3, "vector_size": 4, "config": {}}
+
+
+def filled(num_rows: int, value: float) -> Rows:
+    return Rows(np.full((num_rows, 4), value, np.float32), np.full(num_rows, value, np.float32))
 
 
 def commit(folder: Path, value: float, generation: int) -> None:
-    """Commit two micro-partitions and an item table filled with `value`."""
+    """Commit two micro-partitions and an item table whose vectors are all `value`."""
     folder.mkdir(exist_ok=True)
     writer = Writer(folder, generation, {})
     for partition in range(2):
-        writer.write_users(partition, np.full((5, 4), value, np.float32))
-    writer.commit(np.full((3, 4), value, np.float32), SIZES | {"position": generation})
+        writer.write_users(partition, filled(5, value))
+    writer.commit(Items(filled(3, value), filled(0, value)), SIZES | {"position": generation})
 
 
 def test_what_was_committed_is_read(tmp_path: Path) -> None:
@@ -54,7 +62,7 @@ def test_a_commit_removes_the_generation_before_it_unless_pinned(tmp_path: Path)
 
 def test_files_without_a_manifest_count_for_nothing(tmp_path: Path) -> None:
     commit(tmp_path, 1, 1)
-    Writer(tmp_path, 2, {}).write_users(0, np.full((5, 4), 2, np.float32))
+    Writer(tmp_path, 2, {}).write_users(0, filled(5, 2))
     np.testing.assert_array_equal(open_generation(tmp_path).read_users(0), np.full((5, 4), 1, np.float32))
     assert [level for level, _, _ in examine_store(tmp_path)] == ["ok", "warning"]
 
@@ -112,7 +120,7 @@ def test_a_missing_file_and_a_truncated_manifest_are_refused(tmp_path: Path) -> 
     with pytest.raises(DamageError, match="not readable as JSON"):
         open_generation(tmp_path)
     manifest.write_text(json.dumps({"format_version": 99}))
-    with pytest.raises(DamageError, match="not a manifest of format 1"):
+    with pytest.raises(DamageError, match="not a manifest of format 2"):
         open_generation(tmp_path)
 
 
@@ -137,3 +145,36 @@ def test_a_store_where_a_file_is_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="cannot write to the store"), lock_store(tmp_path / "file" / "store"):
         pass
+
+
+def test_bfloat16_is_stored_as_such_and_read_as_float32(tmp_path: Path) -> None:
+    tmp_path.mkdir(exist_ok=True)
+    vectors = np.array([[1.0, -2.5, 0.15625, 3e30]], dtype=np.float32)  # all are bfloat16 numbers, or near
+    halves = (vectors.view(np.uint32) >> 16).astype(np.uint16)
+    writer = Writer(tmp_path, 1, {})
+    writer.write_users(0, Rows(halves, np.array([7], np.float32)))
+    path = tmp_path / "users-00000-g000001.safetensors"
+    with safe_open(path, framework="pt") as file:
+        assert file.get_tensor("vectors").dtype == torch.bfloat16
+    rows = writer.read_users(0)
+    np.testing.assert_array_equal(rows.vectors, halves)
+    np.testing.assert_allclose(rows.widened(), vectors, rtol=2**-8)
+    assert rows.squares.tolist() == [7]
+
+
+def test_the_way_back_to_an_older_generation_writes_no_vectors(tmp_path: Path) -> None:
+    commit(tmp_path, 1, 1)
+    pin_generation(tmp_path, "best")
+    commit(tmp_path, 2, 2)
+    Writer(tmp_path, 3, {}).commit_again(open_pinned(tmp_path, "best"), SIZES | {"position": 2})
+    generation = open_generation(tmp_path)
+    assert generation.generation == 3
+    assert (generation.read_items() == 1).all()
+    assert (generation.read_users(1) == 1).all()
+
+
+def test_a_tree_has_no_item_vectors(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 1, {})
+    generation = writer.commit(Items(filled(3, 1), filled(0, 1)), SIZES | {"config": {"hs": 1}})
+    with pytest.raises(ConfigError, match=r"train.hs = 1"):
+        generation.read_items()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.kernels.signature import TrainUsers
 
@@ -15,8 +16,11 @@ class Kernel:
     train_users: TrainUsers
 
 
-def pick_kernel(name: str = "cpu", threads: int = 0) -> Kernel:
-    """The kernel called `name`: `cpu`, or `reference` for tests. Raises ConfigError for another name."""
+def pick_kernel(name: str, config: TrainConfig) -> Kernel:
+    """The kernel called `name`: `cpu`, `gpu`, or `reference` for tests.
+
+    Raises ConfigError for another name or settings that the kernel does not know, ResourceError without a GPU.
+    """
     if name == "reference":
         from trainer.kernels import reference
 
@@ -24,7 +28,14 @@ def pick_kernel(name: str = "cpu", threads: int = 0) -> Kernel:
     if name == "cpu":
         from trainer.kernels import cpu
 
-        used = min(threads, cpu.max_threads()) if threads else cpu.max_threads()
+        used = min(config.threads or cpu.max_threads(), cpu.max_threads())
         order = "deterministic" if used == 1 else "item rows shared without locks"
         return Kernel("cpu", f"numba on {used} thread{'s' if used > 1 else ''}, {order}", cpu.train_users)
-    raise ConfigError(f"there is no kernel {name!r}: take cpu or reference")
+    if name == "gpu":
+        from trainer.kernels import gpu
+
+        gpu.check_supported(config)
+        device = gpu.find_device()
+        where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
+        return Kernel("gpu", where, gpu.train_users)
+    raise ConfigError(f"there is no kernel {name!r}: take cpu, gpu or reference")

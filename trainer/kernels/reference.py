@@ -1,54 +1,216 @@
-"""The kernel as it stands in the paper: slow, and the measure of all others.
+"""The kernel as it stands in the papers: slow, and the measure of all others. The formulas are in README.md.
 
-Shapes: N users, V items, D dims, K negatives, M users to train.
+Shapes: N users, V outputs, D dims, K negatives, B tokens in a block.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, counter, mix
+from trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, WINDOW, WORDS, counter, mix
 from trainer.kernels.signature import Pass
 from trainer.objectives import RANGE_32
+from trainer.rows import EPSILON, Items, Rows
+from trainer.trees import path
 
 
-def train_users(user_vectors_ND: np.ndarray, item_vectors_VD: np.ndarray, work: Pass) -> int:
+def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling."""
-    num_items = len(item_vectors_VD)
     num_kept = 0
     for user, alpha in zip(work.order, work.alphas, strict=True):
-        key = mix(int(work.hashes[user]) ^ work.epoch_key)
-        u = user_vectors_ND[user]
-        for position, token in enumerate(range(work.starts[user], work.ends[user])):
-            positive = work.tokens[token]
-            if draw(key, position, SUBSAMPLE, 0) >> 32 >= work.sampling.keep[positive]:
-                continue
-            num_kept += 1
-            gradient = np.zeros_like(u)
-            for k in range(work.negative + 1):
-                item, label = positive, 1.0
-                if k > 0:
-                    item, label = draw_negative(draw(key, position, NEGATIVE, k), num_items, work), 0.0
-                    if item == positive:
-                        continue
-                v = item_vectors_VD[item]
-                step = np.float32(alpha * (label - sigmoid(float(u @ v))))
-                gradient += step * v
-                if work.update_items:
-                    item_vectors_VD[item] += step * u
-            u += gradient
+        history = History(work, int(user))
+        num_kept += len(history.kept)
+        if work.config.dm:
+            train_dm(users, items, history, alpha)
+        else:
+            train_dbow(users, items, history, alpha)
     return num_kept
 
 
-def draw(key: int, position: int, purpose: int, number: int) -> int:
-    """One 64-bit draw of a user's stream."""
-    return mix((key + GAMMA * counter(position, purpose, number)) & MASK)
+class History:
+    """One user's tokens in one epoch: which are kept, what they weigh, and the user's random draws."""
+
+    def __init__(self, work: Pass, user: int) -> None:
+        self.work, self.user = work, user
+        self.key = mix(int(work.hashes[user]) ^ work.epoch_key)
+        self.tokens = work.tokens[work.starts[user] : work.ends[user]]
+        self.kept = [p for p in range(len(self.tokens)) if self.draw(p, SUBSAMPLE, 0) >> 32 < self.keep(p)]
+
+    def keep(self, position: int) -> int:
+        return int(self.work.sampling.keep[self.tokens[position]])
+
+    def weight(self, position: int) -> np.float32:
+        """What a token counts for the user's vector: half at `recency` tokens before the newest."""
+        age = len(self.tokens) - 1 - position
+        return np.float32(1 / (1 + age / self.work.recency) if self.work.recency else 1)
+
+    def draw(self, position: int, purpose: int, number: int) -> int:
+        """One 64-bit draw of the user's stream."""
+        return mix((self.key + GAMMA * counter(position, purpose, number)) & MASK)
+
+    def context(self, place: int) -> list[int]:
+        """Places in `kept` within word2vec's window, shrunk at random, around a place."""
+        window = self.work.config.window
+        shrink = (self.draw(self.kept[place], WINDOW, 0) >> 32) * window >> 32
+        reach = window - shrink
+        return [j for j in range(place - reach, place + reach + 1) if j != place and 0 <= j < len(self.kept)]
 
 
-def draw_negative(bits: int, num_items: int, work: Pass) -> int:
+def train_dbow(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
+    """The user predicts its tokens, a block at a time; with dbow_words a token's context predicts it first."""
+    work, config, kept = history.work, history.work.config, history.kept
+    for start in range(0, len(kept), config.share_negatives):
+        block = kept[start : start + config.share_negatives]
+        for j in history.context(start) if config.dbow_words else []:
+            word = int(history.tokens[kept[j]])
+            hidden = items.inputs.vectors[word].copy()
+            first_draw = (j - start + config.window) * (config.negative + 1)
+            step = learn(items.outputs, hidden, history, block, [1.0], alpha, WORDS, first_draw)
+            move_item(items.inputs, word, step, alpha, work, inputs_of(work))
+        weights = [history.weight(position) for position in block]
+        u = users.vectors[history.user].copy()
+        step = learn(items.outputs, u, history, block, weights, alpha, NEGATIVE, 0)
+        move(users, history.user, step - np.float32(config.l2 * sum(weights)) * u, alpha, work)
+
+
+def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
+    """The mean of the user and the context predicts each token."""
+    work = history.work
+    for place, position in enumerate(history.kept):
+        words = [int(history.tokens[history.kept[j]]) for j in history.context(place)]
+        u = users.vectors[history.user].copy()
+        hidden = (u + items.inputs.vectors[words].sum(axis=0)) / np.float32(1 + len(words))
+        step = learn(items.outputs, hidden, history, [position], [1.0], alpha, NEGATIVE, 0)
+        weight = np.float32(history.weight(position))
+        move(users, history.user, weight * (step - np.float32(work.config.l2) * u), alpha, work)
+        for word in words:
+            move_item(items.inputs, word, step, alpha, work, inputs_of(work))
+
+
+def learn(
+    outputs: Rows, hidden_D: np.ndarray, history: History, block: Sequence[int], weights: Sequence[Any],
+    alpha: np.float32, purpose: int, first_draw: int,
+) -> np.ndarray:  # fmt: skip
+    """Let `hidden_D` predict the tokens of a block: moves the outputs, answers the step up of hidden_D, weighted by token."""
+    if history.work.config.hs:
+        return learn_by_tree(outputs, hidden_D, history, block[0], weights[0], alpha)
+    return learn_by_draws(outputs, hidden_D, history, block, weights, alpha, purpose, first_draw)
+
+
+def learn_by_draws(
+    outputs: Rows, hidden_D: np.ndarray, history: History, block: Sequence[int], weights: Sequence[Any],
+    alpha: np.float32, purpose: int, first_draw: int,
+) -> np.ndarray:  # fmt: skip
+    """Sampled softmax or negative sampling: each token against the same K negatives, drawn at the block's first token."""
+    work, config = history.work, history.work.config
+    v, corrections = outputs.vectors, work.sampling.corrections
+    draws = [history.draw(block[0], purpose, first_draw + k + 1) for k in range(config.negative)]
+    negatives_K = np.array([draw_negative(bits, work) for bits in draws])
+    positives_B = history.tokens[list(block)]
+    weights_B = np.array(weights, dtype=np.float32)
+    scores_BK = np.tile(v[negatives_K] @ hidden_D - corrections[negatives_K], (len(block), 1))
+    scores_BK[negatives_K == positives_B[:, None]] = -np.inf
+    scores_B1 = (v[positives_B] @ hidden_D - corrections[positives_B])[:, None]
+    probability = softmax if config.objective == "sampled_softmax" else sigmoid
+    p = probability(np.concatenate((scores_B1, scores_BK), axis=1)).astype(np.float32)
+    pulls_B, pulls_K = 1 - p[:, 0], -p[:, 1:].sum(axis=0)
+    step_pulls_B, step_pulls_K = weights_B * pulls_B, -weights_B @ p[:, 1:]
+    l2_B = np.full(len(block), config.item_l2, dtype=np.float32)
+    return pull_rows(
+        outputs, hidden_D, np.concatenate((positives_B, negatives_K)), np.concatenate((pulls_B, pulls_K)),
+        np.concatenate((step_pulls_B, step_pulls_K)), np.append(l2_B, np.zeros_like(pulls_K)), alpha, work,
+    )  # fmt: skip
+
+
+def learn_by_tree(
+    outputs: Rows, hidden_D: np.ndarray, history: History, position: int, weight: float, alpha: np.float32
+) -> np.ndarray:
+    """Hierarchical softmax: at every inner node above the token, the child that leads to it against the others."""
+    work, tree = history.work, history.work.tree
+    assert tree is not None
+    rows: list[int] = []
+    pulls: list[float] = []
+    for node, slot in reversed(path(tree, int(history.tokens[position]))):
+        width, first = int(tree.widths[node]), int(tree.first_rows[node])
+        rows += range(first, first + (width if width > 2 else width - 1))
+        scores = outputs.vectors[first : first + width] @ hidden_D
+        if width > 2:
+            pulls += ((np.arange(width) == slot) - softmax(scores)).tolist()
+        elif width == 2:
+            pulls += [(1 - slot) - float(sigmoid(scores[0]))]
+    pulls_R = np.array(pulls, dtype=np.float32)
+    weights_R = np.float32(weight) * pulls_R
+    return pull_rows(outputs, hidden_D, np.array(rows, int), pulls_R, weights_R, np.zeros_like(pulls_R), alpha, work)
+
+
+def pull_rows(
+    outputs: Rows, hidden_D: np.ndarray, rows_R: np.ndarray, pulls_R: np.ndarray, step_pulls_R: np.ndarray,
+    l2_R: np.ndarray, alpha: np.float32, work: Pass,
+) -> np.ndarray:  # fmt: skip
+    """Rows and hidden_D pull each other: rates by the rows at the beginning, moved in turn. Answers the step of hidden_D."""
+    gradients_RD = pulls_R[:, None] * hidden_D - l2_R[:, None] * outputs.vectors[rows_R]
+    is_moving = work.update_items and work.sums is None
+    rates_R = [
+        rate_of(outputs, row, g, alpha, work) if is_moving else alpha
+        for row, g in zip(rows_R, gradients_RD, strict=True)
+    ]
+    step_D = np.zeros_like(hidden_D)
+    for row, rate, pull, step_pull, l2 in zip(rows_R, rates_R, pulls_R, step_pulls_R, l2_R, strict=True):
+        v_D = outputs.vectors[row]
+        step_D += step_pull * v_D
+        put_item(outputs, row, rate, pull * hidden_D - l2 * v_D, work, outputs_of(work))
+    return step_D
+
+
+def move(rows: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass) -> None:
+    """One step up of a row."""
+    rows.vectors[row] += rate_of(rows, row, gradient_D, alpha, work) * gradient_D
+
+
+def rate_of(rows: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass) -> np.float32:
+    """The learning rate of a row's step: alpha, or row-wise Adagrad's, to whose sum the step is added."""
+    if work.config.optimizer == "sgd":
+        return alpha
+    rows.squares[row] += np.mean(gradient_D**2)
+    return alpha / np.sqrt(rows.squares[row] + np.float32(EPSILON))
+
+
+def move_item(rows: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass, sums: Rows | None) -> None:
+    """One step up of an item's row, unless items are frozen or their gradients are summed."""
+    is_moving = work.update_items and sums is None
+    put_item(rows, row, rate_of(rows, row, gradient_D, alpha, work) if is_moving else alpha, gradient_D, work, sums)
+
+
+def put_item(rows: Rows, row: int, rate: np.float32, gradient_D: np.ndarray, work: Pass, sums: Rows | None) -> None:
+    """Add to an item's row, or to the sums of gradients; nothing when items are frozen."""
+    if work.update_items and sums is None:
+        rows.vectors[row] += rate * gradient_D
+    elif work.update_items and sums is not None:
+        sums.vectors[row] += gradient_D
+        sums.squares[row] = 1  # marks the row as touched
+
+
+def inputs_of(work: Pass) -> Rows | None:
+    return work.sums.inputs if work.sums else None
+
+
+def outputs_of(work: Pass) -> Rows | None:
+    return work.sums.outputs if work.sums else None
+
+
+def draw_negative(bits: int, work: Pass) -> int:
     """The item that 64 random bits choose from the noise distribution."""
-    slot = ((bits >> 32) * num_items) >> 32
+    slot = ((bits >> 32) * len(work.sampling.aliases)) >> 32
     return slot if bits % RANGE_32 < work.sampling.thresholds[slot] else int(work.sampling.aliases[slot])
 
 
-def sigmoid(x: float) -> float:
+def sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)), without overflow."""
-    return float(np.exp(-np.logaddexp(0, -x)))
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """exp(x) / sum(exp(x)) along the last axis, without overflow."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)

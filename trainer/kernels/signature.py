@@ -1,7 +1,7 @@
-"""The one signature of all kernels: `train_users(user_vectors float32[N, D], item_vectors float32[V, D], work) -> int`.
+"""The one signature of all kernels: `train_users(users, items, work) -> int`.
 
-A kernel trains the users of `work.order` once, one after the other, each over all its tokens, and changes both
-tables in place. It answers how many tokens subsampling kept.
+A kernel trains the users of `work.order` once, one after the other, each over all its tokens, and changes the rows of
+both in place. It answers how many tokens subsampling kept.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.config import TrainConfig
 from trainer.objectives import Sampling
+from trainer.rows import Items, Rows
+from trainer.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,12 @@ class Pass:
 
     tokens int32[T]; starts, ends int64[N]: user i's tokens are tokens[starts[i]:ends[i]]; hashes uint64[N];
     order int64[M]: the rows to train, in this order; alphas float32[M]: their learning rates;
-    epoch_key: 64 bits from (seed, epoch); negative: K; update_items: False freezes the item table (inference).
+    recency: tokens after which a token counts half for the user, 0 for never;
+    tree: with `config.hs`, the paths to the items; epoch_key: 64 bits from (seed, epoch);
+    update_items: False freezes the items (inference); sums: where gradients of items are summed instead of being applied.
     """
 
+    config: TrainConfig
     tokens: NDArray[np.int32]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -29,10 +35,11 @@ class Pass:
     order: NDArray[np.int64]
     alphas: NDArray[np.float32]
     sampling: Sampling
+    tree: Tree | None
+    recency: float
     epoch_key: int
-    negative: int
-    threads: int
     update_items: bool = True
+    sums: Items | None = None
 
 
-TrainUsers = Callable[[NDArray[np.float32], NDArray[np.float32], Pass], int]
+TrainUsers = Callable[[Rows, Items, Pass], int]

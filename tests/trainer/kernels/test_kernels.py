@@ -1,113 +1,253 @@
 """One behaviour suite for every kernel, and each kernel against the reference."""
 
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from trainer.draws import epoch_key, initial_vectors
+from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError
 from trainer.kernels import pick_kernel
+from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.objectives import make_sampling
+from trainer.rows import Items, Rows
+from trainer.trees import make_tree, path
 
 KERNELS = ["reference", "cpu"]
 
 
-def make_work(num_users: int, num_items: int, seed: int = 0, sample: float = 0.0, negative: int = 5) -> Pass:
-    """Random histories; repeated items and empty histories among them."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, 12, num_users)
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    tokens = np.minimum(rng.zipf(1.3, offsets[-1]) - 1, num_items - 1).astype(np.int32)
-    return Pass(
-        tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=rng.integers(0, 2**63, num_users).astype(np.uint64),
-        order=rng.permutation(num_users), alphas=np.full(num_users, 0.05, np.float32),
-        sampling=make_sampling(np.bincount(tokens, minlength=num_items), 0.75, sample),
-        epoch_key=epoch_key(1, 0), negative=negative, threads=1,
-    )  # fmt: skip
-
-
-def make_tables(work: Pass, num_items: int, dims: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    users = initial_vectors(1, work.hashes, dims) * np.float32(dims)
-    return users, rng.normal(0, 0.3, (num_items, dims)).astype(np.float32)
-
-
-@pytest.mark.parametrize(("num_users", "num_items", "dims"), [(1, 1, 1), (63, 100, 60), (100, 63, 33), (200, 5, 128)])
-@pytest.mark.parametrize("sample", [0.0, 0.01])
-def test_cpu_does_what_the_reference_does(num_users: int, num_items: int, dims: int, sample: float) -> None:
-    work = make_work(num_users, num_items, sample=sample)
-    users, items = make_tables(work, num_items, dims)
+def assert_like_the_reference(work: Pass) -> None:
+    users, items = make_rows(work)
     expected_users, expected_items = users.copy(), items.copy()
-    expected = pick_kernel("reference").train_users(expected_users, expected_items, work)
-    assert pick_kernel("cpu").train_users(users, items, work) == expected
-    np.testing.assert_allclose(users, expected_users, atol=1e-5)
-    np.testing.assert_allclose(items, expected_items, atol=1e-5)
+    expected = pick_kernel("reference", work.config).train_users(expected_users, expected_items, work)
+    assert pick_kernel("cpu", work.config).train_users(users, items, work) == expected
+    for found, wanted in zip(arrays(users, items), arrays(expected_users, expected_items), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_step_is_the_gradient_of_the_loss(name: str) -> None:
-    """One user with one token and no negatives drawn twice: the change is -alpha times autograd's gradient."""
-    work = make_work(1, 50, negative=1)
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_cpu_does_what_the_reference_does(name: str, optimizer: str) -> None:
+    assert_like_the_reference(make_work(make_config(optimizer=optimizer, **SETTINGS[name])))
+
+
+@pytest.mark.parametrize(("num_users", "num_items", "dims"), [(1, 1, 1), (63, 100, 60), (100, 63, 33), (60, 5, 128)])
+@pytest.mark.parametrize("sample", [0.0, 0.01])
+@pytest.mark.parametrize("recency", [0.0, 3.0])
+def test_cpu_does_what_the_reference_does_at_any_size(
+    num_users: int, num_items: int, dims: int, sample: float, recency: float
+) -> None:
+    assert_like_the_reference(make_work(make_config(vector_size=dims, sample=sample), num_users, num_items, recency))
+
+
+@pytest.mark.parametrize("settings", [{}, {"l2": 0.0, "item_l2": 0.0}, {"negative": 1}, {"negative": 64}])
+@pytest.mark.parametrize("share", [1, 7, 256])
+def test_cpu_does_what_the_reference_does_under_other_settings(settings: dict[str, Any], share: int) -> None:
+    assert_like_the_reference(make_work(make_config(share_negatives=share, **settings)))
+
+
+def one_token(settings: dict[str, Any]) -> tuple[Pass, Rows, Items]:
+    """One user with the token 3, plain steps of rate 0.01 without L2: the change is the gradient's."""
+    config = make_config(optimizer="sgd", l2=0.0, item_l2=0.0, sample=0.0, ns_exponent=0.5, **settings)
+    counts = np.arange(1, 51, dtype=np.int64)
     work = dataclasses.replace(
-        work, tokens=np.array([3], np.int32), starts=np.array([0]), ends=np.array([1]), order=np.array([0]),
-        alphas=np.array([0.01], np.float32), sampling=make_sampling(np.ones(50, np.int64), 0.0, 0.0),
+        make_work(config, 1, 50, recency=0.0), tokens=np.array([3], np.int32), starts=np.array([0]),
+        ends=np.array([1]), order=np.array([0]), alphas=np.array([0.01], np.float32),
+        sampling=make_sampling(counts, config), tree=make_tree(config, counts),
     )  # fmt: skip
-    users, items = make_tables(work, 50, 16)
+    return work, *make_rows(work)
+
+
+def assert_gradient(before: np.ndarray, after: np.ndarray, tensor: torch.Tensor) -> None:
+    assert tensor.grad is not None
+    np.testing.assert_allclose(after - before, -0.01 * tensor.grad.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["sampled_softmax", "negative_sampling"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
+    """Against autograd; which item was drawn is read off the change."""
+    work, users, items = one_token({"negative": 1, "objective": objective})
     new_users, new_items = users.copy(), items.copy()
-    pick_kernel(name).train_users(new_users, new_items, work)
-    changed = np.flatnonzero((new_items != items).any(axis=1))
+    pick_kernel(name, work.config).train_users(new_users, new_items, work)
+    changed = np.flatnonzero((new_items.outputs.vectors != items.outputs.vectors).any(axis=1))
     assert len(changed) == 2
     assert 3 in changed
     negative = int(changed[changed != 3][0])
-    u, v = torch.tensor(users[0], requires_grad=True), torch.tensor(items, requires_grad=True)
-    loss = -torch.nn.functional.logsigmoid(u @ v[3]) - torch.nn.functional.logsigmoid(-(u @ v[negative]))
+    u = torch.tensor(users.vectors[0], requires_grad=True)
+    v = torch.tensor(items.outputs.vectors, requires_grad=True)
+    if objective == "sampled_softmax":
+        scores = torch.stack([u @ v[3], u @ v[negative]]) - torch.from_numpy(work.sampling.corrections[[3, negative]])
+        loss = -torch.log_softmax(scores, dim=0)[0]
+    else:
+        loss = -torch.nn.functional.logsigmoid(u @ v[3]) - torch.nn.functional.logsigmoid(-(u @ v[negative]))
     loss.backward()
-    assert u.grad is not None
-    assert v.grad is not None
-    np.testing.assert_allclose(new_users[0] - users[0], -0.01 * u.grad.numpy(), atol=1e-6)
-    np.testing.assert_allclose(new_items - items, -0.01 * v.grad.numpy(), atol=1e-6)
+    assert_gradient(users.vectors[0], new_users.vectors[0], u)
+    assert_gradient(items.outputs.vectors, new_items.outputs.vectors, v)
+
+
+@pytest.mark.parametrize("tree", ["huffman", "two_level", "balanced"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str) -> None:
+    work, users, items = one_token({"hs": 1, "tree": tree, "tree_branching": 5})
+    new_users, new_items = users.copy(), items.copy()
+    pick_kernel(name, work.config).train_users(new_users, new_items, work)
+    u = torch.tensor(users.vectors[0], requires_grad=True)
+    v = torch.tensor(items.outputs.vectors, requires_grad=True)
+    loss = torch.zeros(())
+    assert work.tree is not None
+    for node, slot in path(work.tree, 3):
+        first, width = int(work.tree.first_rows[node]), int(work.tree.widths[node])
+        if width == 2:
+            loss = loss - torch.nn.functional.logsigmoid((1 - 2 * slot) * (u @ v[first]))
+        elif width > 2:
+            loss = loss - torch.log_softmax(v[first : first + width] @ u, dim=0)[slot]
+    loss.backward()
+    assert_gradient(users.vectors[0], new_users.vectors[0], u)
+    assert_gradient(items.outputs.vectors, new_items.outputs.vectors, v)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_mean_of_user_and_context_predicts(name: str) -> None:
+    """PV-DM, window 1, two tokens: the first is predicted by the mean of the user and the second."""
+    config = make_config(dm=1, window=1, optimizer="sgd", l2=0.0, sample=0.0, objective="negative_sampling", negative=1)
+    work = dataclasses.replace(
+        make_work(config, 1, 50, recency=0.0), tokens=np.array([3, 4], np.int32), starts=np.array([0]),
+        ends=np.array([2]), order=np.array([0]), alphas=np.array([0.01], np.float32),
+        sampling=make_sampling(np.ones(50, np.int64), config),
+    )  # fmt: skip
+    users, items = make_rows(work)
+    items.outputs.vectors[:] = 0  # nothing pulls the hidden vector: only outputs move, by half a rate of it
+    before = users.vectors[0].copy()
+    pick_kernel(name, work.config).train_users(users, items, work)
+    hidden = (before + items.inputs.vectors[4]) / 2
+    cosine = items.outputs.vectors[3] @ hidden / np.linalg.norm(items.outputs.vectors[3]) / np.linalg.norm(hidden)
+    assert cosine == pytest.approx(1, abs=1e-3)
+    assert np.linalg.norm(items.outputs.vectors[3]) == pytest.approx(0.005 * np.linalg.norm(hidden), rel=0.05)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_adagrad_divides_by_the_root_of_the_squares_so_far(name: str) -> None:
+    work, users, items = one_token({"negative": 1})
+    plain_users = users.copy()
+    pick_kernel(name, work.config).train_users(plain_users, items.copy(), work)
+    gradient = (plain_users.vectors[0] - users.vectors[0]) / np.float32(0.01)
+    adagrad = dataclasses.replace(work, config=dataclasses.replace(work.config, optimizer="adagrad"))
+    new_users = users.copy()
+    new_users.squares[0] = 0.5
+    pick_kernel(name, work.config).train_users(new_users, items.copy(), adagrad)
+    squares = 0.5 + np.mean(gradient**2)
+    assert new_users.squares[0] == pytest.approx(squares, rel=1e-4)
+    np.testing.assert_allclose(
+        new_users.vectors[0] - users.vectors[0], 0.01 / math.sqrt(squares) * gradient, rtol=1e-3, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_only_the_users_in_the_order_change(name: str) -> None:
-    work = dataclasses.replace(make_work(20, 30), order=np.array([4, 7]), alphas=np.full(2, 0.05, np.float32))
-    users, items = make_tables(work, 30, 8)
-    before = users.copy()
-    users[[0, 19]] = np.nan  # poison: rows that nobody may read
-    pick_kernel(name).train_users(users, items, work)
-    untouched = [row for row in range(1, 19) if row not in (4, 7)]
-    np.testing.assert_array_equal(users[untouched], before[untouched])
-    assert np.isfinite(items).all()
+    work = dataclasses.replace(make_work(make_config()), order=np.array([4, 7]), alphas=np.full(2, 0.05, np.float32))
+    users, items = make_rows(work)
+    before = users.vectors.copy()
+    users.vectors[[0, 39]] = np.nan  # poison: rows that nobody may read
+    pick_kernel(name, work.config).train_users(users, items, work)
+    untouched = [row for row in range(1, 39) if row not in (4, 7)]
+    np.testing.assert_array_equal(users.vectors[untouched], before[untouched])
+    assert np.isfinite(items.outputs.vectors).all()
 
 
+@pytest.mark.parametrize("setting", ["dbow", "dbow two levels", "dm", "words"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_frozen_items_do_not_change(name: str) -> None:
-    work = dataclasses.replace(make_work(20, 30), update_items=False)
-    users, items = make_tables(work, 30, 8)
+def test_frozen_items_do_not_change(name: str, setting: str) -> None:
+    work = dataclasses.replace(make_work(make_config(**SETTINGS[setting])), update_items=False)
+    users, items = make_rows(work)
     before_users, before_items = users.copy(), items.copy()
-    pick_kernel(name).train_users(users, items, work)
-    np.testing.assert_array_equal(items, before_items)
-    assert not np.array_equal(users, before_users)
+    pick_kernel(name, work.config).train_users(users, items, work)
+    for found, wanted in zip(arrays(users, items)[2:], arrays(before_users, before_items)[2:], strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert not np.array_equal(users.vectors, before_users.vectors)
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_same_call_gives_the_same_bits(name: str) -> None:
-    work = make_work(50, 30)
+def test_the_same_call_gives_the_same_bits(name: str, setting: str) -> None:
+    work = make_work(make_config(**SETTINGS[setting]), num_users=15)
     results = []
     for _ in range(2):
-        users, items = make_tables(work, 30, 24)
-        pick_kernel(name).train_users(users, items, work)
-        results.append((users, items))
-    np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_array_equal(results[0][1], results[1][1])
+        users, items = make_rows(work)
+        pick_kernel(name, work.config).train_users(users, items, work)
+        results.append([array.tobytes() for array in arrays(users, items)])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_one_item_has_no_rivals(name: str, setting: str) -> None:
+    work = make_work(make_config(**SETTINGS[setting]), 3, 1)
+    users, items = make_rows(work)
+    pick_kernel(name, work.config).train_users(users, items, work)
+    assert all(np.isfinite(array).all() for array in arrays(users, items))
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_one_item_has_no_negatives(name: str) -> None:
-    work = make_work(3, 1)
-    users, items = make_tables(work, 1, 4)
-    pick_kernel(name).train_users(users, items, work)
-    assert np.isfinite(users).all()
-    assert np.isfinite(items).all()
+def test_scores_far_out_stay_finite(name: str) -> None:
+    for objective in ("sampled_softmax", "negative_sampling"):
+        work = make_work(make_config(objective=objective, optimizer="sgd"))
+        users, items = make_rows(work)
+        items.outputs.vectors *= 1000
+        pick_kernel(name, work.config).train_users(users, items, work)
+        assert all(np.isfinite(array).all() for array in arrays(users, items))
+
+
+@pytest.mark.parametrize("setting", ["dbow", "dbow shared", "dbow huffman", "dm negative sampling", "words"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+def test_accumulated_steps_are_the_same_on_every_kernel(setting: str, optimizer: str) -> None:
+    work = make_work(make_config(accumulate=7, optimizer=optimizer, **SETTINGS[setting]))
+    results = []
+    for name in KERNELS:
+        users, items = make_rows(work)
+        train_in_steps(pick_kernel(name, work.config).train_users, users, items, work)
+        results.append(arrays(users, items))
+    for found, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_items_move_by_the_sum_once_in_a_step() -> None:
+    """All users in one step, SGD: what the items change by is the sum of what each user alone would change."""
+    config = make_config(accumulate=1000, optimizer="sgd")
+    work = make_work(config)
+    work = dataclasses.replace(work, alphas=np.full_like(work.alphas, 0.05))
+    users, items = make_rows(work)
+    summed = items.copy()
+    train_in_steps(pick_kernel("cpu", work.config).train_users, users.copy(), summed, work)
+    total = np.zeros_like(items.outputs.vectors)
+    for place in range(len(work.order)):
+        alone, one = items.copy(), dataclasses.replace(work, order=work.order[[place]], alphas=work.alphas[[place]])
+        train_in_steps(pick_kernel("cpu", work.config).train_users, users.copy(), alone, one)
+        total += alone.outputs.vectors - items.outputs.vectors
+    np.testing.assert_allclose(summed.outputs.vectors - items.outputs.vectors, total, atol=1e-5)
+
+
+def test_threads_share_the_users_and_lose_none() -> None:
+    """With frozen items users do not touch each other: any number of threads gives the same bits."""
+    results = []
+    for threads in (1, 2):
+        work = dataclasses.replace(make_work(make_config(threads=threads), 300), update_items=False)
+        users, items = make_rows(work)
+        pick_kernel("cpu", work.config).train_users(users, items, work)
+        results.append(users.vectors.tobytes())
+    assert results[0] == results[1]
+
+
+def test_a_kernel_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no kernel 'tpu'"):
+        pick_kernel("tpu", TrainConfig())
+
+
+def test_the_reason_says_what_threads_mean() -> None:
+    assert "deterministic" in pick_kernel("cpu", TrainConfig(threads=1)).reason
+    assert "without locks" in pick_kernel("cpu", TrainConfig(threads=2)).reason

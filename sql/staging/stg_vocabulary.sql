@@ -1,0 +1,8 @@
+-- stg_vocabulary: the items of a release, by the numbers that its vectors have.
+-- grain:  url
+-- reads:  vocabulary.parquet of the release's corpus
+-- params: $vocabulary
+select
+    url,
+    item_ix
+from read_parquet($vocabulary)

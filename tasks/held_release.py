@@ -1,0 +1,130 @@
+"""A release held still for as long as a call works with it, whatever a run publishes or removes meanwhile.
+
+Its files get second names in a folder of the call under .tmp/ of the root, which the call is alone to use and to remove: no
+lock of the root is taken. A call that was killed leaves its folder to the next one.
+"""
+
+import dataclasses
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.corpus_folder import VOCABULARY
+from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.run import Root
+from trainer.config import TrainConfig
+from trainer.corpus import open_corpus
+from trainer.errors import DamageError, InputError
+from trainer.events import OnEvent
+from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
+from trainer.infer import FrozenItems, freeze_items
+from trainer.store import MANIFEST, Generation
+
+_PREFIX = "infer."
+_LOCK, _PARTIAL = ".lock", "partial"
+
+
+@dataclass(frozen=True)
+class Release:
+    """What inference needs of a release; `items` is its item table, read once."""
+
+    name: str
+    generation: Generation
+    vocabulary: Path
+    items: FrozenItems
+
+
+def _follow_training(release: str, trained: TrainConfig, asked: TrainConfig, on_event: OnEvent) -> TrainConfig:
+    """The settings that the release was trained with, on the call's threads; says which of the call's do not count."""
+    followed = dataclasses.replace(trained, threads=asked.threads, commit_seconds=asked.commit_seconds)
+    for field in dataclasses.fields(TrainConfig):
+        wanted, used = getattr(asked, field.name), getattr(followed, field.name)
+        if wanted not in (used, field.default):
+            on_event("log", {"message": f"train.{field.name} is {used}, as in release {release}, not {wanted}"})
+    return followed
+
+
+def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_event: OnEvent) -> Release:
+    """Hold the files of the release in `folder`. Raises InputError without an export, DamageError when it is not whole."""
+    path = root.export(release) / EXPORT_MANIFEST
+    if not path.exists():
+        raise InputError(f"there is no export in {path.parent}: run `surf2vec run` first")
+    export = read_json(path)
+    wanted = {"generation": export["generation"], "window_id": export["created_from"]["window_id"]}
+    # It is pinned, unless its run was killed between registering and pinning: then it is still the current one.
+    paths = (root.store / "pinned" / f"{release}.json", root.store / MANIFEST)
+    manifests = [read_json(path) for path in paths if path.exists()]
+    manifest = next((one for one in manifests if {name: one.get(name) for name in wanted} == wanted), None)
+    if manifest is None:
+        raise DamageError(
+            f"{root.store} has not the generation of release {release}: if a run has just published another, give the same "
+            "command again; if not, train again with `surf2vec run`"
+        )
+    users = {entry["file"] for entry in manifest["users"].values()}
+    for name in Generation(root.store, manifest).files():
+        if name not in users:
+            _hold(root.store / name, folder)
+    corpus = open_corpus(root.corpus(wanted["window_id"]))
+    vocabulary = _hold(corpus.folder / VOCABULARY, folder)
+    verify_file(vocabulary, corpus.manifest["files"][VOCABULARY])
+    generation = Generation(folder, manifest)
+    config = _follow_training(release, generation.config, asked, on_event)
+    return Release(
+        name=release,
+        generation=generation,
+        vocabulary=vocabulary,
+        items=freeze_items(generation, corpus.count_training_tokens(), config.threads),
+    )
+
+
+def _hold(path: Path, folder: Path) -> Path:
+    """A second name of a file in `folder`, or a copy where the file system has no links."""
+    held = folder / path.name
+    try:
+        os.link(path, held)
+    except FileNotFoundError:
+        raise DamageError(f"{path} is missing: run `surf2vec doctor`") from None
+    except OSError:
+        shutil.copyfile(path, held)
+    return held
+
+
+@contextmanager
+def open_folder(root: Root) -> Iterator[Path]:
+    """Yield a folder on the root's disk that goes at the end; what calls that died left goes first.
+
+    A locked file in it says that its call lives. It gets the name that others look for only when it is locked.
+    """
+    root.temporary.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(root)
+    made = Path(tempfile.mkdtemp(prefix=f".new-{_PREFIX}", dir=root.temporary))
+    folder = made.with_name(made.name.removeprefix(".new-"))
+    try:
+        with open(made / _LOCK, "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            made.rename(folder)
+            yield folder
+    finally:
+        for path in (made, folder):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def note_partial(folder: Path, path: Path) -> None:
+    """Note in the folder of a call that it is writing `path`: if it is killed, that file goes with the folder."""
+    (folder / _PARTIAL).symlink_to(path.absolute())
+
+
+def _remove_leftovers(root: Root) -> None:
+    """Remove the folders of calls that were killed, and the files that they had half written."""
+    for folder in root.temporary.glob(f"{_PREFIX}*"):
+        with suppress(FileNotFoundError, BlockingIOError), open(folder / _LOCK, "a", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial = folder / _PARTIAL
+            if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
+                partial.readlink().unlink(missing_ok=True)
+            shutil.rmtree(folder)

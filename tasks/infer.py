@@ -1,0 +1,265 @@
+"""Vectors for users that the model has not seen, or for new histories of known ones, with a release's items frozen.
+
+The logs go the way of a night's, ingest and cleaning, into a folder under .tmp/ of the root, but with the release's
+vocabulary in place of one of their own. The root is only read and its lock not taken: the files of the release get
+second names in that folder, so that a run which publishes meanwhile takes nothing away.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sql.runner import connect, create_table, fetch_rows
+from tasks.config import IngestConfig
+from tasks.corpus import BYTES_PER_EVENT
+from tasks.corpus_folder import partition_name
+from tasks.deliveries import rules_of
+from tasks.failures import explain_failures
+from tasks.group_events import Stages, clean_group, count_partitions, plan_groups, stream_rows
+from tasks.group_tokens import Tokens, write_tokens
+from tasks.held_release import Release, note_partial, open_folder, open_release
+from tasks.ingest import ingest
+from tasks.pseudonyms import check_user_key
+from tasks.run import Root
+from tasks.sources import read_catalog
+from tasks.window import explain_unreadable, select_window
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus, Histories
+from trainer.errors import ConfigError, InputError, RejectedError, ResourceError
+from trainer.events import OnEvent, ignore_event
+from trainer.files import replace_file
+from trainer.infer import FrozenItems, infer_vectors
+from trainer.plan import SAMPLING_BYTES_AN_ITEM, size
+from trainer.trees import tree_bytes
+
+ROW_GROUP_ROWS = 8192
+_RULES = ("timezone", "granularity", "prefix_depth", "keep_query")
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What is asked: the logs' globs, the file to write, and the settings and the budget of the call."""
+
+    logs: Sequence[str]
+    out: Path
+    ingest: IngestConfig
+    train: TrainConfig
+    memory_bytes: int
+
+    @property
+    def threads(self) -> int:
+        return self.train.threads or os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The logs as a corpus in the release's vocabulary; num_users: also those that have no known item."""
+
+    corpus: Corpus
+    num_users: int
+    num_unknown_events: int
+
+
+def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+    """Write `asked.out`: `user_id, vector`, sorted by micro-partition (the root's) and user_id; answers what came of it.
+
+    1. ingest the logs into a root of their own, with the user key and by the rules of `root`;
+    2. clean them as a corpus is cleaned: repeats collapse and the newest events count. No user is taken for a bot, as
+       frozen items cannot be led astray;
+    3. infer every user with a known item, as the release was trained; the same history gives the same bytes.
+
+    The caller needs no lock. Raises ConfigError, InputError, RejectedError, ResourceError or DamageError; `asked.out` is then
+    as it was before.
+    """
+    started = time.monotonic()
+    _check_out(asked.out)
+    catalog = read_catalog(root)
+    config = _follow_rules(root, catalog.rules or {}, asked.ingest)
+    check_user_key(root, catalog, config)
+    with explain_failures(root, "vectors are inferred", asked.memory_bytes), open_folder(root) as folder:
+        frozen = open_release(root, release, folder, asked.train, on_event)
+        rows = _plan_rows(frozen, asked.memory_bytes)
+        own = Root(folder / "root")
+        own.path.mkdir()
+        ingested = _ingest(root, own, asked, config, catalog.partitions, on_event)
+        cleaned = _clean(own, asked, config, frozen, on_event)
+        num_bytes = _write(folder, asked.out, cleaned.corpus, frozen, rows, on_event)
+    num_users = int(cleaned.corpus.users.sum())
+    return {
+        "users": num_users,
+        "users_without_known_items": cleaned.num_users - num_users,
+        "events": ingested["events"],
+        "events_unknown_items": cleaned.num_unknown_events,
+        "rejected": ingested["num_rejected"],
+        "items": frozen.generation.num_items,
+        "vector_size": frozen.generation.vector_size,
+        "release": release,
+        "out": str(asked.out),
+        "bytes": num_bytes,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def infer_users(items: FrozenItems, histories: Histories) -> NDArray[np.float32]:
+    """The vectors of these users, float32[n, D], in their order."""
+    return infer_vectors(items, histories.tokens, histories.offsets, histories.hashes).vectors
+
+
+def _check_out(out: Path) -> None:
+    """Raise ConfigError unless `out` can be a Parquet file, ResourceError when its folder cannot be written to."""
+    try:
+        is_folder = out.is_dir()
+        parent = next(path for path in out.resolve().parents if path.exists())
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be a file: {error.strerror}; name another") from None
+    if out.suffix != ".parquet" or is_folder:
+        what = "is a folder" if is_folder else "does not end in .parquet"
+        raise ConfigError(f"--out {out} {what}: name a Parquet file, for instance --out vectors.parquet")
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ResourceError(f"cannot write {out}: {parent} is no folder that may be written to; give another --out")
+
+
+def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> IngestConfig:
+    """The settings with the root's rules of what an item is. Raises ConfigError when the call asks for other ones."""
+    known = {name: rules[name] for name in _RULES if rules.get(name) is not None}
+    taken = {name: value for name, value in known.items() if name not in config.model_fields_set}
+    followed = IngestConfig.model_validate(config.model_dump() | taken)
+    own = rules_of(followed)
+    changes = [
+        f"ingest.{name} is {own[name]!r}, but was {rules.get(name)!r}" for name in own if own[name] != rules.get(name)
+    ]
+    if changes:
+        raise ConfigError(f"{'; '.join(changes)} when {root.path} was made: leave it out, or name another --root")
+    return followed
+
+
+def _plan_rows(release: Release, memory_bytes: int) -> int:
+    """Users to infer at once, whole row groups. Raises ResourceError when the memory does not suffice for one."""
+    generation, items = release.generation, release.items
+    vector_bytes = 4 * generation.vector_size
+    item_bytes = items.items.num_bytes + generation.num_items * SAMPLING_BYTES_AN_ITEM
+    item_bytes += tree_bytes(items.tree) if items.tree else 0
+    group_bytes = ROW_GROUP_ROWS * (3 * vector_bytes + 100)  # vectors, as Arrow and as Parquet; ids
+    room = (memory_bytes - item_bytes) // 2
+    if room < group_bytes:
+        raise ResourceError(
+            f"the {generation.num_items:,} items of release {release.name} need {size(item_bytes)} and a batch of users "
+            f"{size(2 * group_bytes)}, but there are {size(memory_bytes)}: raise --host-memory"
+        )
+    return room // group_bytes * ROW_GROUP_ROWS
+
+
+def _ingest(
+    root: Root, own: Root, asked: Inference, config: IngestConfig, partitions: int | None, on_event: OnEvent
+) -> dict[str, Any]:
+    """The logs as events of `own`; the list of rejects of unusable ones is kept in `root`."""
+    try:
+        ingested = ingest(own, asked.logs, config, partitions, asked.memory_bytes, asked.threads, on_event)
+    except RejectedError as error:
+        listed, kept = own.rejects / "failed", root.rejects / "infer"
+        if not listed.exists():
+            raise
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.parent.mkdir(exist_ok=True)
+        os.replace(listed, kept)
+        raise RejectedError(str(error).replace(str(listed), str(kept))) from None
+    if str(asked.out.resolve()) in {os.path.realpath(name) for name in read_catalog(own).names}:
+        raise InputError(f"--out {asked.out} is one of the logs: name another file")
+    return ingested
+
+
+def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, on_event: OnEvent) -> Cleaned:
+    """Tokens of the users of `own`, as the corpus of a night would have them, in the release's vocabulary."""
+    window = select_window(own, None, None, None)
+    config = config.model_copy(update={"max_day_events": 2**62, "min_user_events": 1})
+    folder, scratch = own.path / "corpus", own.temporary
+    folder.mkdir()
+    scratch.mkdir(exist_ok=True)
+    params = {
+        "files": [escape(str(file.path)) for file in window.files],
+        "undated_files": [str(file.path) for file in window.files if file.day is None],
+        "vocabulary": escape(str(release.vocabulary)),
+    }
+    stages, tokens = Stages(), Tokens()
+    with (
+        explain_unreadable(own),
+        connect(asked.memory_bytes // 2, scratch / "spill", asked.threads) as con,
+        ThreadPoolExecutor(asked.threads) as pool,
+    ):
+        create_table(con, "staging/stg_vocabulary", params)
+        num_unknown = fetch_rows(con, "intermediate/int_unknown_events", params)[0]["num_events"]
+        num_events = count_partitions(con, params, window)
+        for group in plan_groups(num_events, max(1, asked.memory_bytes // BYTES_PER_EVENT)):
+            stages.add(clean_group(con, pool, group, params, config, scratch))
+            codes = {"group_item_counts": escape(str(group.item_counts(scratch)))}
+            item_ix = stream_rows(con, "intermediate/int_release_item_ix", codes).read_all()["item_ix"].to_numpy()
+            for partition in group.partitions:
+                tokens.add(write_tokens(scratch, folder, config, item_ix, partition), 0)
+            done = {"step": "infer", "done": stages.events, "total": window.num_events, "unit": "events"}
+            on_event("progress", done)
+    manifest = {
+        "partitions": window.partitions, "users": tokens.users, "tokens": tokens.tokens, "held_out_key_max": -1,
+        "files": tokens.files,
+    }  # fmt: skip
+    return Cleaned(Corpus(folder, manifest), stages.users, num_unknown)
+
+
+def _write(folder: Path, out: Path, corpus: Corpus, release: Release, rows: int, on_event: OnEvent) -> int:
+    """Infer micro-partition after micro-partition, `rows` users at once, into `out`; answers its bytes.
+
+    A row group does not depend on how many users go at once, so neither do the bytes. Raises ResourceError when `out`
+    cannot be written.
+    """
+    vector = pa.list_(pa.float32(), release.generation.vector_size)
+    schema = pa.schema([("user_id", pa.string()), ("vector", vector)])
+    num_done, total = 0, int(corpus.users.sum())
+    try:
+        with replace_file(out) as temporary:
+            note_partial(folder, temporary)
+            with pq.ParquetWriter(
+                temporary, schema, use_dictionary=False, write_statistics=["user_id"],
+                column_encoding={"user_id": "DELTA_BYTE_ARRAY"},
+                compression={"user_id": "zstd", "vector.list.element": "none"},
+            ) as writer:  # fmt: skip
+                for users, histories in _batches(corpus, rows):
+                    vectors = infer_users(release.items, histories)
+                    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=vector)
+                    writer.write_table(pa.table([users, lists], schema=schema), row_group_size=ROW_GROUP_ROWS)
+                    num_done += len(vectors)
+                    on_event("progress", {"step": "infer", "done": num_done, "total": total, "unit": "users"})
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResourceError(f"cannot write {out}: {reason}; free or widen that disk, or give another --out") from None
+    return out.stat().st_size
+
+
+def _batches(corpus: Corpus, rows: int) -> Iterator[tuple[pa.ChunkedArray, Histories]]:
+    """The users of a corpus and their histories, at most `rows` at once, never of two micro-partitions."""
+    for partition in np.flatnonzero(corpus.users).tolist():
+        path = corpus.folder / f"{partition_name(partition)}.users.parquet"
+        user_ids = pq.read_table(path, columns=["user_id"])["user_id"]
+        whole = corpus.read(partition)
+        for start in range(0, whole.num_users, rows):
+            stop = min(start + rows, whole.num_users)
+            first, last = whole.offsets[start], whole.offsets[stop]
+            yield (
+                user_ids.slice(start, rows),
+                Histories(
+                    hashes=whole.hashes[start:stop],
+                    tokens=whole.tokens[first:last],
+                    offsets=whole.offsets[start : stop + 1] - first,
+                    ends=whole.ends[start:stop] - first,
+                    is_held_out=whole.is_held_out[start:stop],
+                ),
+            )

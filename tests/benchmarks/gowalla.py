@@ -1,0 +1,107 @@
+"""Gowalla's published split, by the protocol of NGCF and LightGCN: Recall@20 and NDCG@20 over all items, dimension 64.
+
+Training sees all of the training file, in an order that carries no meaning. For each of the 29,858 users all 40,981 items
+but those of the user's training are ranked; recall is the share of the user's test items among the first 20. Published:
+MF .129, NGCF .157, LightGCN .1824 (NDCG .1547).
+"""
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from tasks.config import IngestConfig
+from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.logs import THREADS, find_log, make_corpus
+from tests.benchmarks.peers import Vectors, train_ours, training_counts
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus
+
+SETTINGS = TrainConfig(vector_size=64)
+KEEP_ALL = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1, max_user_events=10**6)
+NUM_USERS, NUM_ITEMS, NUM_TOKENS = 29_858, 40_981, 810_128
+TOP = 20
+BATCH_USERS = 512
+MF_RECALL, LIGHTGCN_RECALL, LIGHTGCN_NDCG = 0.129, 0.1824, 0.1547
+
+
+def measure_gowalla(data: Path) -> list[dict[str, Any]]:
+    """One case: Recall@20 beside LightGCN's published one."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = find_log(data, "gowalla_train", Path(folder))
+        corpus = make_corpus(log, Path(folder) / "root", KEEP_ALL, max_users=0)
+        check_is_whole(corpus)
+        ours = train_ours(corpus, replace(SETTINGS, threads=THREADS), Path(folder) / "store")
+        top = top_items(ours, training_counts(corpus))
+        recall, ndcg = recall_and_ndcg(top, read_test(data / "gowalla_test.parquet", corpus))
+    case = {
+        "case": "gowalla recall@20", "ratio": recall / LIGHTGCN_RECALL, "mark": ">= MF .129; LightGCN .1824 is the goal",
+        "passed": recall >= MF_RECALL, "recall@20": recall, "NDCG@20": ndcg, "seconds": round(ours.seconds, 1),
+        "LightGCN recall@20": LIGHTGCN_RECALL, "LightGCN NDCG@20": LIGHTGCN_NDCG,
+    }  # fmt: skip
+    return [case]
+
+
+def check_is_whole(corpus: Corpus) -> None:
+    """Raise ValueError unless training sees every user, item and event of the published split."""
+    seen = int(corpus.users.sum()), corpus.num_items, int(corpus.count_training_tokens().sum())
+    if seen != (NUM_USERS, NUM_ITEMS, NUM_TOKENS):
+        raise ValueError(
+            f"training sees {seen} users, items and events, but the published split has "
+            f"{(NUM_USERS, NUM_ITEMS, NUM_TOKENS)}: ingest must not drop any"
+        )
+
+
+def read_test(path: Path, corpus: Corpus) -> csr_matrix:
+    """Which items each user's test has, ones, float32[n, V]; users in the order of the corpus."""
+    users = [user for partition in range(corpus.num_partitions) for user in corpus.read_user_ids(partition)]
+    items = pq.read_table(corpus.folder / "vocabulary.parquet")  # one row an item, by item_ix
+    test = pq.read_table(path)
+    rows = _places(users, test["user_id"].to_pylist())
+    columns = _places(items["url"].to_pylist(), test["url"].to_pylist())
+    return csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=(len(users), corpus.num_items))
+
+
+def _places(names: list[str], wanted: list[str]) -> NDArray[np.int64]:
+    """Where each of `wanted` stands in `names`, int64[len(wanted)]. Raises KeyError when one does not."""
+    place_of = {name: place for place, name in enumerate(names)}
+    return np.array([place_of[name] for name in wanted], dtype=np.int64)
+
+
+def top_items(vectors: Vectors, training: csr_matrix) -> NDArray[np.int64]:
+    """The TOP items that rank first for each user, best first, without the user's training items, int64[n, TOP]."""
+    items = torch.from_numpy(np.ascontiguousarray(vectors.items))
+    tops = []
+    for start in range(0, len(vectors.users), BATCH_USERS):
+        scores = torch.from_numpy(vectors.users[start : start + BATCH_USERS]) @ items.T
+        scores[training[start : start + BATCH_USERS].nonzero()] = -torch.inf
+        tops.append(scores.topk(TOP, dim=1).indices.numpy())
+    return np.concatenate(tops)
+
+
+def recall_and_ndcg(top: NDArray[np.int64], test: csr_matrix) -> tuple[float, float]:
+    """The means over all users that have test items; `top` int64[n, k], best first, `test` ones, float32[n, V].
+
+    recall: hits by test items. NDCG: gains of hits, 1 / log2(place + 1), by those of min(k, test items) hits in the first
+    places.
+    """
+    num_users, k = top.shape
+    hits = test[np.arange(num_users)[:, None], top].toarray()
+    num_wanted = np.asarray(test.sum(axis=1)).ravel().astype(np.int64)
+    gains = 1 / np.log2(np.arange(k) + 2)
+    ideal = np.concatenate([[0.0], np.cumsum(gains)])[np.minimum(num_wanted, k)]
+    asked = num_wanted > 0
+    recall = hits.sum(axis=1)[asked] / num_wanted[asked]
+    ndcg = (hits @ gains)[asked] / ideal[asked]
+    return float(recall.mean()), float(ndcg.mean())
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("gowalla", __doc__ or "", measure_gowalla))

@@ -1,0 +1,72 @@
+"""The real logs that quality is measured on: a log's corpus by our own ingest, and the question of its held-out users.
+
+Every user that has a held-out item is asked: the newest event whose item was new to the user, unseen by training.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.config import EvaluateConfig, IngestConfig
+from tasks.corpus import build_corpus
+from tasks.evaluate import Question
+from tasks.ingest import ingest
+from tasks.run import open_root
+from trainer.corpus import Corpus, open_corpus
+from trainer.events import ignore_event
+
+LOGS = ("wikispeedia_unfinished", "yoochoose_100k", "entree", "msweb", "gowalla_train")
+UNORDERED_LOGS = ("gowalla_train",)
+ORDER_SEED = 1
+THREADS = 2
+MEMORY_BYTES = 4 * 10**9
+ALL_USERS = 10**9
+
+
+def make_corpus(log: Path, folder: Path, settings: IngestConfig | None = None, max_users: int = ALL_USERS) -> Corpus:
+    """The corpus of one log by our own ingest, in `folder`; at most `max_users` have one held out, 0: none.
+
+    `settings` say how events are cleaned; by default as shipped.
+    """
+    root, settings, evaluation = open_root(folder), settings or IngestConfig(), EvaluateConfig(max_users=max_users)
+    ingest(root, [str(log)], settings, None, MEMORY_BYTES, THREADS, ignore_event)
+    built = build_corpus(root, settings, evaluation, None, None, None, MEMORY_BYTES, THREADS, ignore_event)
+    return open_corpus(root.corpus(built["window_id"]))
+
+
+def find_log(data: Path, log: str, folder: Path) -> Path:
+    """The file of a log; where its order carries no meaning, a copy in `folder` in an order drawn at random.
+
+    Gowalla's check-ins stand by item number, so the newest would always be one of the user's rarest items.
+    """
+    path = data / f"{log}.parquet"
+    if log not in UNORDERED_LOGS:
+        return path
+    events = pq.read_table(path)
+    order = np.random.default_rng(ORDER_SEED).permutation(events.num_rows)
+    events = events.take(order).set_column(events.column_names.index("ts"), "ts", pa.array(np.arange(events.num_rows)))
+    pq.write_table(events, folder / path.name)
+    return folder / path.name
+
+
+def held_out_question(corpus: Corpus, vectors: NDArray[np.float32]) -> Question:
+    """The question for all held-out users, whose vectors stand in `vectors`, micro-partition after micro-partition."""
+    items, seen_rows, seen_items = [], [], []
+    row = 0
+    for partition in range(corpus.num_partitions):
+        histories = corpus.read(partition)
+        for user in np.flatnonzero(histories.is_held_out):
+            seen = np.unique(histories.tokens[histories.starts[user] : histories.ends[user]])
+            items.append(int(histories.tokens[histories.ends[user]]))
+            seen_rows.append(np.full(len(seen), row))
+            seen_items.append(seen.astype(np.int64))
+            row += 1
+    return Question(vectors, np.array(items), np.concatenate(seen_rows), np.concatenate(seen_items))
+
+
+def held_out_rows(corpus: Corpus) -> NDArray[np.int64]:
+    """Rows of the held-out users when all micro-partitions stand one after the other."""
+    return np.flatnonzero(np.concatenate([corpus.read(p).is_held_out for p in range(corpus.num_partitions)]))

@@ -1,0 +1,196 @@
+"""Our trainer and the peers it is measured beside, each trained on the very same tokens of a corpus.
+
+The peers: gensim's Doc2Vec, implicit's BPR and ALS, and popularity. Each answers user and item vectors whose dot product
+ranks, so that one function asks all of them. `KernelTraining` is our kernel without the trainer around it.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gensim.models.doc2vec import Doc2Vec, TaggedDocument
+from implicit.cpu.als import AlternatingLeastSquares
+from implicit.cpu.bpr import BayesianPersonalizedRanking
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from threadpoolctl import threadpool_limits
+
+from tasks.evaluate import Answer, popularity_vectors, rank_held_out, score_by_vectors
+from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus
+from trainer.draws import epoch_key
+from trainer.kernels import pick_kernel
+from trainer.kernels.signature import Pass
+from trainer.loop import Job, train, warm_up
+from trainer.objectives import make_sampling
+from trainer.rows import begin_items, begin_users
+from trainer.schedule import learning_rates, user_order
+from trainer.store import open_generation
+from trainer.trees import make_tree
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """users float32[n, D], micro-partition after micro-partition; items float32[V, D], and what they took.
+
+    seconds: with everything that comes before and after training, such as a scan of the vocabulary or a commit;
+    training_seconds: of training alone, where the side has such a clock.
+    """
+
+    users: NDArray[np.float32]
+    items: NDArray[np.float32]
+    seconds: float
+    training_seconds: float = float("nan")
+
+
+def train_ours(corpus: Corpus, config: TrainConfig, folder: Path) -> Vectors:
+    """Our trainer, as shipped, into a store in `folder`; its training alone is without compiling and commits."""
+    start = time.perf_counter()
+    result = train(Job(corpus.folder, folder, config, MEMORY_BYTES))
+    seconds = time.perf_counter() - start
+    generation = open_generation(folder)
+    users = np.concatenate([generation.read_users(p) for p in range(corpus.num_partitions)])
+    return Vectors(users, generation.read_items(), seconds, result["tokens"] / result["tokens_per_second"])
+
+
+class KernelTraining:
+    """The kernel over all users, an epoch a call: our trainer without its store, micro-partitions and curve.
+
+    tokens int32[T]; offsets int64[n + 1] into them; hashes uint64[n]; counts int64[V] of the items in the tokens.
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[np.int32],
+        offsets: NDArray[np.int64],
+        hashes: NDArray[np.uint64],
+        counts: NDArray[np.int64],
+        config: TrainConfig,
+    ) -> None:
+        self.tokens, self.offsets, self.hashes, self.config = tokens, offsets, hashes, config
+        self.sampling, self.tree = make_sampling(counts, config), make_tree(config, counts)
+        self.kernel = pick_kernel("cpu", config)
+        self.users = begin_users(config, hashes)
+        self.items = begin_items(config, len(counts), self.tree.num_rows if self.tree else len(counts))
+        warm_up(self.kernel, config)
+
+    def train_epoch(self, epoch: int) -> float:
+        """Train every user once, the rates falling over `config.epochs`; answers the seconds of the kernel."""
+        config = self.config
+        order = user_order(config.seed, epoch, self.hashes)
+        total = config.epochs * len(self.tokens)
+        lengths = np.diff(self.offsets)[order]
+        alphas = learning_rates(config.alpha, config.min_alpha, epoch * len(self.tokens), lengths, total)
+        work = Pass(
+            config=config, tokens=self.tokens, starts=self.offsets[:-1], ends=self.offsets[1:], hashes=self.hashes,
+            order=order, alphas=alphas, sampling=self.sampling, tree=self.tree, recency=config.recency,
+            epoch_key=epoch_key(config.seed, epoch),
+        )  # fmt: skip
+        start = time.perf_counter()
+        self.kernel.train_users(self.users, self.items, work)
+        return time.perf_counter() - start
+
+
+def begin_kernel_training(corpus: Corpus, config: TrainConfig) -> KernelTraining:
+    """The kernel before its first epoch on what training sees of a corpus."""
+    histories = list(training_histories(corpus))
+    offsets = np.concatenate(([0], np.cumsum([len(history) for history in histories]))).astype(np.int64)
+    hashes = np.concatenate([corpus.read(p).hashes for p in range(corpus.num_partitions)])
+    return KernelTraining(np.concatenate(histories), offsets, hashes, corpus.count_training_tokens(), config)
+
+
+def train_popularity(corpus: Corpus) -> Vectors:
+    """Ranks by the counts that training sees."""
+    return Vectors(*popularity_vectors(corpus.count_training_tokens(), int(corpus.users.sum())), seconds=0.0)
+
+
+def train_gensim(corpus: Corpus, corpus_file: Path | None = None, **settings: float) -> Vectors:
+    """Doc2Vec by negative sampling; `settings` bear its own names, and its own defaults hold for all others."""
+    model, seconds, training_seconds = fit_gensim(corpus, corpus_file, **settings)
+    items = np.zeros((corpus.num_items, model.vector_size), dtype=np.float32)
+    items[[int(word) for word in model.wv.index_to_key]] = model.syn1neg
+    return Vectors(model.dv.vectors, items, seconds, training_seconds)
+
+
+def fit_gensim(corpus: Corpus, corpus_file: Path | None = None, **settings: float) -> tuple[Doc2Vec, float, float]:
+    """A trained Doc2Vec, its seconds, and those of training alone, without the scan of the vocabulary.
+
+    It is fed documents in memory, or, by its other way, `corpus_file`, which is written here.
+    """
+    documents = [[str(token) for token in history] for history in training_histories(corpus)]
+    source: dict[str, Any] = {"corpus_iterable": [TaggedDocument(words, [row]) for row, words in enumerate(documents)]}
+    if corpus_file is not None:
+        corpus_file.write_text("".join(" ".join(words) + "\n" for words in documents), encoding="ascii")
+        source = {"corpus_file": str(corpus_file)}
+    start = time.perf_counter()
+    model = Doc2Vec(min_count=1, workers=THREADS, **settings)
+    model.build_vocab(**source)
+    training_start = time.perf_counter()
+    model.train(**source, total_examples=model.corpus_count, total_words=model.corpus_total_words, epochs=model.epochs)
+    end = time.perf_counter()
+    return model, end - start, end - training_start
+
+
+def train_bpr(corpus: Corpus, num_dimensions: int, seed: int) -> Vectors:
+    """implicit's BPR with its own defaults; the items' biases are one more dimension of its vectors."""
+    settings = {"factors": num_dimensions, "num_threads": THREADS, "random_state": seed}
+    return _train_implicit(BayesianPersonalizedRanking, corpus, settings)
+
+
+def train_als(corpus: Corpus, num_dimensions: int, seed: int, alpha: float, regularization: float) -> Vectors:
+    """implicit's ALS with its own defaults, but for the weight of a count (`alpha`) and the regularization."""
+    settings = {"factors": num_dimensions, "num_threads": THREADS, "random_state": seed}
+    return _train_implicit(
+        AlternatingLeastSquares, corpus, settings | {"alpha": alpha, "regularization": regularization}
+    )
+
+
+def _train_implicit(model_class: type[Any], corpus: Corpus, settings: dict[str, Any]) -> Vectors:
+    """Make and train a model of implicit, which asks that BLAS keep to one thread."""
+    counts = training_counts(corpus)
+    with threadpool_limits(1, "blas"):
+        model = model_class(**settings)
+        start = time.perf_counter()
+        model.fit(counts, show_progress=False)
+        seconds = time.perf_counter() - start
+    return Vectors(model.user_factors, model.item_factors, seconds)
+
+
+def training_histories(corpus: Corpus) -> Iterator[NDArray[np.int32]]:
+    """What training sees of each user, micro-partition after micro-partition."""
+    for partition in range(corpus.num_partitions):
+        histories = corpus.read(partition)
+        for start, end in zip(histories.starts, histories.ends, strict=True):
+            yield histories.tokens[start:end]
+
+
+def training_counts(corpus: Corpus) -> csr_matrix:
+    """How often training sees each item of each user, float32[n, V]."""
+    histories = list(training_histories(corpus))
+    rows = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
+    items = np.concatenate(histories)
+    ones = np.ones(len(items), dtype=np.float32)
+    return csr_matrix((ones, (rows, items)), shape=(len(histories), corpus.num_items))  # repeated pairs add up
+
+
+def answer_held_out(corpus: Corpus, vectors: Vectors) -> Answer:
+    """The ranks of all held-out items, one function for every side."""
+    question = held_out_question(corpus, vectors.users[held_out_rows(corpus)])
+    return rank_held_out(question, score_by_vectors(vectors.items), corpus.num_items)
+
+
+def is_no_lower(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> bool:
+    """Whether the mean of `ours - theirs`, a value a user, is not below zero by more than two standard errors."""
+    return difference_in_errors(ours, theirs) >= -2
+
+
+def difference_in_errors(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> float:
+    """The mean of `ours - theirs`, a value a user, in units of its standard error; infinite when that is zero."""
+    difference = ours - theirs
+    mean, error = float(difference.mean()), float(difference.std(ddof=1)) / len(difference) ** 0.5
+    return mean / error if error else math.copysign(math.inf, mean) if mean else 0.0

@@ -1,0 +1,263 @@
+"""Hierarchical softmax: what a tree costs to build, what a token costs beside full softmax, and the loss that is paid.
+
+build    10 million classes with Zipf counts: seconds and bytes of a tree without its parameters, the best of two.
+a token  Seconds a token in one pass over users with 25 Zipf tokens each, plain gradient steps, beside full softmax: torch
+         by matrix products for a batch of users, every row updated in place, the fastest of three batch sizes. 10
+         million classes have 32 dimensions (1.3 GB of rows; 128 would be 5 GB), 100,000 have 128. Two threads, the
+         sides in turn, the best of two.
+loss     Where full softmax can be trained to the end: wikispeedia, 64 dimensions. The loss is the mean -log p of the
+         held-out items over all classes, through `log_probabilities` or log_softmax. All learn by row-wise Adagrad with
+         the same settings, those that are best for full softmax among a few; it takes the n-th token of 256 users at
+         once, so that both sides see a user's tokens in order. The epoch with the lowest loss counts. Ratio: seconds
+         until full softmax has an epoch's end with a loss as low as the tree's, by the tree's own: at equal loss.
+         `loss above full` says what is lost where full softmax can be had, with its paired standard error.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.logs import THREADS, held_out_rows, make_corpus
+from tests.benchmarks.peers import KernelTraining, begin_kernel_training
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus
+from trainer.draws import mix_array
+from trainer.rows import EPSILON
+from trainer.trees import (
+    Tree,
+    balanced_tree,
+    expected_rows,
+    huffman_tree,
+    log_probabilities,
+    tree_bytes,
+    two_level_tree,
+)
+
+MANY_CLASSES, BUILD_SECONDS = 10_000_000, 5.0
+BUILDERS: dict[str, Callable[[NDArray[np.int64]], Tree]] = {
+    "Huffman": huffman_tree,
+    "two-level": two_level_tree,
+    "balanced, branching 16": partial(balanced_tree, branching=16),
+}
+SIZES = ((MANY_CLASSES, 32, (8, 16, 32), 4_000), (100_000, 128, (64, 256, 1024), 50_000))
+"""Classes, dimensions, batches of full softmax, tokens of the two-level pass (Huffman's is ten times as long)."""
+TOKENS_A_USER = 25
+COST_MARK = 25
+REPEATS = 2
+
+LOG = "wikispeedia_unfinished"
+LEARNING: dict[str, Any] = {
+    "vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0, "recency": 0, "sample": 0,
+    "threads": THREADS,
+}  # fmt: skip
+BATCH_USERS = 256
+SHAPES: dict[str, dict[str, Any]] = {
+    "two-level": {"tree": "two_level"},
+    "Huffman": {"tree": "huffman"},
+    **{f"balanced, branching {b}": {"tree": "balanced", "tree_branching": b} for b in (2, 4, 8, 16, 64)},
+}
+
+
+class FullSoftmax:
+    """Softmax over all classes by torch, for a batch of tokens at once.
+
+    users float32[n, D], copied; classes begin at zero. Row-wise Adagrad with L2 on the users as in trainer/kernels, or plain
+    gradient steps.
+    """
+
+    def __init__(self, users: NDArray[np.float32], num_classes: int, is_adagrad: bool, l2: float) -> None:
+        self.users, self.classes = torch.from_numpy(users.copy()), torch.zeros(num_classes, users.shape[1])
+        self.user_squares, self.class_squares = torch.zeros(len(users)), torch.zeros(num_classes)
+        self.is_adagrad, self.l2 = is_adagrad, l2
+
+    def step(self, rows: torch.Tensor, classes: torch.Tensor, alpha: float) -> None:
+        """Learn one token of each of some users: `rows` and `classes`, int64[B], no row twice."""
+        u = self.users[rows]
+        p = torch.softmax(u @ self.classes.T, dim=1)
+        p[torch.arange(len(rows)), classes] -= 1
+        user_steps = -(p @ self.classes) - self.l2 * u
+        if not self.is_adagrad:
+            self.users[rows] += alpha * user_steps
+            self.classes.addmm_(p.T, u, alpha=-alpha)
+            return
+        class_steps = -(p.T @ u)
+        self.user_squares[rows] += user_steps.square().mean(dim=1)
+        self.class_squares += class_steps.square().mean(dim=1)
+        self.users[rows] += alpha * user_steps / torch.sqrt(self.user_squares[rows] + EPSILON)[:, None]
+        self.classes += alpha * class_steps / torch.sqrt(self.class_squares + EPSILON)[:, None]
+
+    def losses(self, rows: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """-log p of one class a user, float64[m]."""
+        logs = torch.log_softmax(self.users[rows] @ self.classes.T, dim=1)
+        return -logs[torch.arange(len(rows)), torch.from_numpy(classes)].double().numpy()
+
+
+def measure_trees(data: Path) -> list[dict[str, Any]]:
+    """The cases of building, of cost and of loss."""
+    torch.set_num_threads(THREADS)
+    counts = zipf_counts(MANY_CLASSES)
+    cases = [time_build(name, build, counts) for name, build in BUILDERS.items()]
+    for size in SIZES:
+        cases += race_a_token(*size)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_corpus(data / f"{LOG}.parquet", Path(folder) / "root")
+        cases += compare_losses(corpus)
+    return cases
+
+
+def zipf_counts(num_classes: int) -> NDArray[np.int64]:
+    """Counts that fall with the rank, int64[num_classes], ten a class on average."""
+    shares = 1 / np.arange(1, num_classes + 1)
+    return np.maximum(shares * (10 * num_classes / shares.sum()), 1).astype(np.int64)
+
+
+def time_build(name: str, build: Callable[[NDArray[np.int64]], Tree], counts: NDArray[np.int64]) -> dict[str, Any]:
+    """Seconds and bytes of one tree."""
+    seconds = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        tree = build(counts)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "case": f"build {len(counts):,} classes, {name}", "ratio": BUILD_SECONDS / min(seconds),
+        "mark": f"<= {BUILD_SECONDS:g} s", "passed": min(seconds) <= BUILD_SECONDS, "seconds": min(seconds),
+        "MB": tree_bytes(tree) / 1e6, "depth": tree.max_depth, "rows a token": expected_rows(tree, counts),
+    }  # fmt: skip
+
+
+def race_a_token(num_classes: int, num_dims: int, batches: tuple[int, ...], num_tokens: int) -> list[dict[str, Any]]:
+    """Two-level and Huffman beside full softmax: seconds a token."""
+    counts = zipf_counts(num_classes)
+    lengths = {"two_level": num_tokens, "huffman": 10 * num_tokens}
+    trees = {shape: begin_tree_training(counts, num_dims, shape, length) for shape, length in lengths.items()}
+    full = FullSoftmax(trees["two_level"].users.vectors[: max(batches)], num_classes, is_adagrad=False, l2=0)
+    tokens = torch.from_numpy(trees["two_level"].tokens.astype(np.int64))
+    seconds: dict[str, list[float]] = {name: [] for name in (*trees, "full")}
+    for _ in range(REPEATS):
+        for shape, training in trees.items():
+            seconds[shape].append(training.train_epoch(0) / len(training.tokens))
+        for batch in batches:
+            start = time.perf_counter()
+            full.step(torch.arange(batch), tokens[:batch], alpha=0.01)
+            seconds["full"].append((time.perf_counter() - start) / batch)
+    cases = []
+    for shape, name in (("two_level", "two-level"), ("huffman", "Huffman")):
+        ratio = min(seconds["full"]) / min(seconds[shape])
+        is_marked = shape == "two_level"
+        case = {
+            "case": f"a token, {num_classes:,} classes x {num_dims}, {name}", "ratio": ratio,
+            "mark": f">= {COST_MARK} x full softmax" if is_marked else "none",
+            "passed": not is_marked or ratio >= COST_MARK, "us a token": 1e6 * min(seconds[shape]),
+            "full us a token": 1e6 * min(seconds["full"]),
+            "rows a token": expected_rows(trees[shape].tree, counts),
+        }  # fmt: skip
+        cases.append(case)
+    return cases
+
+
+def begin_tree_training(counts: NDArray[np.int64], num_dims: int, shape: str, num_tokens: int) -> KernelTraining:
+    """The kernel before a pass over tokens drawn by `counts`; its rows are written once, so that their memory is there."""
+    drawn = np.random.default_rng(1).random(num_tokens) * counts.sum()
+    tokens = np.searchsorted(np.cumsum(counts), drawn, side="right").astype(np.int32)
+    offsets = np.arange(0, num_tokens + 1, TOKENS_A_USER)
+    hashes = mix_array(np.arange(1, len(offsets), dtype=np.uint64))
+    config = TrainConfig(
+        vector_size=num_dims, hs=1, tree=shape, epochs=1, alpha=0.05, min_alpha=0.005, optimizer="sgd", l2=0, recency=0,
+        sample=0, threads=THREADS,
+    )  # type: ignore[arg-type]  # fmt: skip
+    training = KernelTraining(tokens, offsets, hashes, counts, config)
+    training.items.outputs.vectors.fill(0.01)
+    return training
+
+
+def compare_losses(corpus: Corpus) -> list[dict[str, Any]]:
+    """Full softmax and every tree, trained and asked alike."""
+    rows = held_out_rows(corpus)
+    parts = [corpus.read(partition).held_out_items() for partition in range(corpus.num_partitions)]
+    asked = rows, np.concatenate(parts).astype(np.int64)
+    full_losses, full_seconds = train_full(corpus, *asked)
+    best = int(full_losses.mean(axis=1).argmin())
+    cases: list[dict[str, Any]] = [
+        {
+            "case": f"loss, {corpus.num_items:,} classes, full softmax", "ratio": 1.0, "mark": "none", "passed": True,
+            "loss": full_losses[best].mean(), "epochs": best + 1, "seconds an epoch": min(full_seconds),
+        }
+    ]  # fmt: skip
+    for name, shape in SHAPES.items():
+        training = begin_kernel_training(corpus, TrainConfig(**LEARNING, **shape, hs=1))
+        losses, seconds = train_tree(training, *asked)
+        case = judge_loss(losses, seconds, full_losses, full_seconds)
+        assert training.tree is not None
+        counts = np.bincount(training.tokens, minlength=corpus.num_items)
+        cases.append(
+            {"case": f"loss, {corpus.num_items:,} classes, {name}"} | case
+            | {"depth": training.tree.max_depth, "rows a token": expected_rows(training.tree, counts)}
+        )  # fmt: skip
+    return cases
+
+
+def judge_loss(
+    losses: NDArray[np.float64], seconds: list[float], full_losses: NDArray[np.float64], full_seconds: list[float]
+) -> dict[str, Any]:
+    """One tree beside full softmax; losses float64[epochs, m], seconds those of each epoch."""
+    means, full_means = losses.mean(axis=1), full_losses.mean(axis=1)
+    best, full_best = int(means.argmin()), int(full_means.argmin())
+    above = losses[best] - full_losses[full_best]
+    as_low = np.flatnonzero(full_means <= means[best])
+    full_reached = int(as_low[0]) if len(as_low) else full_best
+    return {
+        "ratio": sum(full_seconds[: full_reached + 1]) / sum(seconds[: best + 1]), "mark": "none", "passed": True,
+        "loss": means[best], "epochs": best + 1, "seconds an epoch": min(seconds), "loss above full": above.mean(),
+        "s.e.": above.std(ddof=1) / len(above) ** 0.5,
+    }  # fmt: skip
+
+
+def train_tree(
+    training: KernelTraining, rows: NDArray[np.int64], items: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], list[float]]:
+    """The losses of the held-out items after each epoch, float64[epochs, m], and the epochs' seconds."""
+    losses, seconds = [], []
+    assert training.tree is not None
+    for epoch in range(training.config.epochs):
+        seconds.append(training.train_epoch(epoch))
+        logs = log_probabilities(training.tree, training.items.outputs.vectors, training.users.vectors[rows])
+        losses.append(-logs[np.arange(len(rows)), items].astype(np.float64))
+    return np.array(losses), seconds
+
+
+def train_full(
+    corpus: Corpus, rows: NDArray[np.int64], items: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], list[float]]:
+    """As `train_tree`, by full softmax: the n-th token of BATCH_USERS users at once, users in random order."""
+    training = begin_kernel_training(corpus, TrainConfig(**LEARNING))
+    config, offsets = training.config, training.offsets
+    full = FullSoftmax(training.users.vectors, corpus.num_items, is_adagrad=True, l2=config.l2)
+    lengths, rng = np.diff(offsets), np.random.default_rng(1)
+    losses, seconds = [], []
+    for epoch in range(config.epochs):
+        order = rng.permutation(len(lengths))
+        start = time.perf_counter()
+        for first in range(0, len(order), BATCH_USERS):
+            done = (epoch + first / len(order)) / config.epochs
+            alpha = config.alpha - (config.alpha - config.min_alpha) * done
+            batch = order[first : first + BATCH_USERS]
+            for place in range(lengths[batch].max()):
+                users = batch[lengths[batch] > place]
+                tokens = training.tokens[offsets[users] + place].astype(np.int64)
+                full.step(torch.from_numpy(users), torch.from_numpy(tokens), alpha)
+        seconds.append(time.perf_counter() - start)
+        losses.append(full.losses(rows, items))
+    return np.array(losses), seconds
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("tree", __doc__ or "", measure_trees))

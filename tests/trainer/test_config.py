@@ -1,0 +1,36 @@
+"""Settings that are wrong, or no good together, are refused by name."""
+
+from typing import Any
+
+import pytest
+
+from trainer.config import TrainConfig, config_from_dict
+from trainer.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dm": 2}, r"train.dm is 2, but it has to be 0 or 1"),
+        ({"dm": True}, r"train.dm is True, but it has to be 0 or 1"),
+        ({"objective": "hinge"}, r"train.objective is 'hinge', but it has to be sampled_softmax or negative_sampling"),
+        ({"vector_size": 0}, r"train.vector_size is 0, but it has to be at least 1"),
+        ({"alpha": float("nan")}, r"train.alpha is nan, but it has to be a number"),
+        ({"ns_exponent": 1.5}, r"at most 1"),
+        ({"min_alpha": 0.5}, r"above train.alpha"),
+        ({"dm": 1, "dbow_words": 1}, r"dbow_words is for PV-DBOW"),
+        ({"dm": 1, "share_negatives": 8}, r"with train.dm = 1 it has to be 1"),
+        ({"hs": 1, "share_negatives": 8}, r"with train.hs = 1 it has to be 1"),
+        ({"dbow_words": 1, "share_negatives": 8}, r"with train.dbow_words = 1 it has to be 1"),
+        ({"dbow_words": 1, "window": 100, "negative": 1000}, r"draws a token"),
+        ({"dm": "1"}, r"0 or 1"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**settings)
+
+
+def test_an_unknown_setting_is_refused_and_the_known_ones_named() -> None:
+    with pytest.raises(ConfigError, match=r"train.window_size is no setting; there are: accumulate, alpha"):
+        config_from_dict({"window_size": 5})

@@ -1,0 +1,177 @@
+"""The kernel for NVIDIA GPUs, in Triton: a program takes a user, whose row stays in registers over all of its tokens.
+
+It learns what `reference.py` learns, by the same draws and in the same order, for PV-DBOW with drawn items; `check_supported`
+names what it leaves to the CPU. The programs of an order run side by side and share the item rows without locks
+(Hogwild): a row is read once a block and moved by atomic adds, so no step is lost, though steps may have been reckoned
+by rows that others moved since. Adagrad's rate comes from the sum that the atomic add answers: of a thousand
+programs that meet on one fresh row each takes a smaller step than the one before. Vectors are read past the first-level
+cache (.cg), which does not hear of other processors' atomics. A run on a GPU is thus not deterministic in its last digits;
+in Triton's interpreter (TRITON_INTERPRET=1, tests) programs run one after the other, and it is.
+
+Bytes a pair, D dims, K private negatives, float32. Naive: user, positive and negatives are read and written,
+2 * 4 D (2 + K) = 7,168 at D 128, K 5. Here: the user's row moves once a history of T tokens, 8 D / T; rows of items 8 D (1 + K),
+6,144; the alias table and corrections 32-byte sectors, 96 (1 + K) at most, which mostly stay in the second-level cache.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, ResourceError
+from trainer.kernels.programs import keep_tokens, train_user
+from trainer.kernels.signature import Pass
+from trainer.objectives import Sampling
+from trainer.rows import Items, Rows
+
+MAX_NUMBERS = 32_768
+"""Numbers of item rows that a program holds: 16 warps of 32 threads with 64 registers each for them."""
+
+NUMBERS_A_THREAD = 32
+KEEP_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class DeviceRows:
+    """trainer.rows.Rows on the device: vectors float32[n, D], in one piece; squares float32[n]."""
+
+    vectors: torch.Tensor
+    squares: torch.Tensor
+
+
+@dataclass(frozen=True)
+class DeviceSampling:
+    """trainer.objectives.Sampling on the device. thresholds, keep int64[V]; aliases int32[V]; corrections float32[V]."""
+
+    thresholds: torch.Tensor
+    aliases: torch.Tensor
+    keep: torch.Tensor
+    corrections: torch.Tensor
+
+
+@dataclass(frozen=True)
+class DevicePass:
+    """trainer.kernels.signature.Pass on the device.
+
+    hashes int64[N]: the bits of the unsigned hashes, for torch does no arithmetic on uint64; the rest as in Pass.
+    """
+
+    config: TrainConfig
+    tokens: torch.Tensor
+    starts: torch.Tensor
+    ends: torch.Tensor
+    hashes: torch.Tensor
+    order: torch.Tensor
+    alphas: torch.Tensor
+    sampling: DeviceSampling
+    recency: float
+    epoch_key: int
+    update_items: bool = True
+
+
+def check_supported(config: TrainConfig) -> None:
+    """Raise ConfigError, naming the setting, for what this kernel does not do."""
+    for name, only in (("dm", 0), ("dbow_words", 0), ("hs", 0), ("accumulate", 1)):
+        value = getattr(config, name)
+        if value != only:
+            raise ConfigError(
+                f"kernel gpu trains with train.{name} = {only} only, not {value}: change it, or train on the CPU"
+            )
+    num_rows = triton.next_power_of_2(config.share_negatives) + triton.next_power_of_2(config.negative)
+    num_numbers = num_rows * max(triton.next_power_of_2(config.vector_size), num_rows)
+    if num_numbers > MAX_NUMBERS:
+        raise ConfigError(
+            f"kernel gpu holds at most {MAX_NUMBERS:,} numbers a block, but train.negative {config.negative}, "
+            f"train.share_negatives {config.share_negatives} and train.vector_size {config.vector_size} "
+            f"need {num_numbers:,}: lower one of them, or train on the CPU"
+        )
+
+
+def find_device() -> torch.device:
+    """The GPU, or the CPU when Triton interprets. Raises ResourceError when there is neither."""
+    if not isinstance(train_user, triton.JITFunction):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ResourceError("kernel gpu needs an NVIDIA GPU, and torch sees none here: train on the CPU")
+    return torch.device("cuda")
+
+
+def train_users(users: Rows, items: Items, work: Pass) -> int:
+    """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
+
+    Copies all rows to the device and back: for tables that stay there call `train_on_device`.
+    """
+    device = find_device()
+    device_users, device_outputs = copy_rows(users, device), copy_rows(items.outputs, device)
+    num_kept = train_on_device(device_users, device_outputs, copy_pass(work, copy_sampling(work.sampling, device)))
+    for rows_here, rows_there in ((users, device_users), (items.outputs, device_outputs)):
+        rows_here.vectors[:] = rows_there.vectors.cpu().numpy()
+        rows_here.squares[:] = rows_there.squares.cpu().numpy()
+    return num_kept
+
+
+def train_on_device(users: DeviceRows, outputs: DeviceRows, work: DevicePass) -> int:
+    """As `train_users`, with everything on the device; waits until it is done. Raises ConfigError as `check_supported`.
+
+    Subsampling is a launch of its own, which leaves the kept positions of a history where its tokens begin: blocks of
+    kept tokens are then plain slices, without branches in the loop that matters.
+    """
+    check_supported(work.config)
+    config, num_users = work.config, len(work.order)
+    num_items, dims = outputs.vectors.shape
+    if num_users == 0:
+        return 0
+    key = np.uint64(work.epoch_key).view(np.int64).item()
+    keys = work.hashes ^ key
+    kept = torch.empty_like(work.tokens)
+    num_kept = torch.empty(num_users, dtype=torch.int32, device=work.tokens.device)
+    keep_tokens[(num_users,)](
+        work.tokens, work.starts, work.ends, keys, work.order, work.sampling.keep, kept, num_kept, CHUNK=KEEP_CHUNK, num_warps=1
+    )  # fmt: skip
+    train_user[(num_users,)](
+        users.vectors, users.squares, outputs.vectors, outputs.squares,
+        work.tokens, work.starts, work.ends, keys, work.order, work.alphas, kept, num_kept,
+        work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections,
+        num_items, 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2),
+        D=dims, B=config.share_negatives, K=config.negative, IS_SOFTMAX=config.objective == "sampled_softmax",
+        IS_ADAGRAD=config.optimizer == "adagrad", IS_FROZEN=not work.update_items, num_warps=num_warps(config),
+    )  # fmt: skip
+    return int(num_kept.sum())
+
+
+def num_warps(config: TrainConfig) -> int:
+    """Warps a program: as many as leave a thread `NUMBERS_A_THREAD` numbers of item rows; 1 for 128 dims and 5 negatives."""
+    num_rows = triton.next_power_of_2(config.share_negatives) + triton.next_power_of_2(config.negative)
+    warps = num_rows * triton.next_power_of_2(config.vector_size) // (32 * NUMBERS_A_THREAD)
+    return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 16)
+
+
+def copy_rows(rows_here: Rows, device: torch.device) -> DeviceRows:
+    """A copy of rows on the device."""
+    return DeviceRows(_copy(rows_here.vectors, device), _copy(rows_here.squares, device))
+
+
+def copy_sampling(sampling: Sampling, device: torch.device) -> DeviceSampling:
+    """A copy of the tables on the device; one serves a whole training."""
+    return DeviceSampling(
+        _copy(sampling.thresholds, device), _copy(sampling.aliases, device),
+        _copy(sampling.keep, device), _copy(sampling.corrections, device),
+    )  # fmt: skip
+
+
+def copy_pass(work: Pass, sampling: DeviceSampling) -> DevicePass:
+    """A copy of a pass on the device where `sampling` is."""
+    assert work.sums is None, "check_supported refuses accumulate, which alone makes sums"
+    device = sampling.keep.device
+    return DevicePass(
+        work.config, _copy(work.tokens, device), _copy(work.starts, device), _copy(work.ends, device),
+        _copy(work.hashes, device), _copy(work.order, device), _copy(work.alphas, device),
+        sampling, work.recency, work.epoch_key, work.update_items,
+    )  # fmt: skip
+
+
+def _copy(array: NDArray, device: torch.device) -> torch.Tensor:
+    return torch.tensor(array.view(np.int64) if array.dtype == np.uint64 else array, device=device)

@@ -1,0 +1,228 @@
+"""Batches of large tables without per-sample Python: in place of `DataLoader(TensorDataset(*tables), ...)`.
+
+    from trainer.loader import FastLoader
+
+    features, labels = np.load("features.npy", mmap_mode="c"), np.load("labels.npy")
+    loader = FastLoader(features, labels, batch_size=4096, shuffle=True, seed=1, device="cuda")
+    for epoch in range(3):
+        for batch, targets in loader:
+            train_step(batch, targets)
+
+The idea: a batch is a slice, never a list of samples. On the CPU a batch in order is a view of the table, without a copy
+(so writing to it writes to the table; a table that was mapped read-only must not be written to at all, as torch cannot
+protect it). A shuffled batch is one gather of whole rows into memory of its own. On a GPU each batch goes through pinned
+memory and is copied one batch ahead on a stream of its own, so that the copy runs beside the step before it.
+
+The price: a shuffled epoch first makes a full permutation, 4 bytes a row (8 above 2**31 rows). It is a true shuffle of all
+rows: over a memory-mapped table larger than memory, that is a random read from disk for every row. A table that fits
+into the GPU's memory needs no loader: move it there once and slice it.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainer.draws import epoch_key
+from trainer.errors import ConfigError
+
+NUM_LANES = 2
+"""Pinned buffers: one is filled while the copy out of the other may still run."""
+
+
+class FastLoader:
+    """Iterates over batches of tables whose first dimensions are equal; each iteration is an epoch."""
+
+    def __init__(
+        self,
+        *tables: torch.Tensor | NDArray[Any],
+        batch_size: int,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """Tables are tensors on the CPU, numpy arrays or `np.memmap`, [n, ...] each, of any dtype that torch knows.
+
+        Nothing is copied here. `drop_last` leaves out the last batch of an epoch when it is not full. With `shuffle` the
+        order is a function of (`seed`, epoch). Batches come on `device`: "cpu", "cuda" or "cuda:1".
+        Raises ConfigError for tables that do not fit together, a batch size below 1, or a device that is not there.
+        """
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}: it must be at least 1")
+        self.tables = [_Table(table, number) for number, table in enumerate(tables)]
+        self.num_rows = _common_length(self.tables)
+        self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
+        self.device = _find_device(device)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        """The batches of the next epoch: for each one tensor a table, [batch_size, ...]; the last one may be shorter."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        return self._batches(epoch) if self.device.type == "cpu" else self._batches_copied_ahead(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be epoch `epoch`, counted from 0, as after a restart. Raises ConfigError below 0."""
+        if epoch < 0:
+            raise ConfigError(f"epoch is {epoch}: epochs are counted from 0")
+        self.epoch = epoch
+
+    def _row_sets(self, epoch: int) -> Iterator["slice | NDArray[Any]"]:
+        """The rows of each batch of an epoch: a slice in order, a piece of the permutation when shuffled."""
+        order = permutation(self.num_rows, self.seed, epoch) if self.shuffle else None
+        for batch in range(len(self)):
+            rows = slice(batch * self.batch_size, min((batch + 1) * self.batch_size, self.num_rows))
+            yield rows if order is None else order[rows]
+
+    def _batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
+        for rows in self._row_sets(epoch):
+            yield [table.read(rows) for table in self.tables]
+
+    def _batches_copied_ahead(self, epoch: int) -> Iterator[list[torch.Tensor]]:
+        """On a GPU: while a batch is used, the next one has been gathered and its copy is under way."""
+        stream = torch.cuda.Stream(self.device)
+        lanes = [_Lane(self.tables, min(self.batch_size, self.num_rows), stream) for _ in range(NUM_LANES)]
+        before: _Lane | None = None
+        try:
+            for batch, rows in enumerate(self._row_sets(epoch)):
+                lane = lanes[batch % NUM_LANES]
+                lane.send(rows)
+                if before:
+                    yield before.hand_over()
+                before = lane
+            if before:
+                yield before.hand_over()
+        finally:  # also when the loop is left early: pinned memory must outlive the copies out of it
+            for lane in lanes:
+                lane.copied.synchronize()
+
+
+class _Table:
+    """One table, and its rows as bytes where they lie one after the other."""
+
+    def __init__(self, table: torch.Tensor | NDArray[Any], number: int) -> None:
+        self.tensor = _as_tensor(table, number)
+        self.row_shape = self.tensor.shape[1:]
+        self.row_bytes = _as_bytes(self.tensor) if self.tensor.is_contiguous() else None
+
+    def read(self, rows: "slice | NDArray[Any]") -> torch.Tensor:
+        """Rows as a tensor [rows, ...]: a view for a slice, memory of its own for row numbers."""
+        if isinstance(rows, slice):
+            return self.tensor[rows]
+        if self.row_bytes is None:
+            return torch.index_select(self.tensor, 0, torch.from_numpy(rows))
+        # np.take copies whole rows, and was faster than torch.index_select, the more so in batches of a few thousand rows,
+        # where torch's threads cost more than they gain. "clip" spares a check: a permutation is within bounds.
+        taken = torch.from_numpy(np.take(self.row_bytes, rows, axis=0, mode="clip").reshape(-1))
+        return taken.view(self.tensor.dtype).view(len(rows), *self.row_shape)
+
+    def read_into(self, rows: "slice | NDArray[Any]", out: torch.Tensor) -> None:
+        """Write rows to `out`, a contiguous tensor [rows, ...] of the table's dtype."""
+        if isinstance(rows, slice) or self.row_bytes is None:
+            out.copy_(self.read(rows))
+        else:
+            np.take(self.row_bytes, rows, axis=0, out=_as_bytes(out), mode="clip")
+
+
+class _Lane:
+    """Pinned memory for one batch, and the batch that was last sent through it."""
+
+    def __init__(self, tables: list[_Table], batch_size: int, stream: torch.cuda.Stream) -> None:
+        self.tables, self.stream = tables, stream
+        self.pinned = [
+            torch.empty((batch_size, *table.row_shape), dtype=table.tensor.dtype, pin_memory=True) for table in tables
+        ]
+        self.copied = torch.cuda.Event()
+        self.batch: list[torch.Tensor] = []
+
+    def send(self, rows: "slice | NDArray[Any]") -> None:
+        """Gather a batch and begin its copy. The host waits only for the copy that last read this memory."""
+        self.copied.synchronize()
+        num_rows = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        filled = [memory[:num_rows] for memory in self.pinned]
+        for table, memory in zip(self.tables, filled, strict=True):
+            table.read_into(rows, memory)
+        with torch.cuda.stream(self.stream):
+            self.batch = [memory.to(self.stream.device, non_blocking=True) for memory in filled]
+            self.copied.record(self.stream)
+
+    def hand_over(self) -> list[torch.Tensor]:
+        """The batch, for use on the caller's stream: that stream waits for the copy, the host does not."""
+        current = torch.cuda.current_stream(self.stream.device)
+        current.wait_event(self.copied)
+        batch, self.batch = self.batch, []
+        for tensor in batch:
+            tensor.record_stream(current)  # made on the copies' stream: its memory must not be given out while in use
+        return batch
+
+
+def permutation(num_rows: int, seed: int, epoch: int) -> NDArray[Any]:
+    """All rows in the order of an epoch, int32[num_rows] (int64 from 2**31 rows): a function of (seed, epoch)."""
+    generator = torch.Generator().manual_seed(epoch_key(seed, epoch))
+    dtype = torch.int32 if num_rows < 2**31 else torch.int64  # half the memory, and 0.6 of the time
+    return torch.randperm(num_rows, generator=generator, dtype=dtype).numpy()
+
+
+def _as_tensor(table: torch.Tensor | NDArray[Any], number: int) -> torch.Tensor:
+    """The table as a tensor that shares its memory. Raises ConfigError for what cannot be one."""
+    if isinstance(table, np.ndarray):
+        try:
+            with warnings.catch_warnings():  # read-only memory maps are welcome; the module says what follows from that
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+                table = torch.from_numpy(table)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"table {number} is an array of {table.dtype} that torch cannot use: {error}") from None
+    if not isinstance(table, torch.Tensor):
+        raise ConfigError(f"table {number} is a {type(table).__name__}: give a tensor, a numpy array or an np.memmap")
+    if table.device.type != "cpu" or table.layout != torch.strided:
+        raise ConfigError(
+            f"table {number} is a {table.layout} tensor on {table.device}: the loader reads dense tables on the CPU; one that "
+            "is on the GPU already is sliced there"
+        )
+    if table.dim() == 0:
+        raise ConfigError(f"table {number} is a single number: it needs a first dimension, the rows")
+    return table.detach()
+
+
+def _as_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """A contiguous tensor's rows as bytes, uint8[n, bytes a row], sharing its memory; also of dtypes unknown to numpy."""
+    flat = (
+        tensor.view(-1).view(torch.uint8).numpy()
+    )  # flat first: a contiguous tensor may have odd strides where a size is 1
+    return flat.reshape(len(tensor), tensor[:1].numel() * tensor.element_size())
+
+
+def _common_length(tables: list[_Table]) -> int:
+    """Rows of all tables. Raises ConfigError when there is no table or when they differ."""
+    lengths = [len(table.tensor) for table in tables]
+    if not lengths:
+        raise ConfigError("there is no table to load: give at least one")
+    if len(set(lengths)) > 1:
+        raise ConfigError(
+            f"tables differ in length: {', '.join(f'{length:,}' for length in lengths)} rows; first dimensions must be equal"
+        )
+    return lengths[0]
+
+
+def _find_device(name: str | torch.device) -> torch.device:
+    """The device called `name`. Raises ConfigError for one that is unknown or not there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"there is no device {str(name)!r} to load to: take cpu, cuda or cuda:N")
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        raise ConfigError(
+            f"device {str(name)!r} is not there, torch {torch.__version__} sees {num_gpus} GPUs: give device='cpu', "
+            "or install a torch built for CUDA on a machine with a GPU"
+        )
+    return device

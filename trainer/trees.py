@@ -1,0 +1,317 @@
+"""The output trees of hierarchical softmax: a class's probability is that of the small choices that lead to it.
+
+One representation for every shape, flat arrays without Python objects, so that ten million classes are built in
+seconds on one core. A class is a leaf; the other nodes are the *inner nodes*, which own the parameter rows:
+
+    children   rows   probability of child slot s, with user vector u and the node's rows θ
+    2          1      σ(u·θ) for slot 0, σ(-u·θ) for slot 1
+    w > 2      w      softmax over u·θ_0 ... u·θ_{w-1}
+    1          0      1
+
+Slot 0 of a node with two children thus has label 1, slot 1 label 0: the slot is the code bit of word2vec and gensim,
+whose label is 1 - code. Inner nodes are numbered breadth first, root 0, and rows follow their numbers: the rows of
+the upper levels are the first ones, the nodes of a level a range (`level_starts`), a node's inner children neighbours.
+
+Morin and Bengio, AISTATS 2005; Mikolov et al., "Distributed representations of words and phrases", NIPS 2013.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tree of V classes and I inner nodes; node x is class x below V, and inner node x - V from there on.
+
+    parents int32[V + I]: the inner node above node x; -1 for the root, which is the class itself when V is 1.
+    slots uint32[V + I]: the place of x among its parent's children. One dtype for all shapes, although a byte would do
+        for binary trees: a compiled kernel then meets one type; at ten million classes it costs 30 to 60 MB.
+    first_rows int32[I]: the first parameter row of an inner node; of one without rows, where its rows would begin.
+    widths int32[I]: the children of an inner node.
+    """
+
+    parents: NDArray[np.int32]
+    slots: NDArray[np.uint32]
+    first_rows: NDArray[np.int32]
+    widths: NDArray[np.int32]
+    num_rows: int
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.parents) - len(self.widths)
+
+    @cached_property
+    def max_depth(self) -> int:
+        """The most choices on the way to a class."""
+        return len(level_starts(self)) - 1
+
+    @cached_property
+    def max_path_rows(self) -> int:
+        """No way to a class touches more rows than this."""
+        width = int(self.widths.max(initial=1))
+        return self.max_depth * (width if width > 2 else 1)
+
+
+def make_tree(config: TrainConfig, counts: Int64s) -> Tree | None:
+    """The tree that a training with hierarchical softmax asks for; None without it."""
+    if not config.hs:
+        return None
+    if config.tree == "balanced":
+        return balanced_tree(counts, branching=config.tree_branching)
+    return huffman_tree(counts) if config.tree == "huffman" else two_level_tree(counts)
+
+
+def huffman_tree(counts: Int64s) -> Tree:
+    """Huffman's binary tree of classes with these counts, int64[V]: no code has fewer bits a token on average.
+
+    Of the two nodes that are merged the lighter takes slot 0, as in gensim; among equals leaves go before merged nodes
+    and older before newer, which also keeps the deepest path as short as an optimal code allows.
+    Raises ConfigError when there are no counts or one is negative.
+    """
+    counts = _checked_counts(counts)
+    num_classes, num_inner = len(counts), len(counts) - 1
+    children = _merge_lightest(counts)
+    levels = [np.empty(0, dtype=np.int32)]
+    frontier = np.arange(num_inner, dtype=np.int32)[-1:]  # the last node made is the root, if any was
+    while len(frontier):
+        levels.append(children[frontier].ravel())
+        frontier = levels[-1][levels[-1] >= num_classes] - num_classes
+    nodes = np.concatenate(levels)
+    nodes[nodes >= num_classes] = np.arange(num_classes + 1, num_classes + num_inner)  # renumbered breadth first
+    parents = np.full(num_classes + num_inner, -1, dtype=np.int32)
+    slots = np.zeros(num_classes + num_inner, dtype=np.uint32)
+    parents[nodes] = np.arange(2 * num_inner, dtype=np.int32) >> 1
+    slots[nodes] = np.arange(2 * num_inner, dtype=np.uint32) & 1
+    return _with_rows(parents, slots, np.full(num_inner, 2, dtype=np.int32))
+
+
+def _merge_lightest(counts: Int64s) -> NDArray[np.int32]:
+    """The children of Huffman's merged nodes in the order in which they are made, int32[V - 1, 2]; merge m is V + m.
+
+    Van Leeuwen's algorithm keeps two queues, both ascending: the sorted leaves, and the merged nodes as they are made;
+    it takes the two lightest heads, an old node before a new one of equal weight. We do many of its steps at once.
+
+    Let m_0 <= m_1 <= ... be the nodes now in both queues in the order in which they would be taken, and
+    `bound` = m_0 + m_1. Whatever is merged from now on weighs at least `bound`, the least sum of two. So the nodes of
+    weight <= `bound`, say k of them, k >= 2 as counts are not negative, are all taken before anything not yet made:
+    the algorithm's next k // 2 steps are (m_0, m_1), (m_2, m_3), ..., and their sums ascend. If k is odd the
+    last waits for the next round, still at the head of its queue. By induction every merge is the algorithm's own.
+
+    Rounds are few. After one, all that is left weighs at least `bound`, but for the one that may wait, which (k >= 3)
+    weighs at least m_1 >= bound / 2. Hence the next bound is at least 1.5 times as large, or half the nodes of
+    weight zero are gone: log2 V rounds and log1.5 of the total weight, about 130 at the very worst, Fibonacci included.
+    Each merges two sorted runs in linear time, and each node is merged in one round, so all is linear after the sort.
+    """
+    num_classes = len(counts)
+    leaf_order = np.argsort(counts, kind="stable").astype(np.int32)
+    leaves = counts[leaf_order]
+    sums = np.empty(num_classes - 1, dtype=np.int64)
+    children = np.empty((num_classes - 1, 2), dtype=np.int32)
+    leaf = taken = made = 0  # heads of the queues of leaves and of merged nodes, and the end of the latter
+    while made < num_classes - 1:
+        bound = np.sort(np.concatenate((leaves[leaf : leaf + 2], sums[taken:made][:2])))[:2].sum()
+        leaf_end = leaf + np.searchsorted(leaves[leaf:], bound, side="right")
+        taken_end = taken + np.searchsorted(sums[taken:made], bound, side="right")
+        weights = np.concatenate((leaves[leaf:leaf_end], sums[taken:taken_end]))
+        nodes = np.concatenate((leaf_order[leaf:leaf_end], np.arange(taken, taken_end, dtype=np.int32) + num_classes))
+        order = np.argsort(weights, kind="stable")  # timsort merges two sorted runs; leaves stand first among equals
+        pairs = order[: len(order) // 2 * 2].reshape(-1, 2)
+        num_leaves = int(np.count_nonzero(pairs < leaf_end - leaf))
+        leaf, taken = leaf + num_leaves, taken + pairs.size - num_leaves
+        children[made : made + len(pairs)] = nodes[pairs]
+        sums[made : made + len(pairs)] = weights[pairs].sum(axis=1)
+        made += len(pairs)
+    return children
+
+
+def two_level_tree(counts: Int64s, order: Int64s | None = None) -> Tree:
+    """About √V groups of about √V classes: a wide softmax at the root and one in each group.
+
+    counts int64[V]; order int64[V]: the classes as they are to stand in the groups, for instance clustered; by default
+    from the most to the least frequent, ties by number. Raises ConfigError when one or the other is unusable.
+
+    Groups are of equal size, of neighbours in frequency, as in Goodman, "Classes for fast maximum entropy training",
+    ICASSP 2001. Mikolov's recurrent language models bin by equal *mass* instead. A token pays for the root and for its
+    group's width. The mean is much the same: groups of equal mass are met equally often, so that the widths met average
+    V / groups too. But their tail is wide: of ten million Zipf classes the last group holds 52,000, sixteen times √V,
+    and a block of rows can be no smaller. With groups of equal size every token costs the same 2√V.
+    """
+    return balanced_tree(counts, depth=2, order=order)
+
+
+def balanced_tree(
+    counts: Int64s, branching: int | None = None, depth: int | None = None, order: Int64s | None = None
+) -> Tree:
+    """A tree whose classes are all equally deep and whose nodes in a level are equally wide, to one child.
+
+    counts int64[V]; exactly one of `branching` (at least 2), the most children of a node, and `depth` (at least 1), the
+    most levels, from which the least sufficient branching follows: the least b with b ** depth >= V. `order` as
+    in `two_level_tree`. Level by level from the classes up, runs of neighbours get a common parent until one is left.
+    Raises ConfigError on unusable counts or order, and on branching and depth out of bounds.
+    """
+    counts = _checked_counts(counts)
+    num_classes, branching = len(counts), _checked_branching(len(counts), branching, depth)
+    sizes = [num_classes]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // branching))
+    parents = np.full(sum(sizes), -1, dtype=np.int32)
+    slots = np.zeros(sum(sizes), dtype=np.uint32)
+    widths = np.empty(sum(sizes[1:]), dtype=np.int32)
+    node, end = 0, len(widths)  # from the classes up, levels are ranges of inner nodes from the last down
+    for size, above in pairwise(sizes):
+        edges, first = np.arange(above + 1) * size // above, end - above
+        widths[first:end] = np.diff(edges)
+        parents[node : node + size] = np.repeat(np.arange(first, end, dtype=np.int32), widths[first:end])
+        slots[node : node + size] = np.arange(size) - np.repeat(edges[:-1], widths[first:end])
+        node, end = num_classes + first, first
+    placed = _checked_order(counts, order)
+    parents[placed], slots[placed] = parents[:num_classes].copy(), slots[:num_classes].copy()
+    return _with_rows(parents, slots, widths)
+
+
+def level_starts(tree: Tree) -> Int64s:
+    """Where the levels of inner nodes begin, int64[max_depth + 1]: level d is [starts[d], starts[d + 1]).
+
+    As breadth first a node's parent never falls, a level is the range of those with parents in the level above.
+    """
+    inner_parents = tree.parents[tree.num_classes :]
+    starts = [0]
+    while starts[-1] < len(inner_parents):
+        starts.append(int(np.searchsorted(inner_parents, np.int32(starts[-1]))))
+    return np.array(starts, dtype=np.int64)
+
+
+def path(tree: Tree, class_ix: int) -> list[tuple[int, int]]:
+    """The choices that lead to a class, from the root: (inner node, slot of the child that is taken)."""
+    assert 0 <= class_ix < tree.num_classes
+    steps, node = [], class_ix
+    while (parent := int(tree.parents[node])) >= 0:
+        steps.append((parent, int(tree.slots[node])))
+        node = tree.num_classes + parent
+    return steps[::-1]
+
+
+def path_lengths(tree: Tree) -> NDArray[np.int32]:
+    """The choices on the way to each class, int32[V]."""
+    depths = np.repeat(np.arange(1, tree.max_depth + 1, dtype=np.int32), np.diff(level_starts(tree)))
+    return np.append(depths, np.int32(0))[tree.parents[: tree.num_classes]]  # parent -1, none, finds the last
+
+
+def expected_rows(tree: Tree, counts: Int64s) -> float:
+    """The parameter rows that a token touches on average when classes have these counts, int64[V], not all zero."""
+    touched = np.append(_rows_of(tree.widths), 0)  # the last is for parent -1: none
+    for start, end in pairwise(level_starts(tree)):
+        touched[start:end] += touched[tree.parents[tree.num_classes + start : tree.num_classes + end]]
+    weights = counts.astype(np.float64)
+    return float(weights @ touched[tree.parents[: tree.num_classes]] / weights.sum())
+
+
+def tree_bytes(tree: Tree) -> int:
+    """What the arrays of a tree take in memory, without the parameters."""
+    return tree.parents.nbytes + tree.slots.nbytes + tree.first_rows.nbytes + tree.widths.nbytes
+
+
+def log_probabilities(tree: Tree, node_vectors: Float32s, user_vectors: Float32s) -> Float32s:
+    """The log-probability of every class for each user, float32[B, V]: evaluation through the tree.
+
+    node_vectors float32[num_rows, D]; user_vectors float32[B, D]. What the rows say of each child is summed down the
+    tree, level by level. Takes 4 * B * V bytes for the result and beside it the more of 30 * (V + I) and 80 MB.
+    """
+    rows, starts = _child_rows(tree), level_starts(tree)
+    result = np.empty((len(user_vectors), tree.num_classes), dtype=np.float32)
+    step = max(1, 2**22 // len(tree.parents))  # users at once: few, so that what is gathered from stays in the cache
+    for first in range(0, len(user_vectors), step):
+        users = user_vectors[first : first + step]
+        logits = np.zeros((len(users), tree.num_rows + 1), dtype=np.float32)  # the last: children without a logit
+        np.matmul(users, node_vectors.T, out=logits[:, :-1])
+        sums = -_log_normalisers(tree, logits)
+        for start, end in pairwise(starts):
+            level = slice(tree.num_classes + start, tree.num_classes + end)
+            sums[:, start:end] += sums[:, tree.parents[level]] + logits[:, rows[level]]
+        block = result[first : first + step]
+        np.take(logits, rows[: tree.num_classes], axis=1, out=block)
+        block += np.take(sums, tree.parents[: tree.num_classes], axis=1)
+    return result
+
+
+def _log_normalisers(tree: Tree, logits: Float32s) -> Float32s:
+    """The logarithm of what each node's exponentials sum to, float32[B, I + 1]; the last is for parent -1: 0."""
+    normalisers = np.zeros((len(logits), len(tree.widths) + 1), dtype=np.float32)
+    pairs, wide = np.flatnonzero(tree.widths == 2), np.flatnonzero(tree.widths > 2)
+    # of two children the second has no row, which is to have logit 0
+    normalisers[:, pairs] = np.logaddexp(logits[:, tree.first_rows[pairs]], np.float32(0))
+    if len(wide):
+        widths = tree.widths[wide]
+        starts = np.cumsum(widths) - widths
+        weights = logits[:, np.flatnonzero(np.repeat(tree.widths > 2, _rows_of(tree.widths)))]
+        highest = np.maximum.reduceat(weights, starts, axis=1)
+        weights -= np.repeat(highest, widths, axis=1)
+        np.exp(weights, out=weights)
+        normalisers[:, wide] = highest + np.log(np.add.reduceat(weights, starts, axis=1))
+    return normalisers
+
+
+def _child_rows(tree: Tree) -> Int64s:
+    """The row whose logit speaks for each node as a child, int64[V + I]; num_rows where there is none."""
+    widths = np.append(tree.widths, 1)[tree.parents]
+    rows = np.append(tree.first_rows, 0)[tree.parents] + np.where(widths > 2, tree.slots, 0).astype(np.int64)
+    rows[(widths == 1) | ((widths == 2) & (tree.slots == 1))] = tree.num_rows
+    return rows
+
+
+def _with_rows(parents: NDArray[np.int32], slots: NDArray[np.uint32], widths: NDArray[np.int32]) -> Tree:
+    """The tree with its parameter rows laid out in the order of the inner nodes."""
+    rows = _rows_of(widths)
+    return Tree(parents, slots, (np.cumsum(rows) - rows).astype(np.int32), widths, num_rows=int(rows.sum()))
+
+
+def _rows_of(widths: NDArray[np.int32]) -> Int64s:
+    """How many parameter rows nodes with so many children own, int64[I]."""
+    return np.where(widths > 2, widths, widths == 2).astype(np.int64)
+
+
+def _checked_counts(counts: Int64s) -> Int64s:
+    if len(counts) == 0:
+        raise ConfigError("a tree needs at least one class, but there are no counts: give it a vocabulary")
+    if counts.min() < 0:
+        raise ConfigError(f"class {counts.argmin()} has the count {counts.min()}: a tree's counts must not be negative")
+    if (total := counts.sum(dtype=np.float64)) >= 2**63:
+        raise ConfigError(f"the counts of a tree sum to {total:.3g}, more than 64 bits hold: scale them down")
+    return counts.astype(np.int64, copy=False)
+
+
+def _checked_branching(num_classes: int, branching: int | None, depth: int | None) -> int:
+    if (branching is None) == (depth is None):
+        raise ConfigError(f"a tree has either a branching or a depth, not branching={branching} with depth={depth}")
+    if branching is not None:
+        if branching < 2:
+            raise ConfigError(f"branching {branching} does not divide anything: branching must be at least 2")
+        return branching
+    assert depth is not None
+    if depth < 1:
+        raise ConfigError(f"a tree of depth {depth} has no levels: depth must be at least 1")
+    branching = max(2, round(num_classes ** (1 / depth)) - 1)  # the root in floats may be off by one
+    while branching ** min(depth, 64) < num_classes:
+        branching += 1
+    return branching
+
+
+def _checked_order(counts: Int64s, order: Int64s | None) -> Int64s:
+    if order is None:
+        return np.argsort(-counts, kind="stable")
+    is_placed = np.zeros(len(counts), dtype=bool)
+    if len(order) == len(counts) and order.min() >= 0 and order.max() < len(counts):
+        is_placed[order] = True
+    if not is_placed.all():
+        raise ConfigError(f"the order of a tree must name each of its {len(counts)} classes once: pass a permutation")
+    return order
