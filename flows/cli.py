@@ -18,9 +18,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from flows.show import show_findings, show_run, show_similar, show_tuned, show_values
 from trainer.errors import SurfError
 
 app = typer.Typer(
@@ -158,6 +157,23 @@ def pull(
 
 
 @app.command()
+def word2vec(
+    out: Annotated[Path, typer.Option("--out", help="File to write; .gz for gzip.")],
+    which: Annotated[str, typer.Option("--which", help="users or items.")] = "users",
+    text: Annotated[bool, typer.Option("--text", help="Write text; by default binary.")] = False,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """The vectors of the release that serves as a word2vec-format file, for gensim's KeyedVectors and others."""
+    from flows.config import load_config
+    from flows.operations import write_word2vec
+
+    answer(write_word2vec(root, out, which, not text, load_config(config, settings or []), say), as_json, show_values)
+
+
+@app.command()
 def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
     """Check a root: checksums, counts, orphaned files. Exit 1 when something is damaged."""
     from flows.operations import examine_root
@@ -202,58 +218,6 @@ def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
         show(result)
-
-
-def show_run(result: dict[str, Any]) -> None:
-    table = Table(title=f"release {result['release']}", show_header=False, title_justify="left")
-    metrics = result["metrics"]
-    for name in ("users", "items", "events", "rejected", "tokens"):
-        table.add_row(name, f"{result[name]:,}")
-    if metrics:
-        table.add_row("hit@10", f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}")
-    table.add_row("registered", f"{result['model_name']} version {result['model_version']}, {result['alias']}")
-    table.add_row("tracking", result["tracking_uri"])
-    table.add_row("vectors", result["export_dir"])
-    table.add_row("report", result["report"])
-    Console().print(table)
-
-
-def show_similar(result: dict[str, Any]) -> None:
-    if result.get("seen"):
-        Console().print("last seen: " + ", ".join(result["seen"]), markup=False, highlight=False)
-    tables = (("nearest users", "neighbours", "user_id"), ("items that rank first", "items", "url"))
-    for title, rows, key in tables:
-        table = Table(title=title, title_justify="left")
-        table.add_column(key)
-        table.add_column("score", justify="right")
-        for row in result[rows]:
-            table.add_row(escape(row[key]), f"{row['score']:.4f}")
-        Console().print(table)
-
-
-def show_tuned(result: dict[str, Any]) -> None:
-    best, shares = result["best_trials"], result["importances"]
-    table = Table(
-        title=f"the best of {result['trials']} trials on the sample; trial 1 is what was given", title_justify="left"
-    )
-    for column in ("trial", *(f"{row['trial']}" for row in best), "importance" if shares else ""):
-        table.add_column(column, justify="right")
-    for name in list(best[0])[1:]:
-        table.add_row(name, *(f"{row[name]:.4g}" for row in best), f"{shares[name]:.0%}" if name in shares else "")
-    Console().print(table)
-    print(f"{result['verdict']}\nwritten to {result['out']}: give it to `surf2vec run` with --config")
-
-
-def show_findings(result: dict[str, Any]) -> None:
-    for finding in result["findings"]:
-        print(f"{finding['level']:>8}  {finding['place']}: {finding['message']}")
-    print(f"{result['damage']} damaged, {result['warnings']} warnings")
-
-
-def show_values(result: dict[str, Any]) -> None:
-    width = max(14, *map(len, result))
-    for key, value in result.items():
-        print(f"{key:>{width}}  {value:,}" if isinstance(value, int) else f"{key:>{width}}  {value}")
 
 
 def main() -> NoReturn:

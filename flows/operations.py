@@ -1,4 +1,4 @@
-"""What a person asks of a root besides a night: look, infer, tune, pull, check, make logs to try things on."""
+"""What a person asks of a root besides a night: look, infer, tune, pull, convert, check, make logs to try things on."""
 
 import os
 from pathlib import Path
@@ -46,6 +46,17 @@ def infer_vectors(path: Path, logs: list[str], out: Path, config: PipelineConfig
     root = require_root(path)
     asked = Inference(logs, out, config.ingest, config.train, parse_bytes(config.resources.host_memory))
     return infer(root, current_release(root, config.publish), asked, on_event)
+
+
+def write_word2vec(
+    path: Path, out: Path, which: str, binary: bool, config: PipelineConfig, on_event: OnEvent
+) -> dict[str, Any]:
+    """A word2vec-format file of the users' or items' vectors in the release that serves (the champion's)."""
+    from tasks.gensim_files import export_word2vec
+    from tasks.publish import current_release
+
+    root = require_root(path)
+    return export_word2vec(root.export(current_release(root, config.publish)), out, which, binary, on_event)
 
 
 def tune_settings(

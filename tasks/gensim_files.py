@@ -6,7 +6,7 @@ read. The price: a second copy of the vectors on disk.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,14 +17,13 @@ from trainer.events import OnEvent, ignore_event
 from trainer.files import read_json, verify_file
 from trainer.word2vec_format import write_word2vec
 
-Which = Literal["users", "items"]
 _KEYS = {"users": "user_id", "items": "url"}
 _BATCH_ROWS = 8192
 _WAY_OUT = "pull the release again, or remove that folder and run `surf2vec run`"
 
 
 def export_word2vec(
-    export_dir: Path, out: Path, which: Which, binary: bool = True, on_event: OnEvent = ignore_event
+    export_dir: Path, out: Path, which: str, binary: bool = True, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
     """Replace the file `out` by the user or item vectors of an export or a pulled release; gzipped when it ends in .gz.
 
@@ -42,6 +41,8 @@ def export_word2vec(
         release, vector_size = manifest["release"], int(manifest["vector_size"])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DamageError(f"{export_dir / MANIFEST} is not an export's: {_WAY_OUT}") from None
+    if not files:
+        raise ConfigError(f"{export_dir} has no {which[:-1]} vectors: it was trained with train.hs = 1, a tree")
     batches = _read_batches(export_dir, files, which, vector_size, on_event)
     num_renamed = write_word2vec(out, batches, total, vector_size, binary)
     return {
@@ -71,7 +72,7 @@ def _check_places(export_dir: Path, out: Path, which: str) -> None:
 
 
 def _read_batches(
-    export_dir: Path, files: dict[str, dict[str, Any]], which: Which, vector_size: int, on_event: OnEvent
+    export_dir: Path, files: dict[str, dict[str, Any]], which: str, vector_size: int, on_event: OnEvent
 ) -> Iterator[tuple[pa.Array, Any]]:
     """Names and vectors of the files in order, as `write_word2vec` takes them. Raises DamageError for an altered file."""
     total = sum(about["rows"] for about in files.values())

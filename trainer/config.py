@@ -57,7 +57,13 @@ class TrainConfig:
     optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
     alpha: float = setting(0.15, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
     min_alpha: float = setting(0.015, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
-    l2: float = setting(0.35, "L2", "Pull of a user's vector towards zero, at each of its tokens.", ge=0, le=10)
+    l2: float = setting(
+        0.7,
+        "L2",
+        "Pull of a user's vector towards zero at each of its n tokens, divided by the root of n.",
+        ge=0,
+        le=10,
+    )
     item_l2: float = setting(
         0.08, "Item L2", "Pull of an item's vector towards zero, at each of its tokens.", ge=0, le=10
     )
@@ -88,6 +94,9 @@ class TrainConfig:
         ge=0,
         le=1000,
     )
+    items_from: str = setting(
+        "", "Items from", "A word2vec-format file whose vectors the items with the same URLs begin from; empty: none."
+    )
     seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
     threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
     commit_seconds: float = setting(
@@ -116,6 +125,10 @@ def check_combination(config: TrainConfig) -> None:
             f"train.min_alpha is {config.min_alpha:g}, above train.alpha {config.alpha:g}: "
             "the learning rate falls, so lower min_alpha or raise alpha"
         )
+    if config.items_from and config.hs:
+        raise ConfigError(
+            "train.items_from gives item vectors, and a tree (train.hs = 1) has none: leave one of them out"
+        )
     if config.dm and config.dbow_words:
         raise ConfigError("train.dbow_words is for PV-DBOW; with train.dm = 1 set it to 0")
     if config.share_negatives > 1 and (config.has_inputs or config.hs):
@@ -135,6 +148,10 @@ def check_setting(field: dataclasses.Field, value: Any) -> None:
         if isinstance(value, bool) or value not in choices:
             known = " or ".join(str(choice) for choice in choices)
             raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {known}")
+        return
+    if field.type in (str, "str"):
+        if not isinstance(value, str):
+            raise ConfigError(f"train.{field.name} is {value!r}, but it has to be text")
         return
     wanted = (int,) if field.type in (int, "int") else (int, float)
     if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):

@@ -41,6 +41,7 @@ from trainer.store import (
     unpin_best,
 )
 from trainer.trees import Tree, make_tree, tree_bytes
+from trainer.warm_start import WarmStart, apply_warm_start, read_warm_start
 
 RESULT_NEUTRAL = ("commit_seconds", "threads")
 """Settings that a resumed run may change: they do not say what is learned."""
@@ -48,13 +49,14 @@ RESULT_NEUTRAL = ("commit_seconds", "threads")
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, where, and within which budget."""
+    """What to train, where, and within which budget; `warm_start`: vectors in memory that the items begin from."""
 
     corpus_dir: Path
     store_dir: Path
     config: TrainConfig
     host_memory_bytes: int
     kernel: str = "cpu"
+    warm_start: WarmStart | None = None
 
 
 class StoppedError(SurfError):
@@ -63,10 +65,11 @@ class StoppedError(SurfError):
     code = "stopped"
 
 
-def identity(corpus: Corpus, config: TrainConfig) -> str:
-    """What a training is: the digest of its corpus and of the settings that say what is learned."""
+def identity(corpus: Corpus, config: TrainConfig, warm_start: WarmStart | None = None) -> str:
+    """What a training is: the digest of its corpus, its start, and the settings that say what is learned."""
     settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in RESULT_NEUTRAL}
-    return digest_json({"corpus": corpus.manifest, "config": settings})
+    start = {"start": warm_start.digest} if warm_start else {}
+    return digest_json({"corpus": corpus.manifest, "config": settings} | start)
 
 
 def train(
@@ -102,7 +105,9 @@ class Training:
 
     def __init__(self, job: Job, corpus: Corpus, on_event: OnEvent) -> None:
         self.job, self.config, self.corpus, self.on_event = job, job.config, corpus, on_event
-        self.identity = identity(corpus, job.config)
+        path = job.config.items_from
+        self.warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
+        self.identity = identity(corpus, job.config, self.warm_start)
         self.num_positions = self.config.epochs * corpus.num_partitions
         self.generation = self._committed()
         manifest = self.generation.manifest if self.generation else {}
@@ -297,7 +302,13 @@ class Training:
 
     def _first_items(self) -> Items:
         tree = self.targets.tree
-        return begin_items(self.config, self.corpus.num_items, tree.num_rows if tree else self.corpus.num_items)
+        num_items = self.corpus.num_items
+        items = begin_items(self.config, num_items, tree.num_rows if tree else num_items)
+        if self.warm_start:
+            num_found = apply_warm_start(items, self.corpus.folder, self.warm_start)
+            message = f"{num_found:,} of {num_items:,} items begin from the vectors given"
+            self.on_event("log", {"message": message})
+        return items
 
     def _commit(self) -> None:
         self.slots.write_all()

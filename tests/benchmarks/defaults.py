@@ -33,7 +33,7 @@ from trainer.corpus import Corpus
 
 SEED = 1
 GENSIM_EXPONENTS = (0.75, 0.0, -0.5)
-GENSIM_SETTINGS = {"dm": 0, "negative": 5, "epochs": 20}  # its default of 10 epochs is less
+GENSIM_SETTINGS: dict[str, Any] = {"dm": 0, "negative": 5, "epochs": 20}  # its default of 10 epochs is less
 ALS_ALPHAS = (1.0, 10.0, 40.0)
 ALS_REGULARIZATIONS = (0.01, 10.0, 100.0)
 METRICS = {"hit@20": lambda ranks: (ranks <= 20).astype(float), "MRR": lambda ranks: 1 / ranks}

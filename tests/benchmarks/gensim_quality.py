@@ -24,8 +24,8 @@ from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 
 SEEDS = (1, 2, 3)
-COMMON = {"vector_size": 128, "negative": 20, "sample": 1e-2, "window": 5}
-SETTINGS: dict[tuple[str, int], dict[str, float]] = {
+COMMON: dict[str, Any] = {"vector_size": 128, "negative": 20, "sample": 1e-2, "window": 5}
+SETTINGS: dict[tuple[str, int], dict[str, Any]] = {
     ("wikispeedia_unfinished", 0): {"epochs": 20, "alpha": 0.05, "min_alpha": 0.0005, "ns_exponent": 0.1},
     ("wikispeedia_unfinished", 1): {"epochs": 20, "alpha": 0.1, "min_alpha": 0.001, "ns_exponent": 0.1},
     ("yoochoose_100k", 0): {"epochs": 20, "alpha": 0.1, "min_alpha": 0.001, "ns_exponent": 0.1},
@@ -33,13 +33,19 @@ SETTINGS: dict[tuple[str, int], dict[str, float]] = {
     ("gowalla_train", 0): {"epochs": 10, "alpha": 0.05, "min_alpha": 0.0005, "ns_exponent": 0.75},
     ("gowalla_train", 1): {"epochs": 10, "alpha": 0.05, "min_alpha": 0.0005, "ns_exponent": 0.75},
 }
-LIKE_GENSIM = {"objective": "negative_sampling", "optimizer": "sgd", "l2": 0, "item_l2": 0, "recency": 0}
+LIKE_GENSIM: dict[str, Any] = {
+    "objective": "negative_sampling",
+    "optimizer": "sgd",
+    "l2": 0,
+    "item_l2": 0,
+    "recency": 0,
+}
 METRICS = {"hit@10": lambda ranks: ranks <= 10, "MRR": lambda ranks: 1 / ranks}
 
 
-def like_gensim(dm: int, seed: int, settings: dict[str, float]) -> TrainConfig:
+def like_gensim(dm: int, seed: int, settings: dict[str, Any]) -> TrainConfig:
     """Our configuration for what gensim does with these settings of its own."""
-    return TrainConfig(**LIKE_GENSIM, **COMMON, **settings, dm=dm, seed=seed, threads=THREADS)  # type: ignore[arg-type]
+    return TrainConfig(**LIKE_GENSIM | COMMON | settings | {"dm": dm, "seed": seed, "threads": THREADS})
 
 
 def measure_quality(data: Path) -> list[dict[str, Any]]:
@@ -56,7 +62,7 @@ def measure_quality(data: Path) -> list[dict[str, Any]]:
 
 
 def train_both(
-    corpus: Corpus, dm: int, settings: dict[str, float], folder: Path
+    corpus: Corpus, dm: int, settings: dict[str, Any], folder: Path
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, float]]:
     """The held-out ranks of both sides, float64[seeds, m] each, and the seconds of training of their fastest seeds."""
     ours, theirs = [], []

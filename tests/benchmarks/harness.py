@@ -55,14 +55,16 @@ def worst_case(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def print_table(name: str, cases: Sequence[dict[str, Any]]) -> None:
-    """The cases, a row each; a figure that only some of them have is empty for the others."""
-    columns = list(dict.fromkeys(column for case in cases for column in case))
-    table = Table(title=name, title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for case in cases:
-        table.add_row(*(show_figure(case.get(column)) for column in columns))
-    Console(width=200 if not sys.stdout.isatty() else None).print(table)
+    """The cases, a row each; those with the same figures share a table."""
+    console = Console(width=200 if not sys.stdout.isatty() else None)
+    for columns in dict.fromkeys(tuple(case) for case in cases):
+        table = Table(title=name, title_justify="left")
+        for column in columns:
+            table.add_column(column)
+        for case in cases:
+            if tuple(case) == columns:
+                table.add_row(*map(show_figure, case.values()))
+        console.print(table)
 
 
 def show_figure(value: Any) -> str:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,14 @@ class KernelTraining:
         return time.perf_counter() - start
 
 
-def begin_kernel_training(corpus: Corpus, config: TrainConfig) -> KernelTraining:
-    """The kernel before its first epoch on what training sees of a corpus."""
-    histories = list(training_histories(corpus))
+def begin_kernel_training(corpus: Corpus, config: TrainConfig, num_partitions: int | None = None) -> KernelTraining:
+    """The kernel before its first epoch on what training sees of a corpus, or of its first micro-partitions."""
+    parts = [corpus.read(partition) for partition in range(num_partitions or corpus.num_partitions)]
+    hashes = np.concatenate([part.hashes for part in parts])
+    histories = list(islice(training_histories(corpus), len(hashes)))
     offsets = np.concatenate(([0], np.cumsum([len(history) for history in histories]))).astype(np.int64)
-    hashes = np.concatenate([corpus.read(p).hashes for p in range(corpus.num_partitions)])
-    return KernelTraining(np.concatenate(histories), offsets, hashes, corpus.count_training_tokens(), config)
+    tokens = np.concatenate(histories)
+    return KernelTraining(tokens, offsets, hashes, np.bincount(tokens, minlength=corpus.num_items), config)
 
 
 def train_popularity(corpus: Corpus) -> Vectors:

@@ -16,7 +16,8 @@ loss     Where full softmax can be trained to the end: wikispeedia, 64 dimension
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.benchmarks.harness import run_benchmark
-from tests.benchmarks.logs import THREADS, held_out_rows, make_corpus
+from tests.benchmarks.logs import THREADS, find_log, held_out_rows, make_corpus
 from tests.benchmarks.peers import KernelTraining, begin_kernel_training
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
@@ -54,17 +55,29 @@ TOKENS_A_USER = 25
 COST_MARK = 25
 REPEATS = 2
 
-LOG = "wikispeedia_unfinished"
+LOSSES: dict[str, int | None] = {"wikispeedia_unfinished": None, "gowalla_train": 1}
+"""Logs of which losses are measured, and of how many of their 8 micro-partitions; None: all."""
 LEARNING: dict[str, Any] = {
     "vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0, "recency": 0, "sample": 0,
     "threads": THREADS,
 }  # fmt: skip
 BATCH_USERS = 256
-SHAPES: dict[str, dict[str, Any]] = {
-    "two-level": {"tree": "two_level"},
-    "Huffman": {"tree": "huffman"},
-    **{f"balanced, branching {b}": {"tree": "balanced", "tree_branching": b} for b in (2, 4, 8, 16, 64)},
+SHAPES: dict[str, dict[str, Any]] = {"two-level": {"tree": "two_level"}, "Huffman": {"tree": "huffman"}}
+SWEEP: dict[str, dict[str, Any]] = {
+    f"balanced, branching {b}": {"tree": "balanced", "tree_branching": b} for b in (2, 4, 8, 16, 64)
 }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """losses float64[epochs, m]: of the held-out items after each epoch; the seconds of each epoch's training."""
+
+    losses: NDArray[np.float64]
+    seconds: list[float]
+
+    @property
+    def best(self) -> int:
+        return int(self.losses.mean(axis=1).argmin())
 
 
 class FullSoftmax:
@@ -97,20 +110,26 @@ class FullSoftmax:
 
     def losses(self, rows: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
         """-log p of one class a user, float64[m]."""
-        logs = torch.log_softmax(self.users[rows] @ self.classes.T, dim=1)
-        return -logs[torch.arange(len(rows)), torch.from_numpy(classes)].double().numpy()
+        losses = []
+        for users, held in zip(
+            torch.from_numpy(rows).split(BATCH_USERS), torch.from_numpy(classes).split(BATCH_USERS), strict=True
+        ):
+            losses.append(torch.nn.functional.cross_entropy(self.users[users] @ self.classes.T, held, reduction="none"))
+        return torch.cat(losses).double().numpy()
 
 
 def measure_trees(data: Path) -> list[dict[str, Any]]:
     """The cases of building, of cost and of loss."""
+    torch.set_flush_denormal(True)  # full softmax's tiny probabilities: a hundred times slower without
     torch.set_num_threads(THREADS)
     counts = zipf_counts(MANY_CLASSES)
     cases = [time_build(name, build, counts) for name, build in BUILDERS.items()]
     for size in SIZES:
         cases += race_a_token(*size)
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = make_corpus(data / f"{LOG}.parquet", Path(folder) / "root")
-        cases += compare_losses(corpus)
+    for log, num_partitions in LOSSES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            corpus = make_corpus(find_log(data, log, Path(folder)), Path(folder) / "root")
+            cases += compare_losses(log, corpus, num_partitions)
     return cases
 
 
@@ -158,7 +177,7 @@ def race_a_token(num_classes: int, num_dims: int, batches: tuple[int, ...], num_
             "mark": f">= {COST_MARK} x full softmax" if is_marked else "none",
             "passed": not is_marked or ratio >= COST_MARK, "us a token": 1e6 * min(seconds[shape]),
             "full us a token": 1e6 * min(seconds["full"]),
-            "rows a token": expected_rows(trees[shape].tree, counts),
+            "rows a token": expected_rows(the_tree(trees[shape]), counts),
         }  # fmt: skip
         cases.append(case)
     return cases
@@ -179,84 +198,97 @@ def begin_tree_training(counts: NDArray[np.int64], num_dims: int, shape: str, nu
     return training
 
 
-def compare_losses(corpus: Corpus) -> list[dict[str, Any]]:
-    """Full softmax and every tree, trained and asked alike."""
-    rows = held_out_rows(corpus)
-    parts = [corpus.read(partition).held_out_items() for partition in range(corpus.num_partitions)]
-    asked = rows, np.concatenate(parts).astype(np.int64)
-    full_losses, full_seconds = train_full(corpus, *asked)
-    best = int(full_losses.mean(axis=1).argmin())
-    cases: list[dict[str, Any]] = [
-        {
-            "case": f"loss, {corpus.num_items:,} classes, full softmax", "ratio": 1.0, "mark": "none", "passed": True,
-            "loss": full_losses[best].mean(), "epochs": best + 1, "seconds an epoch": min(full_seconds),
-        }
-    ]  # fmt: skip
-    for name, shape in SHAPES.items():
-        training = begin_kernel_training(corpus, TrainConfig(**LEARNING, **shape, hs=1))
-        losses, seconds = train_tree(training, *asked)
-        case = judge_loss(losses, seconds, full_losses, full_seconds)
-        assert training.tree is not None
+def the_tree(training: KernelTraining) -> Tree:
+    assert training.tree is not None
+    return training.tree
+
+
+def compare_losses(log: str, corpus: Corpus, num_partitions: int | None) -> list[dict[str, Any]]:
+    """Full softmax and trees, trained and asked alike."""
+    begin = partial(begin_kernel_training, corpus, num_partitions=num_partitions)
+    asked = held_out_pairs(corpus, num_partitions or corpus.num_partitions)
+    name = f"loss, {log.split('_')[0]}, {corpus.num_items:,} classes"
+    full = train_full(begin(TrainConfig(**LEARNING)), *asked)
+    cases: list[dict[str, Any]] = [{"case": f"{name}, full softmax"} | judge_loss(full, full, has_mark=False)]
+    for shape, settings in (SHAPES if num_partitions else SHAPES | SWEEP).items():
+        training = begin(TrainConfig(**LEARNING | settings, hs=1))
+        tree = the_tree(training)
         counts = np.bincount(training.tokens, minlength=corpus.num_items)
-        cases.append(
-            {"case": f"loss, {corpus.num_items:,} classes, {name}"} | case
-            | {"depth": training.tree.max_depth, "rows a token": expected_rows(training.tree, counts)}
-        )  # fmt: skip
+        case = judge_loss(train_tree(training, *asked), full, bool(num_partitions) and shape == "two-level")
+        case |= {"depth": tree.max_depth, "rows a token": expected_rows(tree, counts)}
+        cases.append({"case": f"{name}, {shape}"} | case)
+    cases[0] |= {"depth": 1, "rows a token": float(corpus.num_items)}
     return cases
 
 
-def judge_loss(
-    losses: NDArray[np.float64], seconds: list[float], full_losses: NDArray[np.float64], full_seconds: list[float]
-) -> dict[str, Any]:
-    """One tree beside full softmax; losses float64[epochs, m], seconds those of each epoch."""
-    means, full_means = losses.mean(axis=1), full_losses.mean(axis=1)
-    best, full_best = int(means.argmin()), int(full_means.argmin())
-    above = losses[best] - full_losses[full_best]
-    as_low = np.flatnonzero(full_means <= means[best])
-    full_reached = int(as_low[0]) if len(as_low) else full_best
+def held_out_pairs(corpus: Corpus, num_partitions: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and items of the held-out users in the first micro-partitions, int64[m] each."""
+    items = [corpus.read(partition).held_out_items() for partition in range(num_partitions)]
+    held = np.concatenate(items).astype(np.int64)
+    return held_out_rows(corpus)[: len(held)], held
+
+
+def judge_loss(side: Trained, full: Trained, has_mark: bool) -> dict[str, Any]:
+    """One side beside full softmax."""
+    above = side.losses[side.best] - full.losses[full.best]
+    full_means = full.losses.mean(axis=1)
+    as_low = np.flatnonzero(full_means <= side.losses[side.best].mean())
+    full_epochs = int(as_low[0]) + 1 if len(as_low) else full.best + 1
+    ratio = sum(full.seconds[:full_epochs]) / sum(side.seconds[: side.best + 1])
     return {
-        "ratio": sum(full_seconds[: full_reached + 1]) / sum(seconds[: best + 1]), "mark": "none", "passed": True,
-        "loss": means[best], "epochs": best + 1, "seconds an epoch": min(seconds), "loss above full": above.mean(),
-        "s.e.": above.std(ddof=1) / len(above) ** 0.5,
+        "ratio": ratio, "mark": f">= {COST_MARK} x full softmax" if has_mark else "none",
+        "passed": not has_mark or ratio >= COST_MARK, "loss": float(side.losses[side.best].mean()),
+        "loss above full": float(above.mean()), "s.e.": float(above.std(ddof=1) / len(above) ** 0.5),
+        "epochs": side.best + 1, "seconds an epoch": min(side.seconds),
     }  # fmt: skip
 
 
-def train_tree(
-    training: KernelTraining, rows: NDArray[np.int64], items: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], list[float]]:
-    """The losses of the held-out items after each epoch, float64[epochs, m], and the epochs' seconds."""
-    losses, seconds = [], []
-    assert training.tree is not None
+def train_tree(training: KernelTraining, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Trained:
+    """All epochs down a tree."""
+    tree, losses, seconds = the_tree(training), [], []
     for epoch in range(training.config.epochs):
         seconds.append(training.train_epoch(epoch))
-        logs = log_probabilities(training.tree, training.items.outputs.vectors, training.users.vectors[rows])
-        losses.append(-logs[np.arange(len(rows)), items].astype(np.float64))
-    return np.array(losses), seconds
+        losses.append(tree_losses(tree, training, rows, items))
+    return Trained(np.array(losses), seconds)
 
 
-def train_full(
-    corpus: Corpus, rows: NDArray[np.int64], items: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], list[float]]:
-    """As `train_tree`, by full softmax: the n-th token of BATCH_USERS users at once, users in random order."""
-    training = begin_kernel_training(corpus, TrainConfig(**LEARNING))
+def tree_losses(
+    tree: Tree, training: KernelTraining, rows: NDArray[np.int64], items: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """-log p of one item a user, float64[m]."""
+    losses = np.empty(len(rows))
+    for start in range(0, len(rows), BATCH_USERS):
+        batch = slice(start, start + BATCH_USERS)
+        logs = log_probabilities(tree, training.items.outputs.vectors, training.users.vectors[rows[batch]])
+        losses[batch] = -logs[np.arange(len(logs)), items[batch]]
+    return losses
+
+
+def train_full(training: KernelTraining, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Trained:
+    """All epochs by full softmax: the n-th token of BATCH_USERS users at once."""
     config, offsets = training.config, training.offsets
-    full = FullSoftmax(training.users.vectors, corpus.num_items, is_adagrad=True, l2=config.l2)
+    full = FullSoftmax(training.users.vectors, len(training.sampling.keep), is_adagrad=True, l2=config.l2)
     lengths, rng = np.diff(offsets), np.random.default_rng(1)
     losses, seconds = [], []
     for epoch in range(config.epochs):
-        order = rng.permutation(len(lengths))
         start = time.perf_counter()
-        for first in range(0, len(order), BATCH_USERS):
-            done = (epoch + first / len(order)) / config.epochs
-            alpha = config.alpha - (config.alpha - config.min_alpha) * done
-            batch = order[first : first + BATCH_USERS]
+        for done, batch in alike_batches(lengths, rng):
+            alpha = config.alpha - (config.alpha - config.min_alpha) * (epoch + done) / config.epochs
             for place in range(lengths[batch].max()):
                 users = batch[lengths[batch] > place]
                 tokens = training.tokens[offsets[users] + place].astype(np.int64)
                 full.step(torch.from_numpy(users), torch.from_numpy(tokens), alpha)
         seconds.append(time.perf_counter() - start)
         losses.append(full.losses(rows, items))
-    return np.array(losses), seconds
+    return Trained(np.array(losses), seconds)
+
+
+def alike_batches(lengths: NDArray[np.int64], rng: np.random.Generator) -> Iterator[tuple[float, NDArray[np.int64]]]:
+    """All users in batches of about the same length, in random order, each after the share of users that came before."""
+    order = np.lexsort((rng.random(len(lengths)), lengths))
+    batches = [order[start : start + BATCH_USERS] for start in range(0, len(order), BATCH_USERS)]
+    for place, batch in enumerate(rng.permutation(len(batches))):
+        yield place / len(batches), batches[batch]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
-COMMANDS = ["run", "similar", "infer", "tune", "pull", "doctor", "sample-logs"]
+COMMANDS = ["run", "similar", "infer", "tune", "pull", "word2vec", "doctor", "sample-logs"]
 
 
 def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -27,7 +27,7 @@ def test_every_command_has_help_and_stands_in_the_readme(command: str) -> None:
 
 
 def test_the_readme_names_no_command_that_there_is_not() -> None:
-    named = set(re.findall(r"bin/surf2vec ([a-z-]+)", README.read_text()))
+    named = set(re.findall(r"bin/surf2vec ([a-z0-9-]+)", README.read_text()))
     assert named == set(COMMANDS)
 
 

@@ -5,6 +5,8 @@ several threads an update may now and then be lost, and the result differs in it
 is deterministic and does what `reference.py` does, up to the rounding of reordered sums.
 """
 
+import math
+
 import numba
 import numpy as np
 
@@ -144,10 +146,16 @@ def _reach(turn, place, window):
     return window - np.int64(((draw(turn.key, turn.kept[place], WINDOW, 0) >> _32) * np.uint64(window)) >> _32)
 
 
+@numba.njit(inline="always", error_model="numpy")
+def _user_l2(model, turn):
+    return model.rule.l2 / np.float32(math.sqrt(np.float32(max(1, turn.history.shape[0]))))
+
+
 @numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
 def _train_dbow(model, turn):
     """The user predicts its tokens, a block at a time; with dbow_words a token's context predicts it first."""
     rule, kept, step = model.rule, turn.kept, model.scratch.step
+    l2 = _user_l2(model, turn)
     u = model.users.vectors[turn.user]
     for start in range(0, kept.shape[0], rule.block_tokens):
         block = kept[start : start + rule.block_tokens]
@@ -157,7 +165,7 @@ def _train_dbow(model, turn):
         weights = np.float32(0)
         for position in block:
             weights += weight_of(turn, position, rule.recency)
-        move(model.users, turn.user, step, rule.l2 * weights, turn.alpha, rule.is_adagrad, False)
+        move(model.users, turn.user, step, l2 * weights, turn.alpha, rule.is_adagrad, False)
 
 
 @numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
@@ -179,6 +187,7 @@ def _train_dm(model, turn):
     """The mean of the user and the context predicts each token."""
     rule, kept, hidden, step = model.rule, turn.kept, model.scratch.hidden, model.scratch.step
     u = model.users.vectors[turn.user]
+    l2 = _user_l2(model, turn)
     for place in range(kept.shape[0]):
         reach = _reach(turn, place, rule.window)
         first, last = max(0, place - reach), min(kept.shape[0], place + reach + 1)
@@ -198,7 +207,7 @@ def _train_dm(model, turn):
         weight = weight_of(turn, kept[place], rule.recency)
         for d in range(hidden.shape[0]):
             step[d] *= weight
-        move(model.users, turn.user, step, rule.l2 * weight, turn.alpha, rule.is_adagrad, False)
+        move(model.users, turn.user, step, l2 * weight, turn.alpha, rule.is_adagrad, False)
 
 
 @numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)

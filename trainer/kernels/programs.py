@@ -69,6 +69,7 @@ def train_user(
     count = tl.load(num_kept + tl.program_id(0))
     start = tl.load(starts + user)
     newest = (tl.load(ends + user) - start).to(tl.int32) - 1
+    user_l2 = l2 / tl.sqrt(tl.maximum(newest + 1, 1).to(tl.float32))
     key = _mix(tl.load(keys + user).to(tl.uint64))
     d, b, k = _range(D), _range(B), _range(K)
     u_D = tl.load(users + user * D + d, mask=d < D, other=0.0)
@@ -85,7 +86,7 @@ def train_user(
             outputs, output_squares, u_D, rows_B, has_B, weights_B, rows_K, corrections, alpha, item_l2,
             D, B, K, IS_SOFTMAX, IS_ADAGRAD, IS_FROZEN,
         )  # fmt: skip
-        gradient_D = step_D - l2 * tl.sum(weights_B, axis=0) * u_D
+        gradient_D = step_D - user_l2 * tl.sum(weights_B, axis=0) * u_D
         rate = alpha
         if IS_ADAGRAD:
             square += tl.sum(gradient_D * gradient_D, axis=0) / D

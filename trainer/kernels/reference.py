@@ -3,6 +3,7 @@
 Shapes: N users, V outputs, D dims, K negatives, B tokens in a block.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class History:
         self.work, self.user = work, user
         self.key = mix(int(work.hashes[user]) ^ work.epoch_key)
         self.tokens = work.tokens[work.starts[user] : work.ends[user]]
+        self.l2 = work.config.l2 / math.sqrt(max(1, len(self.tokens)))
         self.kept = [p for p in range(len(self.tokens)) if self.draw(p, SUBSAMPLE, 0) >> 32 < self.keep(p)]
 
     def keep(self, position: int) -> int:
@@ -71,7 +73,7 @@ def train_dbow(users: Rows, items: Items, history: History, alpha: np.float32) -
         weights = [history.weight(position) for position in block]
         u = users.vectors[history.user].copy()
         step = learn(items.outputs, u, history, block, weights, alpha, NEGATIVE, 0)
-        move(users, history.user, step - np.float32(config.l2 * sum(weights)) * u, alpha, work)
+        move(users, history.user, step - np.float32(history.l2 * sum(weights)) * u, alpha, work)
 
 
 def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
@@ -83,7 +85,7 @@ def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> 
         hidden = (u + items.inputs.vectors[words].sum(axis=0)) / np.float32(1 + len(words))
         step = learn(items.outputs, hidden, history, [position], [1.0], alpha, NEGATIVE, 0)
         weight = np.float32(history.weight(position))
-        move(users, history.user, weight * (step - np.float32(work.config.l2) * u), alpha, work)
+        move(users, history.user, weight * (step - np.float32(history.l2) * u), alpha, work)
         for word in words:
             move_item(items.inputs, word, step, alpha, work, inputs_of(work))
 
