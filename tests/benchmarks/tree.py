@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, held_out_rows, make_corpus
 from tests.benchmarks.peers import KernelTraining, begin_kernel_training
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, config_from_dict
 from trainer.corpus import Corpus
 from trainer.draws import mix_array
 from trainer.rows import EPSILON
@@ -189,10 +189,8 @@ def begin_tree_training(counts: NDArray[np.int64], num_dims: int, shape: str, nu
     tokens = np.searchsorted(np.cumsum(counts), drawn, side="right").astype(np.int32)
     offsets = np.arange(0, num_tokens + 1, TOKENS_A_USER)
     hashes = mix_array(np.arange(1, len(offsets), dtype=np.uint64))
-    config = TrainConfig(
-        vector_size=num_dims, hs=1, tree=shape, epochs=1, alpha=0.05, min_alpha=0.005, optimizer="sgd", l2=0, recency=0,
-        sample=0, threads=THREADS,
-    )  # type: ignore[arg-type]  # fmt: skip
+    plain = {"optimizer": "sgd", "alpha": 0.05, "min_alpha": 0.005, "l2": 0, "recency": 0, "sample": 0, "epochs": 1}
+    config = config_from_dict(plain | {"vector_size": num_dims, "hs": 1, "tree": shape, "threads": THREADS})
     training = KernelTraining(tokens, offsets, hashes, counts, config)
     training.items.outputs.vectors.fill(0.01)
     return training

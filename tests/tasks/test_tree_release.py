@@ -1,0 +1,68 @@
+"""A training with a tree, through evaluation and export: users have vectors, items have none, and everybody says so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.evaluate import Question, evaluate, rank_held_out, score_by_tree
+from tasks.export import export_vectors, list_files
+from tasks.gensim_files import export_word2vec
+from tasks.item_map import read_pages
+from tasks.run import Root
+from tasks.similar import similar_users
+from tests.corpora import planted_histories, write_corpus
+from trainer.config import TrainConfig
+from trainer.corpus import open_corpus
+from trainer.errors import ConfigError
+from trainer.files import read_json
+from trainer.infer import refit_held_out
+from trainer.loop import Job, train
+from trainer.store import open_generation
+from trainer.trees import log_probabilities, make_tree
+
+
+@pytest.fixture(scope="module", params=["huffman", "two_level", "balanced"])
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    root = Root(tmp_path_factory.mktemp(request.param))
+    write_corpus(root.corpus("window"), planted_histories(num_users=400, num_items=80))
+    config = TrainConfig(vector_size=16, epochs=30, hs=1, tree=request.param, tree_branching=8, threads=1)
+    made = Job(root.corpus("window"), root.store, config, 4 * 10**9)
+    train(made)
+    return made
+
+
+def test_planted_topics_are_found_through_the_tree(job: Job) -> None:
+    corpus = open_corpus(job.corpus_dir)
+    metrics = evaluate(corpus, open_generation(job.store_dir))["metrics"]
+    assert metrics["hit_at_20"] > 1.5 * metrics["popularity_hit_at_20"]
+
+
+def test_ranks_are_those_of_the_probabilities(job: Job) -> None:
+    corpus, generation = open_corpus(job.corpus_dir), open_generation(job.store_dir)
+    tree = make_tree(job.config, corpus.count_training_tokens())
+    assert tree is not None
+    nodes = generation.read_item_table().outputs.vectors
+    users = generation.read_users(0)[:5]
+    none = np.empty(0, np.int64)
+    answer = rank_held_out(Question(users, np.arange(5), none, none), score_by_tree(tree, nodes), 80)
+    scores = log_probabilities(tree, nodes, users)
+    expected = [1 + (scores[i] > scores[i, i]).sum() for i in range(5)]
+    assert answer.ranks.tolist() == expected
+
+
+def test_a_release_has_users_alone_and_says_so(job: Job, tmp_path: Path) -> None:
+    root = Root(job.store_dir.parent)
+    generation = refit_held_out(job, open_corpus(job.corpus_dir), {"evaluation": {}})
+    folder = root.export("r1")
+    export_vectors(job.corpus_dir, generation, folder, "r1", "run-1", "space-1")
+    manifest = read_json(folder / "manifest.json")
+    assert manifest["item_files"] == {}
+    assert not [name for name in list_files(manifest) if name.startswith("item_vectors")]
+    answer = similar_users(root, folder, "user-1", 3)
+    assert len(answer["neighbours"]) == 3
+    assert answer["items"] == answer["seen"] == []
+    assert read_pages(folder).urls == []
+    assert export_word2vec(folder, tmp_path / "users.bin", "users")["rows"] == 400
+    with pytest.raises(ConfigError, match=r"no item vectors: it was trained with train.hs = 1"):
+        export_word2vec(folder, tmp_path / "items.bin", "items")
