@@ -18,7 +18,9 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	$(BIN)/python -m tests.benchmarks.gensim_quality
+	for name in gensim_quality defaults gowalla gensim_speed loader tree exponents tune infer gpu; do \
+		$(BIN)/python -m tests.benchmarks.$$name || exit 1; \
+	done
 
 setup: $(VENV)/.installed
 

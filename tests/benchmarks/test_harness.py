@@ -1,0 +1,45 @@
+"""Which case speaks for a benchmark, and how figures are shown."""
+
+import io
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import harness
+from tests.benchmarks.harness import print_table, show_figure, worst_case
+
+
+def case(ratio: float, mark: str) -> dict[str, Any]:
+    return {"case": f"at {ratio}", "ratio": ratio, "mark": mark, "passed": True}
+
+
+def test_the_worst_case_is_one_that_has_a_mark() -> None:
+    assert worst_case([case(0.5, "none"), case(3.0, ">= 2 x"), case(2.5, ">= 2 x")])["ratio"] == 2.5
+
+
+def test_without_marks_the_worst_case_is_the_lowest() -> None:
+    assert worst_case([case(0.5, "none"), case(0.4, "none")])["ratio"] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, "yes"), (False, "no"), (None, ""), (1234567, "1,234,567"), (0.12345, "0.1234"), (0.0, "0.0000"),
+        (-2.5, "-2.5000"), (61.234, "61.23"), (12345.6, "12,346"), (0.0000123, "1.23e-05"), ("PV-DM", "PV-DM"),
+        (float("inf"), "inf"),
+    ],
+)  # fmt: skip
+def test_figures(value: Any, shown: str) -> None:
+    assert show_figure(value) == shown
+
+
+def test_cases_with_other_figures_stand_in_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(harness.sys, "stdout", written)
+    print_table("some", [case(1.0, "none"), case(2.0, "none") | {"seconds": 3}, case(4.0, "none")])
+    tables = written.getvalue().split("some")[1:]
+    assert len(tables) == 2
+    assert "at 1.0" in tables[0]
+    assert "at 4.0" in tables[0]
+    assert "seconds" not in tables[0]
+    assert "seconds" in tables[1]

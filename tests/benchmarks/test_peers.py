@@ -1,0 +1,67 @@
+"""The kernel without the trainer around it, gensim's two ways, and the comparison user by user."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.peers import (
+    begin_kernel_training,
+    difference_in_errors,
+    is_no_lower,
+    train_gensim,
+    train_ours,
+    training_histories,
+)
+from tests.corpora import write_corpus
+from trainer.config import TrainConfig
+
+HISTORIES = {f"user-{i}": [i % 3, 3 + i % 2, (i + 1) % 3] for i in range(20)}
+CONFIG = TrainConfig(vector_size=4, epochs=3, negative=2, threads=1)
+
+
+def test_kernel_training_learns_as_the_trainer_does_where_there_is_one_micro_partition(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", HISTORIES, partitions=1, max_users=0)
+    training = begin_kernel_training(corpus, CONFIG)
+    seconds = [training.train_epoch(epoch) for epoch in range(CONFIG.epochs)]
+    ours = train_ours(corpus, CONFIG, tmp_path / "store")
+    assert np.array_equal(training.users.vectors, ours.users)
+    assert np.array_equal(training.items.outputs.vectors, ours.items)
+    assert min(seconds) > 0
+    assert 0 < ours.training_seconds < ours.seconds
+
+
+def test_kernel_training_on_the_first_micro_partitions_alone(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path, HISTORIES, partitions=4, num_items=9)
+    training = begin_kernel_training(corpus, CONFIG, num_partitions=1)
+    assert len(training.hashes) == corpus.users[0] > 0
+    first = list(training_histories(corpus))[: corpus.users[0]]
+    assert training.tokens.tolist() == np.concatenate(first).tolist()
+    assert len(training.items.outputs.vectors) == 9
+
+
+@pytest.mark.parametrize("name", [None, "corpus.txt"])
+def test_both_ways_of_gensim_see_the_training_tokens(tmp_path: Path, name: str | None) -> None:
+    corpus = write_corpus(tmp_path / "corpus", HISTORIES)
+    file = tmp_path / name if name else None
+    vectors = train_gensim(corpus, file, dm=0, vector_size=4, epochs=1, seed=1)
+    assert vectors.users.shape == (20, 4)
+    assert vectors.items.shape == (5, 4)
+    assert (np.abs(vectors.items).sum(axis=1) > 0).tolist() == (corpus.count_training_tokens() > 0).tolist()
+    assert 0 < vectors.training_seconds <= vectors.seconds
+
+
+def test_no_lower_means_within_two_standard_errors() -> None:
+    theirs = np.zeros(100)
+    ours = np.tile([1.0, -1.0], 50)  # standard error .1005
+    assert difference_in_errors(ours, theirs) == 0
+    assert is_no_lower(ours - 0.2, theirs)
+    assert not is_no_lower(ours - 0.21, theirs)
+
+
+def test_differences_that_are_the_same_for_all() -> None:
+    ones = np.ones(3)
+    assert difference_in_errors(ones, ones) == 0
+    assert difference_in_errors(ones, 2 * ones) == -math.inf
+    assert not is_no_lower(ones, 2 * ones)
