@@ -7,7 +7,7 @@ ranks, so that one function asks all of them. `KernelTraining` is our kernel wit
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,16 @@ from trainer.corpus import Corpus
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
-from trainer.loop import Job, train, warm_up
+from trainer.loop import Job, effective_recency, train, warm_up
 from trainer.objectives import make_sampling
 from trainer.rows import begin_items, begin_users
 from trainer.schedule import learning_rates, user_order
 from trainer.store import open_generation
 from trainer.trees import make_tree
+
+
+LAST = -1e6
+"""A score below any that training makes."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def begin_kernel_training(corpus: Corpus, config: TrainConfig, num_partitions: i
     histories = list(islice(training_histories(corpus), len(hashes)))
     offsets = np.concatenate(([0], np.cumsum([len(history) for history in histories]))).astype(np.int64)
     tokens = np.concatenate(histories)
+    config = replace(config, recency=effective_recency(config, corpus))
     return KernelTraining(tokens, offsets, hashes, np.bincount(tokens, minlength=corpus.num_items), config)
 
 
@@ -113,11 +118,18 @@ def train_popularity(corpus: Corpus) -> Vectors:
 
 
 def train_gensim(corpus: Corpus, corpus_file: Path | None = None, **settings: float) -> Vectors:
-    """Doc2Vec by negative sampling; `settings` bear its own names, and its own defaults hold for all others."""
+    """Doc2Vec by negative sampling; `settings` bear its own names, and its own defaults hold for all others.
+
+    One more dimension ranks items last that training does not see: gensim leaves them out, and a vector of zeros would
+    stand above all items whose scores are negative.
+    """
     model, seconds, training_seconds = fit_gensim(corpus, corpus_file, **settings)
-    items = np.zeros((corpus.num_items, model.vector_size), dtype=np.float32)
-    items[[int(word) for word in model.wv.index_to_key]] = model.syn1neg
-    return Vectors(model.dv.vectors, items, seconds, training_seconds)
+    words = [int(word) for word in model.wv.index_to_key]
+    items = np.zeros((corpus.num_items, model.vector_size + 1), dtype=np.float32)
+    items[:, -1] = LAST
+    items[words, :-1], items[words, -1] = model.syn1neg, 0
+    users = np.column_stack((model.dv.vectors, np.ones(len(model.dv), dtype=np.float32)))
+    return Vectors(users, items, seconds, training_seconds)
 
 
 def fit_gensim(corpus: Corpus, corpus_file: Path | None = None, **settings: float) -> tuple[Doc2Vec, float, float]:

@@ -24,7 +24,7 @@ def test_without_marks_the_worst_case_is_the_lowest() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (True, "yes"), (False, "no"), (None, ""), (1234567, "1,234,567"), (0.12345, "0.1234"), (0.0, "0.0000"),
+        (True, "yes"), (False, "no"), (None, ""), (1234567, "1,234,567"), (0.12346, "0.1235"), (0.0, "0.0000"),
         (-2.5, "-2.5000"), (61.234, "61.23"), (12345.6, "12,346"), (0.0000123, "1.23e-05"), ("PV-DM", "PV-DM"),
         (float("inf"), "inf"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 
-from tasks.gensim_files import Which, export_word2vec
+from tasks.gensim_files import export_word2vec
 from tasks.run import Root
 from tests.releases import NUM_ITEMS, VECTOR_SIZE, make_release, read_items, read_users
 from trainer.errors import ConfigError, DamageError, SurfError
@@ -58,7 +58,7 @@ def test_items_keep_their_order(tmp_path: Path, binary: bool) -> None:
 
 def test_calls_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     folder = make_release(Root(tmp_path / "root"))
-    calls: list[tuple[Path, Path, Which, str]] = [
+    calls: list[tuple[Path, Path, str]] = [
         (tmp_path / "nowhere", tmp_path / "v.bin", "users", "surf2vec run.* or .*surf2vec pull"),
         (folder, tmp_path, "users", "is a folder: name the file"),
         (folder, folder / "manifest.json", "users", "inside the export"),
