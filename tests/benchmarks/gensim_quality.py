@@ -6,7 +6,7 @@ does not have, are off. Three seeds, two threads each. The settings are those un
 (exponent .1, .5, .75; alpha .05, .1, .2; sample .001, .01): 128 dimensions, window 5, mean of the context, and on
 
     wikispeedia  20 epochs, 20 negatives, exponent .1; PV-DBOW alpha .05, sample .01; PV-DM alpha .1, sample .001
-    yoochoose    20 epochs, 20 negatives, exponent .1, alpha .1, sample .01
+    yoochoose    20 epochs, 20 negatives, exponent .1, sample .01; PV-DBOW alpha .2, PV-DM .1
     gowalla      10 epochs, 5 negatives, alpha .1, sample .01; PV-DBOW exponent .75, PV-DM .1
 
 Every user that has a held-out item is ranked, by one function for both; a user's value is the mean of the seeds. "No lower"
@@ -39,7 +39,7 @@ COMMON: dict[str, Any] = {"vector_size": 128, "window": 5}
 SETTINGS: dict[tuple[str, int], dict[str, Any]] = {
     ("wikispeedia_unfinished", 0): settings(epochs=20, negative=20, alpha=0.05, ns_exponent=0.1, sample=1e-2),
     ("wikispeedia_unfinished", 1): settings(epochs=20, negative=20, alpha=0.1, ns_exponent=0.1, sample=1e-3),
-    ("yoochoose_100k", 0): settings(epochs=20, negative=20, alpha=0.1, ns_exponent=0.1, sample=1e-2),
+    ("yoochoose_100k", 0): settings(epochs=20, negative=20, alpha=0.2, ns_exponent=0.1, sample=1e-2),
     ("yoochoose_100k", 1): settings(epochs=20, negative=20, alpha=0.1, ns_exponent=0.1, sample=1e-2),
     ("gowalla_train", 0): settings(epochs=10, negative=5, alpha=0.1, ns_exponent=0.75, sample=1e-2),
     ("gowalla_train", 1): settings(epochs=10, negative=5, alpha=0.1, ns_exponent=0.1, sample=1e-2),

@@ -34,7 +34,6 @@ from trainer.schedule import learning_rates, user_order
 from trainer.store import open_generation
 from trainer.trees import make_tree
 
-
 LAST = -1e6
 """A score below any that training makes."""
 
