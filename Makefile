@@ -18,9 +18,9 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	for name in gensim_quality defaults gowalla gensim_speed loader tree exponents tune infer gpu; do \
-		$(BIN)/python -m tests.benchmarks.$$name || exit 1; \
-	done
+	failed=0; for name in gensim_quality defaults gowalla gensim_speed loader tree exponents tune infer gpu; do \
+		$(BIN)/python -m tests.benchmarks.$$name || failed=1; \
+	done; exit $$failed
 
 setup: $(VENV)/.installed
 
