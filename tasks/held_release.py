@@ -23,7 +23,7 @@ from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent
 from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
 from trainer.infer import FrozenItems, freeze_items
-from trainer.store import MANIFEST, Generation
+from trainer.store import FORMAT_VERSION, MANIFEST, Generation
 
 _PREFIX = "infer."
 _LOCK, _PARTIAL = ".lock", "partial"
@@ -65,6 +65,8 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
             f"{root.store} has not the generation of release {release}: if a run has just published another, give the same "
             "command again; if not, train again with `surf2vec run`"
         )
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise DamageError(f"release {release} was trained by an earlier version: train again with `surf2vec run`")
     users = {entry["file"] for entry in manifest["users"].values()}
     for name in Generation(root.store, manifest).files():
         if name not in users:

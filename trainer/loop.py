@@ -34,6 +34,7 @@ from trainer.store import (
     Generation,
     Writer,
     has_generation,
+    is_outdated,
     lock_store,
     open_generation,
     open_pinned,
@@ -195,6 +196,9 @@ class Training:
 
     def _committed(self) -> Generation | None:
         if not has_generation(self.job.store_dir):
+            return None
+        if is_outdated(self.job.store_dir):
+            self.on_event("log", {"message": "the store is of an earlier version: training begins anew"})
             return None
         generation = open_generation(self.job.store_dir)
         return generation if generation.manifest["identity"] == self.identity else None

@@ -154,6 +154,12 @@ def has_generation(folder: Path) -> bool:
     return (folder / MANIFEST).exists()
 
 
+def is_outdated(folder: Path) -> bool:
+    """Whether the current generation was written by an earlier version of the program, so that it cannot be gone on with."""
+    version = read_json(folder / MANIFEST).get("format_version")
+    return isinstance(version, int) and version < FORMAT_VERSION
+
+
 @contextmanager
 def lock_store(folder: Path) -> Iterator[None]:
     """Hold the store's writer lock, which the kernel releases when the process dies.

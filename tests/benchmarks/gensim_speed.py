@@ -44,7 +44,7 @@ SHORT_EPOCHS = 4  # of what is shown without a mark
 SPEED_MARK, TIME_MARK = 20, 20
 SAMPLE = 1e-3
 USUAL: dict[str, Any] = {"vector_size": 128, "negative": 5, "sample": SAMPLE, "seed": 1}
-FAST: dict[str, Any] = {"share_negatives": 32, "negative": 8}
+FAST: dict[str, Any] = {"share_negatives": 256, "negative": 4}
 LIKE_GENSIM: dict[str, Any] = {
     "objective": "negative_sampling", "optimizer": "sgd", "l2": 0, "item_l2": 0, "recency": 0, "negative": 5,
     "alpha": 0.025, "min_alpha": 1e-4,
