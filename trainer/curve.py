@@ -16,7 +16,8 @@ from trainer.draws import HELDOUT, counter, draws, user_keys
 from trainer.objectives import Sampling
 from trainer.trees import Tree, path
 
-SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
+MAX_SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
+MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # and of small ones no more than every eighth, so that measuring stays cheap
 MAX_POINTS = 100
 
 
@@ -71,9 +72,14 @@ def fixed_negatives(seed: int, hashes: NDArray[np.uint64], sampling: Sampling, n
     return np.where(is_own, slots, sampling.aliases[slots])
 
 
+def first_users(is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The rows of the first users that are wanted, int64[m], as many as are measured of a micro-partition."""
+    return np.flatnonzero(is_wanted)[: min(max(len(is_wanted) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
+
+
 def sampled_tokens(seed: int, histories: Histories) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A fixed sample of training tokens: rows of users and items, int64[m] each."""
-    rows = np.flatnonzero(histories.ends > histories.starts)[:SAMPLE_USERS]
+    rows = first_users(histories.ends > histories.starts)
     bits = draws(user_keys(seed, -1, histories.hashes[rows]), np.array([counter(0, HELDOUT, 4095)], dtype=np.uint64))
     lengths = (histories.ends - histories.starts)[rows]
     places = histories.starts[rows] + (bits % lengths.astype(np.uint64)).astype(np.int64)
@@ -94,7 +100,7 @@ class Curve:
         """Add the losses of one micro-partition's sample to the sums; users float32[n, D]."""
         seed, negative = targets.config.seed, targets.config.negative
         rows, tokens = sampled_tokens(seed, histories)
-        held_rows = np.flatnonzero(histories.is_held_out)[:SAMPLE_USERS]
+        held_rows = first_users(histories.is_held_out)
         held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
         sums: list[float] = []
         for asked, wanted in ((rows, tokens), (held_rows, held_items)):

@@ -166,20 +166,16 @@ def test_adding_partition_by_partition_is_adding_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_faiss_torch_and_numba_live_in_one_process() -> None:
+def test_faiss_torch_and_the_kernel_live_in_one_process() -> None:
     program = """
-import numba, numpy as np, torch
-numba.config.THREADING_LAYER = "omp"
+import numpy as np, torch
+from tests.trainer.kernels.work import make_config, make_rows, make_work
+from trainer.kernels import pick_kernel
 import faiss
-@numba.njit(parallel=True)
-def total(values):
-    found = 0.0
-    for i in numba.prange(values.size):
-        found += values[i]
-    return found
+work = make_work(make_config(threads=2), num_users=400)
 vectors = np.random.default_rng(0).standard_normal((20_000, 32), dtype=np.float32)
 for _ in range(3):
-    total(vectors.ravel())
+    pick_kernel("cpu", work.config).train_users(*make_rows(work), work)
     torch.from_numpy(vectors) @ torch.from_numpy(vectors[:500]).T
     index = faiss.IndexScalarQuantizer(32, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
     index.add(vectors)

@@ -1,6 +1,8 @@
-"""The parts of the CPU kernel: draws, one step of a row, and how a hidden vector learns to predict a block of tokens.
+"""The compiled part of the CPU kernel: everything is inlined into `train_piece`. The formulas are in README.md.
 
-Everything is compiled by numba into `cpu.py`'s loop. The formulas are in README.md.
+What keeps it fast: no arrays are made and no references counted (`_nrt=False`: numba would count them with atomic
+additions that cost more than the rows); what is constant in a loop over dimensions is computed before it; rows are asked
+for before they are needed. One file, because numba's cache is renewed only when the file of a kept function has changed.
 """
 
 import math
@@ -8,8 +10,12 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from trainer import draws
+from trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
 from trainer.rows import EPSILON
 
 _GAMMA = np.uint64(draws.GAMMA)
@@ -21,6 +27,8 @@ _ONE = np.uint64(1)
 _27, _30, _31, _32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 _LOW_32 = np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
+_ROWS_AHEAD = 2
+_LINE_FLOATS = 16  # of a cache line of 64 bytes
 _MAX_EXPONENT = np.float32(80)  # exp of it is still a finite float32
 
 
@@ -71,18 +79,25 @@ class Rule(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """A thread's own arrays.
+    """A piece's own arrays.
 
-    hidden, step float32[D]: what predicts, and the answer of the learn functions, the step up of it;
-    of the rows that take part in a prediction: rows int64[R], scores, pulls, step_pulls, shrinks, grows float32[R].
+    kept int64[n]: the positions that subsampling keeps of a history, at its beginning;
+    user, hidden, step float32[D]: the user's row, what predicts, and the answer of the learn functions, the step up of it;
+    of the rows that take part in a prediction: rows uint32[R] (unsigned: numba wraps negative indices), dots, squares,
+    scores, pulls, step_pulls, weights, shrinks, grows float32[R].
     """
 
+    kept: Any
+    user: Any
     hidden: Any
     step: Any
     rows: Any
+    dots: Any
+    squares: Any
     scores: Any
     pulls: Any
     step_pulls: Any
+    weights: Any
     shrinks: Any
     grows: Any
 
@@ -100,50 +115,47 @@ class Model(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A user's turn: its row, its history int32[n], the kept positions int64[k], its random key and learning rate."""
+    """A user's turn: its row, its history int32[n], the kept positions int64[num_kept or more], its key and alpha."""
 
     user: Any
     history: Any
     kept: Any
+    num_kept: Any
     key: Any
     alpha: Any
 
 
-@numba.njit(inline="always", error_model="numpy")
+_OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy", "_nrt": False}
+_inlined = numba.njit(forceinline=True, **_OPTIONS)
+
+
+@_inlined
 def mix(x):
     x = (x ^ (x >> _30)) * _MIX_1
     x = (x ^ (x >> _27)) * _MIX_2
     return x ^ (x >> _31)
 
 
-@numba.njit(inline="always", error_model="numpy")
+@_inlined
 def draw(key, position, purpose, number):
     """One 64-bit draw, as trainer.draws defines it."""
     count = ((((np.uint64(position) << _PURPOSE_BITS) | np.uint64(purpose)) << _DRAW_BITS) | np.uint64(number)) + _ONE
     return mix(key + _GAMMA * count)
 
 
-@numba.njit(inline="always", error_model="numpy")
+@_inlined
 def draw_negative(bits, noise):
     """The item that 64 random bits choose from the noise distribution."""
     slot = np.int64(((bits >> _32) * np.uint64(noise.aliases.shape[0])) >> _32)
     return slot if (bits & _LOW_32) < noise.thresholds[slot] else np.int64(noise.aliases[slot])
 
 
-@numba.njit(fastmath=True, error_model="numpy", inline="always")
+@_inlined
 def sigmoid(x):
-    return np.float32(1) / (np.float32(1) + math.exp(-x))
+    return np.float32(1) / (np.float32(1) + math.exp(min(-x, _MAX_EXPONENT)))
 
 
-@numba.njit(fastmath=True, error_model="numpy", inline="always")
-def dot(a, b):
-    total = np.float32(0)
-    for d in range(a.shape[0]):
-        total += a[d] * b[d]
-    return total
-
-
-@numba.njit(fastmath=True, error_model="numpy", inline="always")
+@_inlined
 def weight_of(turn, position, recency):
     """What a token counts for the user's vector: half at `recency` tokens before the newest; 0 for always 1."""
     if recency == 0:
@@ -151,181 +163,342 @@ def weight_of(turn, position, recency):
     return np.float32(1) / (np.float32(1) + np.float32(turn.history.shape[0] - 1 - position) / recency)
 
 
-@numba.njit(fastmath=True, error_model="numpy", inline="always")
-def adagrad_rate(table, row, mean_square, alpha):
-    """Adds a step's mean squared gradient to the row's sum; answers the learning rate of the step."""
-    table.squares[row] += mean_square
-    return alpha / np.float32(math.sqrt(table.squares[row] + _EPSILON))
+@_inlined
+def rate_of(squares, row, square, num_dims, alpha, is_adagrad):
+    """The learning rate of a row's step with a squared gradient: alpha, or Adagrad's, to whose sum the step is added."""
+    if not is_adagrad:
+        return alpha
+    squares[row] += max(square, np.float32(0)) / np.float32(num_dims)
+    return alpha / np.float32(math.sqrt(squares[row] + _EPSILON))
 
 
-@numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
-def move(table, row, step, l2, alpha, is_adagrad, is_summing):
-    """One step up of a row by `step - l2 * row`: plain, by row-wise Adagrad, or summed for later."""
-    num_dims = step.shape[0]
-    v = table.vectors[row]
-    if is_summing:
-        total = table.sums[row]
-        for d in range(num_dims):
-            total[d] += step[d] - l2 * v[d]
-        table.touched[row] = np.float32(1)
-    else:
-        rate = alpha
-        if is_adagrad:
-            square = np.float32(0)
-            for d in range(num_dims):
-                g = step[d] - l2 * v[d]
-                square += g * g
-            rate = adagrad_rate(table, row, square / np.float32(num_dims), alpha)
-        shrink = np.float32(1) - rate * l2
-        for d in range(num_dims):
-            v[d] = shrink * v[d] + rate * step[d]
+@intrinsic
+def prefetch(typing_context, table, row, column):
+    """Ask for the cache line of an element, which is about to be read and written."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = cgutils.get_item_pointer(
+            context, builder, signature.args[0], array, list(arguments[1:]), wraparound=False, boundscheck=False
+        )
+        int32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        is_write, locality, is_data = (ir.Constant(int32, value) for value in (1, 3, 1))
+        builder.call(function, [builder.bitcast(pointer, byte_pointer), is_write, locality, is_data])
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64, types.int64), generate
 
 
-@numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
+@_inlined
+def prefetch_row(vectors, row):
+    """Ask for a row that is about to be read and written."""
+    for d in range(0, vectors.shape[1], _LINE_FLOATS):
+        prefetch(vectors, row, d)  # type: ignore[call-arg]  # numba gives the first argument itself
+
+
+@_inlined
+def score_rows(table, hidden, num_rows, scratch):
+    """dots = hidden . row and squares = row . row of the rows of a prediction."""
+    vectors = table.vectors
+    for i in range(num_rows):
+        if i + _ROWS_AHEAD < num_rows:
+            prefetch_row(vectors, scratch.rows[i + _ROWS_AHEAD])
+        row, total, square = scratch.rows[i], np.float32(0), np.float32(0)
+        for d in range(hidden.shape[0]):
+            value = vectors[row, d]
+            total += hidden[d] * value
+            square += value * value
+        scratch.dots[i], scratch.squares[i] = total, square
+
+
+@_inlined
 def pull_rows(model, hidden, num_rows, num_own, alpha):
     """The rows of a prediction and the hidden vector pull each other, one row after the other.
 
-    step += step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows. The rates
-    are all computed before: a loop with nothing else in it runs twice as fast.
+    step = sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows; the rates
+    are those of the rows as they were scored.
     """
-    table, rule, scratch = model.outputs, model.rule, model.scratch
-    step, rows, step_pulls = scratch.step, scratch.rows, scratch.step_pulls
+    rule, scratch = model.rule, model.scratch
+    vectors, sums, step = model.outputs.vectors, model.outputs.sums, scratch.step
     num_dims = hidden.shape[0]
-    step[:] = np.float32(0)
+    for d in range(num_dims):
+        step[d] = np.float32(0)
     if rule.is_frozen:
         for i in range(num_rows):
-            v, step_pull = table.vectors[rows[i]], step_pulls[i]
+            row, step_pull = scratch.rows[i], scratch.step_pulls[i]
             for d in range(num_dims):
-                step[d] += step_pull * v[d]
+                step[d] += step_pull * vectors[row, d]
     elif rule.is_summing:
         for i in range(num_rows):
-            v, total, pull, step_pull = table.vectors[rows[i]], table.sums[rows[i]], scratch.pulls[i], step_pulls[i]
+            row, pull, step_pull = scratch.rows[i], scratch.pulls[i], scratch.step_pulls[i]
             l2 = rule.item_l2 if i < num_own else np.float32(0)
             for d in range(num_dims):
-                step[d] += step_pull * v[d]
-                total[d] += pull * hidden[d] - l2 * v[d]
-            table.touched[rows[i]] = np.float32(1)
+                step[d] += step_pull * vectors[row, d]
+                sums[row, d] += pull * hidden[d] - l2 * vectors[row, d]
+            model.outputs.touched[row] = np.float32(1)
     else:
         set_rates(model, hidden, num_rows, num_own, alpha)
         for i in range(num_rows):
-            v, step_pull, shrink, grow = table.vectors[rows[i]], step_pulls[i], scratch.shrinks[i], scratch.grows[i]
+            row, step_pull, shrink, grow = scratch.rows[i], scratch.step_pulls[i], scratch.shrinks[i], scratch.grows[i]
             for d in range(num_dims):
-                value = v[d]
+                value = vectors[row, d]
                 step[d] += step_pull * value
-                v[d] = shrink * value + grow * hidden[d]
+                vectors[row, d] = shrink * value + grow * hidden[d]
 
 
-@numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
+@_inlined
 def set_rates(model, hidden, num_rows, num_own, alpha):
-    """Each row's step as row * shrink + hidden * grow, by the rows as they stand; adds to Adagrad's sums."""
-    table, rule, scratch = model.outputs, model.rule, model.scratch
-    num_dims = np.float32(hidden.shape[0])
-    hidden_square = dot(hidden, hidden)
+    """Each row's step as row * shrink + hidden * grow; adds to Adagrad's sums. Short loops, which become vector code."""
+    rule, scratch, table_squares = model.rule, model.scratch, model.outputs.squares
+    rows, pulls, squares, shrinks, grows = scratch.rows, scratch.pulls, scratch.squares, scratch.shrinks, scratch.grows
+    num_dims, hidden_square = hidden.shape[0], np.float32(0)
+    for d in range(num_dims):
+        hidden_square += hidden[d] * hidden[d]
     for i in range(num_rows):
-        row, pull = scratch.rows[i], scratch.pulls[i]
-        l2 = rule.item_l2 if i < num_own else np.float32(0)
-        rate = alpha
-        if rule.is_adagrad:
-            square = pull * pull * hidden_square
-            if l2 != 0:
-                v = table.vectors[row]
-                square += l2 * (l2 * dot(v, v) - np.float32(2) * pull * dot(v, hidden))
-            rate = adagrad_rate(table, row, max(square, np.float32(0)) / num_dims, alpha)
-        scratch.shrinks[i] = np.float32(1) - rate * l2
-        scratch.grows[i] = rate * pull
+        shrinks[i] = rule.item_l2 if i < num_own else np.float32(0)
+    for i in range(num_rows):
+        l2, pull = shrinks[i], pulls[i]
+        square = pull * pull * hidden_square + l2 * (l2 * squares[i] - np.float32(2) * pull * scratch.dots[i])
+        squares[i] = max(square, np.float32(0)) / np.float32(num_dims)
+    if rule.is_adagrad:
+        for i in range(num_rows):
+            table_squares[rows[i]] += squares[i]
+            squares[i] = table_squares[rows[i]]
+    for i in range(num_rows):
+        rate = alpha / np.float32(math.sqrt(squares[i] + _EPSILON)) if rule.is_adagrad else alpha
+        shrinks[i] = np.float32(1) - rate * shrinks[i]
+        grows[i] = rate * pulls[i]
 
 
-@numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
-def learn(model, hidden, turn, block, purpose, first_draw, recency):
-    """Let `hidden` predict the tokens at the positions `block`: moves the outputs, leaves its step up in scratch.step.
+@_inlined
+def learn(model, hidden, turn, place, num_own, purpose, first_draw):
+    """Let `hidden` predict the tokens at `num_own` places from `place`: moves the outputs, leaves its step in scratch.step.
 
-    A token weighs by its age for `hidden` (`recency`, 0 for all the same), but always 1 for the outputs.
+    A token has its weight in scratch.weights for `hidden`, but always 1 for the outputs.
     """
     if model.rule.has_tree:
-        learn_by_tree(model, hidden, turn, block[0], recency)
+        learn_by_tree(model, hidden, turn, turn.kept[place])
     else:
-        learn_by_draws(model, hidden, turn, block, purpose, first_draw, recency)
+        learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw)
 
 
-@numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
-def learn_by_draws(model, hidden, turn, block, purpose, first_draw, recency):
+@_inlined
+def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
     """Sampled softmax or negative sampling: every token of the block against the same negatives."""
     rule, noise, scratch = model.rule, model.noise, model.scratch
     rows, scores, pulls, step_pulls = scratch.rows, scratch.scores, scratch.pulls, scratch.step_pulls
-    num_own = block.shape[0]
+    weights = scratch.weights
     num_rows = num_own + rule.num_negatives
     for i in range(num_own):
-        rows[i] = turn.history[block[i]]
+        rows[i] = turn.history[turn.kept[place + i]]
     for k in range(rule.num_negatives):
-        rows[num_own + k] = draw_negative(draw(turn.key, block[0], purpose, first_draw + k + 1), noise)
-    for i in range(num_rows):
-        scores[i] = dot(hidden, model.outputs.vectors[rows[i]]) - noise.corrections[rows[i]]
+        rows[num_own + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), noise)
+    score_rows(model.outputs, hidden, num_rows, scratch)
     highest = np.float32(-1e30)
+    for i in range(num_rows):
+        scores[i] = scratch.dots[i] - noise.corrections[rows[i]]
     for i in range(num_own, num_rows):
         highest = max(highest, scores[i])
+    for i in range(num_rows):
+        scores[i] = math.exp(min(scores[i] - highest, _MAX_EXPONENT)) if rule.is_softmax else sigmoid(scores[i])
     total = np.float32(0)
     for i in range(num_own, num_rows):
-        scores[i] = math.exp(scores[i] - highest) if rule.is_softmax else sigmoid(scores[i])
         total += scores[i]
         pulls[i] = np.float32(0)
         step_pulls[i] = np.float32(0)
     whole, step_whole = np.float32(0), np.float32(0)
     for i in range(num_own):
-        weight = weight_of(turn, block[i], recency)
         own = np.float32(0)  # a negative that is the token itself does not count for this token
         for j in range(num_own, num_rows):
             if rows[j] == rows[i]:
                 own += scores[j]
+        inverse = np.float32(1)
         if rule.is_softmax:
-            e = math.exp(min(scores[i] - highest, _MAX_EXPONENT))
-            inverse = np.float32(1) / (e + max(total - own, np.float32(0)))
-            pulls[i] = np.float32(1) - e * inverse
-        else:
-            inverse = np.float32(1)
-            pulls[i] = np.float32(1) - sigmoid(scores[i])
-        step_pulls[i] = weight * pulls[i]
+            inverse = np.float32(1) / (scores[i] + max(total - own, np.float32(0)))
+        pulls[i] = np.float32(1) - scores[i] * inverse
+        step_pulls[i] = weights[i] * pulls[i]
         whole += inverse
-        step_whole += weight * inverse
+        step_whole += weights[i] * inverse
         if own != 0:
             for j in range(num_own, num_rows):
                 if rows[j] == rows[i]:
                     pulls[j] += inverse
-                    step_pulls[j] += weight * inverse
+                    step_pulls[j] += weights[i] * inverse
     for i in range(num_own, num_rows):
         pulls[i] = (pulls[i] - whole) * scores[i]
         step_pulls[i] = (step_pulls[i] - step_whole) * scores[i]
     pull_rows(model, hidden, num_rows, num_own, turn.alpha)
 
 
-@numba.njit(fastmath=True, error_model="numpy", nogil=True, cache=True)
-def learn_by_tree(model, hidden, turn, position, recency):
+@_inlined
+def learn_by_tree(model, hidden, turn, position):
     """Hierarchical softmax of one token, from the leaf up."""
     paths, scratch = model.paths, model.scratch
-    rows, scores, pulls, step_pulls = scratch.rows, scratch.scores, scratch.pulls, scratch.step_pulls
-    weight = weight_of(turn, position, recency)
+    rows, scores, pulls = scratch.rows, scratch.scores, scratch.pulls
     num_rows = np.int64(0)
+    node = np.int64(turn.history[position])
+    while paths.parents[node] >= 0:
+        inner = np.int64(paths.parents[node])
+        first, width = np.int64(paths.first_rows[inner]), np.int64(paths.widths[inner])
+        for child in range(width if width > 2 else width - 1):
+            rows[num_rows] = first + child
+            num_rows += 1
+        node = paths.num_classes + inner
+    score_rows(model.outputs, hidden, num_rows, scratch)
+    start = np.int64(0)
     node = np.int64(turn.history[position])
     while paths.parents[node] >= 0:
         slot = np.int64(paths.slots[node])
         inner = np.int64(paths.parents[node])
-        first, width = np.int64(paths.first_rows[inner]), np.int64(paths.widths[inner])
-        stop = num_rows + (width if width > 2 else width - 1)
-        highest = np.float32(-1e30)
-        for i in range(num_rows, stop):
-            rows[i] = first + i - num_rows
-            scores[i] = dot(hidden, model.outputs.vectors[rows[i]])
-            highest = max(highest, scores[i])
+        width = np.int64(paths.widths[inner])
+        stop = start + (width if width > 2 else width - 1)
         if width == 2:
-            pulls[num_rows] = np.float32(1 - slot) - sigmoid(scores[num_rows])
-        else:
-            total = np.float32(0)
-            for i in range(num_rows, stop):
-                scores[i] = math.exp(scores[i] - highest)
+            pulls[start] = np.float32(1 - slot) - sigmoid(scratch.dots[start])
+        elif width > 2:
+            highest, total = np.float32(-1e30), np.float32(0)
+            for i in range(start, stop):
+                highest = max(highest, scratch.dots[i])
+            for i in range(start, stop):
+                scores[i] = math.exp(scratch.dots[i] - highest)
                 total += scores[i]
-            for i in range(num_rows, stop):
-                pulls[i] = np.float32(i - num_rows == slot) - scores[i] / total
-        for i in range(num_rows, stop):
-            step_pulls[i] = weight * pulls[i]
-        num_rows = stop
+            for i in range(start, stop):
+                pulls[i] = np.float32(i - start == slot) - scores[i] / total
+        start = stop
         node = paths.num_classes + inner
+    for i in range(num_rows):
+        scratch.step_pulls[i] = scratch.weights[0] * pulls[i]
     pull_rows(model, hidden, num_rows, 0, turn.alpha)
+
+
+@_inlined
+def move_user(model, turn, weight):
+    """One step up of the user's row, by scratch.step and L2 times `weight`."""
+    rule, user, step = model.rule, model.scratch.user, model.scratch.step
+    num_dims = user.shape[0]
+    l2 = weight * rule.l2 / np.float32(math.sqrt(np.float32(max(1, turn.history.shape[0]))))
+    square = np.float32(0)
+    for d in range(num_dims):
+        gradient = step[d] - l2 * user[d]
+        square += gradient * gradient
+    rate = rate_of(model.users.squares, turn.user, square, num_dims, turn.alpha, rule.is_adagrad)
+    shrink = np.float32(1) - rate * l2
+    for d in range(num_dims):
+        user[d] = shrink * user[d] + rate * step[d]
+
+
+@_inlined
+def move_input(model, word, alpha):
+    """One step up of an item's row as context, by scratch.step."""
+    rule, inputs, step = model.rule, model.inputs, model.scratch.step
+    num_dims = step.shape[0]
+    if rule.is_summing:
+        for d in range(num_dims):
+            inputs.sums[word, d] += step[d]
+        inputs.touched[word] = np.float32(1)
+    elif not rule.is_frozen:
+        square = np.float32(0)
+        for d in range(num_dims):
+            square += step[d] * step[d]
+        rate = rate_of(inputs.squares, word, square, num_dims, alpha, rule.is_adagrad)
+        for d in range(num_dims):
+            inputs.vectors[word, d] += rate * step[d]
+
+
+@_inlined
+def reach_of(turn, place, window):
+    """Tokens on each side that are context: word2vec's window, shrunk at random."""
+    return window - np.int64(((draw(turn.key, turn.kept[place], WINDOW, 0) >> _32) * np.uint64(window)) >> _32)
+
+
+@_inlined
+def train_dbow(model, turn):
+    """The user predicts its tokens, a block at a time; with dbow_words a token's context predicts it first."""
+    rule, weights = model.rule, model.scratch.weights
+    for start in range(0, turn.num_kept, rule.block_tokens):
+        num_own = min(rule.block_tokens, turn.num_kept - start)
+        if rule.has_words:
+            train_words(model, turn, start)
+        weight = np.float32(0)
+        for i in range(num_own):
+            weights[i] = weight_of(turn, turn.kept[start + i], rule.recency)
+            weight += weights[i]
+        learn(model, model.scratch.user, turn, start, num_own, NEGATIVE, 0)
+        move_user(model, turn, weight)
+
+
+@_inlined
+def train_words(model, turn, place):
+    """Each token of the context predicts the token at `place`: skip-gram."""
+    rule, hidden = model.rule, model.scratch.hidden
+    reach = reach_of(turn, place, rule.window)
+    for j in range(max(0, place - reach), min(turn.num_kept, place + reach + 1)):
+        if j != place:
+            word = np.int64(turn.history[turn.kept[j]])
+            for d in range(hidden.shape[0]):
+                hidden[d] = model.inputs.vectors[word, d]
+            first_draw = (j - place + rule.window) * (rule.num_negatives + 1)
+            model.scratch.weights[0] = np.float32(1)
+            learn(model, hidden, turn, place, 1, WORDS, first_draw)
+            move_input(model, word, turn.alpha)
+
+
+@_inlined
+def train_dm(model, turn):
+    """The mean of the user and the context predicts each token."""
+    user, hidden, step = model.scratch.user, model.scratch.hidden, model.scratch.step
+    num_dims = user.shape[0]
+    for place in range(turn.num_kept):
+        reach = reach_of(turn, place, model.rule.window)
+        first, last = max(0, place - reach), min(turn.num_kept, place + reach + 1)
+        for d in range(num_dims):
+            hidden[d] = user[d]
+        for j in range(first, last):
+            if j != place:
+                word = np.int64(turn.history[turn.kept[j]])
+                for d in range(num_dims):
+                    hidden[d] += model.inputs.vectors[word, d]
+        share = np.float32(1) / np.float32(last - first)
+        for d in range(num_dims):
+            hidden[d] *= share
+        model.scratch.weights[0] = np.float32(1)
+        learn(model, hidden, turn, place, 1, NEGATIVE, 0)
+        for j in range(first, last):
+            if j != place:
+                move_input(model, np.int64(turn.history[turn.kept[j]]), turn.alpha)
+        weight = weight_of(turn, turn.kept[place], model.rule.recency)
+        for d in range(num_dims):
+            step[d] *= weight
+        move_user(model, turn, weight)
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def train_piece(users, outputs, inputs, noise, paths, rule, scratch, histories, epoch_key, first, last):
+    """Train the users from `first` to `last` of the order, one after the other; answers how many tokens were kept."""
+    model = Model(users, outputs, inputs, noise, paths, rule, scratch)
+    tokens, starts, ends, hashes, order, alphas, keep = histories
+    user_vectors, row, kept = users.vectors, scratch.user, scratch.kept
+    num_kept = 0
+    for place in range(first, last):
+        user = order[place]
+        history = tokens[starts[user] : ends[user]]
+        key = mix(hashes[user] ^ epoch_key)
+        length = 0
+        for position in range(history.shape[0]):
+            if (draw(key, position, SUBSAMPLE, 0) >> _32) < keep[history[position]]:
+                kept[length] = position
+                length += 1
+        num_kept += length
+        if place + 1 < last:
+            prefetch_row(user_vectors, order[place + 1])
+        for d in range(row.shape[0]):
+            row[d] = user_vectors[user, d]
+        turn = Turn(user, history, kept, length, key, alphas[place])
+        if model.rule.is_dm:
+            train_dm(model, turn)
+        else:
+            train_dbow(model, turn)
+        for d in range(row.shape[0]):
+            user_vectors[user, d] = row[d]
+    return num_kept
