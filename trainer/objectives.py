@@ -17,6 +17,9 @@ from trainer.config import TrainConfig
 
 RANGE_32 = 2**32
 
+MAX_SCORE = 6.0
+"""With negative sampling a score beyond ± this takes no step, as in gensim: it is certain, or an outlier."""
+
 
 @dataclass(frozen=True)
 class Sampling:

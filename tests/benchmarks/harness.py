@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -91,10 +92,15 @@ def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:
             writer.writerow(COLUMNS)
         for case in cases:
             figures = {key: value for key, value in case.items() if key not in COLUMNS}
-            machine = f"{os.cpu_count()} cores, {platform.machine()}, no GPU"
+            machine = f"{os.cpu_count()} cores, {platform.machine()}, {name_gpu()}"
             writer.writerow(
                 [
                     f"{datetime.now(UTC):%Y-%m-%d}", name, case["case"], f"{case['ratio']:.4f}", case["mark"], case["passed"],
                     json.dumps(figures), machine, f"python -m tests.benchmarks.{name} --record",
                 ]
             )  # fmt: skip
+
+
+def name_gpu() -> str:
+    """The card of this machine, or `no GPU`."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"

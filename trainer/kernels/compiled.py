@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from trainer import draws
 from trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
+from trainer.objectives import MAX_SCORE
 from trainer.rows import EPSILON
 
 _GAMMA = np.uint64(draws.GAMMA)
@@ -29,6 +30,7 @@ _LOW_32 = np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 2
 _LINE_FLOATS = 16  # of a cache line of 64 bytes
+_MAX_SCORE = np.float32(MAX_SCORE)
 _MAX_EXPONENT = np.float32(80)  # exp of it is still a finite float32
 
 
@@ -150,9 +152,34 @@ def draw_negative(bits, noise):
     return slot if (bits & _LOW_32) < noise.thresholds[slot] else np.int64(noise.aliases[slot])
 
 
+@numba.njit(forceinline=True, **_OPTIONS | {"fastmath": False})
+def exp(x):
+    """e to the power of x in [-87, 80], to 2e-7 of it: 2**n times a polynomial (Cephes' expf), as vector code where it can be.
+
+    Without fastmath, which would take the two parts of log(2) together; math.exp is a call for each number.
+    """
+    x = min(max(x, np.float32(-87)), _MAX_EXPONENT)
+    n = np.float32(math.floor(x * np.float32(1.44269504) + np.float32(0.5)))
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+    y = np.float32(1.9875691500e-4)
+    y = y * r + np.float32(1.3981999507e-3)
+    y = y * r + np.float32(8.3334519073e-3)
+    y = y * r + np.float32(4.1665795894e-2)
+    y = y * r + np.float32(1.6666665459e-1)
+    y = y * r + np.float32(5.0000001201e-1)
+    y = y * r * r + r + np.float32(1)
+    return y * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
 @_inlined
 def sigmoid(x):
-    return np.float32(1) / (np.float32(1) + math.exp(min(-x, _MAX_EXPONENT)))
+    return np.float32(1) / (np.float32(1) + exp(-x))
+
+
+@_inlined
+def clipped_sigmoid(x, is_own):
+    """The probability of a score; what was to be learned already, where the score takes no step."""
+    return sigmoid(x) if abs(x) < _MAX_SCORE else np.float32(is_own)
 
 
 @_inlined
@@ -302,7 +329,7 @@ def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
     for i in range(num_own, num_rows):
         highest = max(highest, scores[i])
     for i in range(num_rows):
-        scores[i] = math.exp(min(scores[i] - highest, _MAX_EXPONENT)) if rule.is_softmax else sigmoid(scores[i])
+        scores[i] = exp(scores[i] - highest) if rule.is_softmax else clipped_sigmoid(scores[i], i < num_own)
     total = np.float32(0)
     for i in range(num_own, num_rows):
         total += scores[i]
@@ -361,7 +388,7 @@ def learn_by_tree(model, hidden, turn, position):
             for i in range(start, stop):
                 highest = max(highest, scratch.dots[i])
             for i in range(start, stop):
-                scores[i] = math.exp(scratch.dots[i] - highest)
+                scores[i] = exp(scratch.dots[i] - highest)
                 total += scores[i]
             for i in range(start, stop):
                 pulls[i] = np.float32(i - start == slot) - scores[i] / total

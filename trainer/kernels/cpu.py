@@ -58,11 +58,11 @@ def _train_piece(users: Rows, items: Items, work: Pass, first: int, last: int) -
             _table(users, _NO_ROWS),
             _table(items.outputs, sums.outputs),
             _table(items.inputs, sums.inputs),
-            Noise(*map(_read_only, (sampling.thresholds, sampling.aliases, sampling.corrections))),
+            Noise(_read_only(sampling.thresholds), _read_only(sampling.aliases), _read_only(sampling.corrections)),
             paths,
             rule,
             _scratch(users.vectors.shape[1], longest, num_rows),
-            tuple(map(_read_only, histories)),
+            tuple(_read_only(array) for array in histories),
             np.uint64(work.epoch_key),
             first,
             last,
@@ -82,11 +82,13 @@ def _table(rows: Rows, sums: Rows) -> Table:
 
 
 def _paths(tree: Tree | None) -> Paths:
-    if tree is None:
-        none = _read_only(np.zeros(0, dtype=np.int32))
-        return Paths(none, none.view(np.uint32), none, none, 0, 0)
-    arrays = map(_read_only, (tree.parents, tree.slots, tree.first_rows, tree.widths))
-    return Paths(*arrays, tree.num_classes, tree.max_path_rows)
+    none = np.zeros(0, dtype=np.int32)
+    arrays = (none, none.view(np.uint32), none, none)
+    if tree is not None:
+        arrays = (tree.parents, tree.slots, tree.first_rows, tree.widths)
+    parents, slots, first_rows, widths = (_read_only(array) for array in arrays)
+    num_classes, max_rows = (tree.num_classes, tree.max_path_rows) if tree else (0, 0)
+    return Paths(parents, slots, first_rows, widths, num_classes, max_rows)
 
 
 def _rule(work: Pass) -> Rule:

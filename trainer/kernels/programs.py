@@ -7,12 +7,14 @@ import triton
 import triton.language as tl
 
 from trainer import draws
+from trainer.objectives import MAX_SCORE
 from trainer.rows import EPSILON
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
 _SUBSAMPLE, _NEGATIVE = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.NEGATIVE)
 _DRAW_BITS, _PURPOSE_BITS = tl.constexpr(draws.DRAW_BITS), tl.constexpr(draws.PURPOSE_BITS)
 _LOW_32, _EPSILON = tl.constexpr(2**32 - 1), tl.constexpr(EPSILON)
+_MAX_SCORE = tl.constexpr(MAX_SCORE)
 
 
 @triton.jit
@@ -165,8 +167,9 @@ def _probabilities(scores_B, scores_K, rows_B, has_B, rows_K, has_K, corrections
         p_BK = e_BK / whole_B[:, None]
         pulls_B = others_B / whole_B
     else:
-        p_BK = tl.where(counts_BK, (1.0 / (1.0 + tl.exp(-scores_K)))[None, :], 0.0)
-        pulls_B = 1.0 / (1.0 + tl.exp(scores_B))
+        p_K = tl.where(tl.abs(scores_K) < _MAX_SCORE, 1.0 / (1.0 + tl.exp(-scores_K)), 0.0)
+        p_BK = tl.where(counts_BK, p_K[None, :], 0.0)
+        pulls_B = tl.where(tl.abs(scores_B) < _MAX_SCORE, 1.0 / (1.0 + tl.exp(scores_B)), 0.0)
     return tl.where(has_B, pulls_B, 0.0), p_BK
 
 

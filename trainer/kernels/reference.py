@@ -11,7 +11,7 @@ import numpy as np
 
 from trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, WINDOW, WORDS, counter, mix
 from trainer.kernels.signature import Pass
-from trainer.objectives import RANGE_32
+from trainer.objectives import MAX_SCORE, RANGE_32
 from trainer.rows import EPSILON, Items, Rows
 from trainer.trees import path
 
@@ -115,7 +115,10 @@ def learn_by_draws(
     scores_BK[negatives_K == positives_B[:, None]] = -np.inf
     scores_B1 = (v[positives_B] @ hidden_D - corrections[positives_B])[:, None]
     probability = softmax if config.objective == "sampled_softmax" else sigmoid
-    p = probability(np.concatenate((scores_B1, scores_BK), axis=1)).astype(np.float32)
+    scores = np.concatenate((scores_B1, scores_BK), axis=1)
+    p = probability(scores).astype(np.float32)
+    if config.objective == "negative_sampling":
+        p = np.where(np.abs(scores) >= MAX_SCORE, np.eye(1, p.shape[1], dtype=np.float32), p)
     pulls_B, pulls_K = 1 - p[:, 0], -p[:, 1:].sum(axis=0)
     step_pulls_B, step_pulls_K = weights_B * pulls_B, -weights_B @ p[:, 1:]
     l2_B = np.full(len(block), config.item_l2, dtype=np.float32)

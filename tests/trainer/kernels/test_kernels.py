@@ -91,6 +91,19 @@ def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
     assert_gradient(items.outputs.vectors, new_items.outputs.vectors, v)
 
 
+@pytest.mark.parametrize("score", [5.9, 6.1, -5.9, -6.1])
+@pytest.mark.parametrize("name", KERNELS)
+def test_negative_sampling_leaves_scores_far_out_alone(name: str, score: float) -> None:
+    """gensim's rule: beyond ±6 a score is certain, or an outlier."""
+    work, users, items = one_token({"negative": 3, "objective": "negative_sampling"})
+    u = users.vectors[0]
+    items.outputs.vectors[:] = score * u / (u @ u)
+    before = users.copy(), items.copy()
+    pick_kernel(name, work.config).train_users(users, items, work)
+    has_moved = [(a != b).any() for a, b in zip(arrays(*before), arrays(users, items), strict=True)]
+    assert any(has_moved) == (abs(score) < 6)
+
+
 @pytest.mark.parametrize("tree", ["huffman", "two_level", "balanced"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str) -> None:
