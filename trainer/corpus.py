@@ -98,10 +98,11 @@ class Corpus:
         counts = np.zeros(self.num_items, dtype=np.int64)
         for partition in range(self.num_partitions):
             histories = self.read(partition)
-            counts += np.bincount(histories.tokens, minlength=self.num_items)
-            for user in np.flatnonzero(histories.is_held_out):
-                withheld = histories.tokens[histories.ends[user] : histories.offsets[user + 1]]
-                np.subtract.at(counts, withheld, 1)
+            in_turn = np.column_stack(
+                (histories.ends - histories.starts, histories.offsets[1:] - histories.ends)
+            ).ravel()
+            is_seen = np.repeat(np.tile([True, False], histories.num_users), in_turn)
+            counts += np.bincount(histories.tokens[is_seen], minlength=self.num_items)
         return counts
 
     def _path(self, name: str) -> Path:
