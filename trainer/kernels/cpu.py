@@ -21,6 +21,7 @@ from trainer.trees import Tree
 
 _NO_ROWS = Rows(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
 PIECE_TOKENS, MAX_PIECES_A_THREAD = 16_384, 8
+GAP_FLOATS = 256  # more than a loop takes at a time
 
 
 def max_threads() -> int:
@@ -111,12 +112,15 @@ def _rule(work: Pass) -> Rule:
 
 
 def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
-    return Scratch(
-        kept=np.empty(longest, dtype=np.int64),
-        **{name: np.empty(num_dims, dtype=np.float32) for name in ("user", "hidden", "step")},
-        rows=np.empty(num_rows, dtype=np.uint32),
-        **{
-            name: np.empty(num_rows, dtype=np.float32)
-            for name in ("dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows")
-        },
+    """Arrays that are GAP_FLOATS apart, and from all others.
+
+    Compiled loops take their slower path, which rounds otherwise, where one array lies closely behind another: that must
+    not hang on where the allocator happens to put them.
+    """
+    sizes = {"user": num_dims, "hidden": num_dims, "step": num_dims} | dict.fromkeys(
+        ("rows", "dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows"), num_rows
     )
+    starts = np.cumsum([GAP_FLOATS] + [-(-size // 16) * 16 + GAP_FLOATS for size in sizes.values()]).tolist()
+    buffer = np.zeros(starts[-1], dtype=np.float32)
+    arrays = {name: buffer[start : start + size] for (name, size), start in zip(sizes.items(), starts, strict=False)}
+    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | {"rows": arrays["rows"].view(np.uint32)})

@@ -197,6 +197,24 @@ def test_the_same_call_gives_the_same_bits(name: str, setting: str) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize("setting", ["dbow", "dbow shared", "dm", "words two levels"])
+def test_the_bits_do_not_hang_on_where_memory_was_free(setting: str, is_frozen: bool) -> None:
+    """Compiled loops over arrays that lie close together round otherwise than over arrays far apart."""
+    settings = SETTINGS[setting] | {"vector_size": 16, "negative": 20}
+    config, between = make_config(**settings), np.random.default_rng(2)
+    work = dataclasses.replace(make_work(config, num_users=15), update_items=not is_frozen)
+    results, kept = set(), []
+    for _ in range(100):
+        kept.append([np.empty(size) for size in between.integers(1, 60, 3)])
+        if len(kept) > 30:
+            kept.pop(between.integers(len(kept)))
+        users, items = make_rows(work)
+        pick_kernel("cpu", config).train_users(users, items, work)
+        results.add(b"".join(array.tobytes() for array in arrays(users, items)))
+    assert len(results) == 1
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_one_item_has_no_rivals(name: str, setting: str) -> None:
