@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from flows.show import show_findings, show_run, show_similar, show_tuned, show_values
+from flows.show import show_findings, show_plan, show_run, show_similar, show_tuned, show_values
 from trainer.errors import SurfError
 
 app = typer.Typer(
@@ -72,6 +72,30 @@ def run(
             raise
         raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
     answer(result, as_json, show_run)
+
+
+@app.command()
+def plan(
+    users: Annotated[int, typer.Option("--users", min=1, help="Users.")],
+    items: Annotated[int, typer.Option("--items", min=1, help="Items: distinct pages.")],
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of all users: their events.")],
+    dim: Annotated[int | None, typer.Option("--dim", help="Dimensions; by default train.vector_size.")] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    device_memory: Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB.")] = None,
+    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a training of this size would take: memory, chunks, item blocks, disk, seconds, and why. Trains nothing."""
+    from flows.config import load_config
+    from flows.operations import plan_size
+
+    loaded = load_config(
+        config, settings or [], train__vector_size=dim, resources__device_memory=device_memory,
+        resources__host_memory=host_memory,
+    )  # fmt: skip
+    answer(plan_size(root, users, items, tokens, loaded), as_json, show_plan)
 
 
 @app.command()

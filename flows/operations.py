@@ -8,7 +8,8 @@ from flows.config import PipelineConfig
 from tasks import doctor, sample_logs
 from tasks.config import PublishConfig
 from tasks.corpus import build_corpus
-from tasks.ingest import ingest
+from tasks.forecast import Volume
+from tasks.ingest import choose_partitions, ingest
 from tasks.pseudonyms import pseudonym, read_user_key
 from tasks.run import Root, lock_root, open_root
 from tasks.similar import similar_users
@@ -36,6 +37,14 @@ def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> di
     known_as = pseudonym(user_id, key) if key else user_id
     release = current_release(root, config.publish)
     return similar_users(root, root.export(release), known_as, k)
+
+
+def plan_size(path: Path, users: int, items: int, tokens: int, config: PipelineConfig) -> dict[str, Any]:
+    """The plan for a training of this size in the root at `path`, which need not exist, on this machine as it is now."""
+    from tasks.forecast import plan_size
+
+    partitions = config.store.partitions or choose_partitions(users)
+    return plan_size(path, Volume(users, items, tokens, partitions), config.train, config.resources)
 
 
 def infer_vectors(path: Path, logs: list[str], out: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:

@@ -21,6 +21,11 @@ def show_run(result: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def show_plan(result: dict[str, Any]) -> None:
+    for reason in result["reasons"]:
+        print(reason)
+
+
 def show_similar(result: dict[str, Any]) -> None:
     if result.get("seen"):
         Console().print("last seen: " + ", ".join(result["seen"]), markup=False, highlight=False)

@@ -19,6 +19,7 @@ from tasks import evaluate as evaluate_task
 from tasks import export as export_task
 from tasks import ingest as ingest_task
 from tasks import publish as publish_task
+from tasks.devices import pick_device
 from tasks.report import write_report
 from tasks.run import Root, Run
 from trainer.corpus import open_corpus
@@ -49,7 +50,11 @@ class Night:
         return parse_bytes(self.config.resources.host_memory)
 
     def job(self, window_id: str) -> Job:
-        return Job(self.root.corpus(window_id), self.root.store, self.config.train, self.memory_bytes)
+        device = pick_device(self.config.train, self.config.resources)
+        return Job(
+            self.root.corpus(window_id), self.root.store, self.config.train, self.memory_bytes, device.kernel,
+            device.memory_bytes,
+        )  # fmt: skip
 
 
 @task(name="ingest")
@@ -112,8 +117,8 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
 def train_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, Any]:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
     with report_step("train") as on_event, stop_on_sigterm() as stop:
-        if night.config.resources.device_memory:
-            on_event("log", {"message": "resources.device_memory is not used: this version trains on the CPU"})
+        if reason := pick_device(night.config.train, night.config.resources).reason:
+            on_event("log", {"message": reason})
         return run.step("train", run.run_id, lambda: train(night.job(corpus["window_id"]), on_event, stop=stop))
 
 

@@ -77,11 +77,12 @@ def main() -> int:
     """Train; answers the exit code (see trainer.errors)."""
     arguments = make_parser().parse_args()
     try:
-        if arguments.device_memory:
-            raise ConfigError("there is no budget for the GPU in this version: leave out --device-memory")
         kernel = "gpu" if arguments.device == "cuda" else "cpu"
+        if arguments.device_memory and kernel == "cpu":
+            raise ConfigError("--device-memory is the budget on a GPU: give --device cuda with it, or leave it out")
         config, host_memory_bytes = read_config(arguments.config), parse_bytes(arguments.host_memory)
-        job = Job(arguments.corpus, arguments.store, config, host_memory_bytes, kernel)
+        device_memory_bytes = parse_bytes(arguments.device_memory) if arguments.device_memory else None
+        job = Job(arguments.corpus, arguments.store, config, host_memory_bytes, kernel, device_memory_bytes)
         with stop_on_sigterm() as stop:
             result = train(job, Progress(), resume=arguments.resume, stop=stop)
     except SurfError as error:

@@ -99,11 +99,13 @@ class Curve:
     ) -> None:
         """Add the losses of one micro-partition's sample to the sums; users float32[n, D]."""
         seed, negative = targets.config.seed, targets.config.negative
-        rows, tokens = sampled_tokens(seed, histories)
         held_rows = first_users(histories.is_held_out)
         held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
+        num_items = len(targets.sampling.aliases)
         sums: list[float] = []
-        for asked, wanted in ((rows, tokens), (held_rows, held_items)):
+        for asked, wanted in (sampled_tokens(seed, histories), (held_rows, held_items)):
+            is_here = wanted < num_items  # others are in item blocks that are not in memory
+            asked, wanted = asked[is_here], wanted[is_here]
             negatives = fixed_negatives(seed, histories.hashes[asked], targets.sampling, negative)
             sums += [float(token_losses(targets, users[asked], outputs, wanted, negatives).sum()), len(asked)]
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
@@ -122,9 +124,6 @@ class Curve:
     def epoch_losses(self) -> dict[str, float | None]:
         """Mean losses of the current epoch."""
         return losses(self.epoch_sums)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"points": self.points, "point_sums": self.point_sums, "epoch_sums": self.epoch_sums}
 
 
 def losses(sums: list[float]) -> dict[str, float | None]:

@@ -3,6 +3,7 @@
 With frozen items users do not touch each other, so the order of the work does not matter.
 """
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +13,15 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.draws import epoch_key
+from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
-from trainer.loop import Job, make_plan
+from trainer.loop import Job
 from trainer.objectives import Sampling, make_sampling
+from trainer.plan import size
 from trainer.rows import Items, Rows, at_rest, begin_users
-from trainer.store import Generation, Writer, lock_store, open_generation
+from trainer.store import Generation, Writer, lock_store, open_generation, rows_in
 from trainer.trees import Tree, make_tree
 
 
@@ -70,8 +73,10 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
         if generation.manifest["stage"] == "refitted":
             return generation
         frozen = freeze_items(generation, corpus.count_training_tokens(), job.config.threads)
-        make_plan(job, corpus, frozen.tree)  # refuses when the disk cannot hold another generation
-        writer = Writer(job.store_dir, generation.generation + 1, generation.manifest["users"])
+        _check_disk(job, generation)
+        writer = Writer(
+            job.store_dir, generation.generation + 1, generation.manifest["users"], generation.item_entries()
+        )
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)
             held = np.flatnonzero(histories.is_held_out)
@@ -83,11 +88,24 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
                 )
                 fitted = infer_vectors(frozen, tokens, offsets, histories.hashes[held])
                 fitted = at_rest(frozen.config, frozen.config.epochs, histories.hashes[held], fitted)
-                rows = writer.read_users(partition)
+                image = writer.read_users(partition)
+                rows = rows_in(image)
                 rows.vectors[held], rows.squares[held] = fitted.vectors, fitted.squares
-                writer.write_users(partition, rows)
+                writer.write_users(partition, image)
             on_event(
                 "progress",
                 {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
             )
-        return writer.commit(frozen.items, generation.manifest | values | {"stage": "refitted"})
+        return writer.commit(generation.manifest | values | {"stage": "refitted"})
+
+
+def _check_disk(job: Job, generation: Generation) -> None:
+    """Raise ResourceError when the disk cannot hold the users once more."""
+    needed_bytes = sum(entry["bytes"] for entry in generation.manifest["users"].values())
+    stat = os.statvfs(job.store_dir)
+    free_bytes = stat.f_bavail * stat.f_frsize
+    if needed_bytes > free_bytes:
+        raise ResourceError(
+            f"fitting the held-out users again needs up to {size(needed_bytes)} of disk and {size(free_bytes)} are free in "
+            f"{job.store_dir}: free space, then run the same command again"
+        )

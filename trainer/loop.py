@@ -6,7 +6,6 @@ held-out loss is pinned as "best" at its epoch's end; the training ends with it.
 """
 
 import dataclasses
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, Histories, open_corpus
-from trainer.curve import MAX_POINTS, Curve, Targets
+from trainer.corpus import Corpus, Histories, histories_of_block, open_corpus
+from trainer.curve import MAX_POINTS, Targets
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, SurfError, TrainingError
 from trainer.events import OnEvent, ignore_event
@@ -25,10 +24,20 @@ from trainer.files import digest_json, read_json
 from trainer.kernels import Kernel, pick_kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
-from trainer.objectives import make_sampling
-from trainer.plan import Plan, plan_training, training_sizes
-from trainer.rows import Items, Rows, at_rest, begin_items, begin_users
-from trainer.schedule import chunk_at, learning_rates, partition_offsets, partition_order, user_order
+from trainer.objectives import block_sampling, make_sampling
+from trainer.plan import Division, Work
+from trainer.preparation import limit_device_memory, make_plan, private_bytes, sizes_of, warm_up
+from trainer.record import read_record
+from trainer.rows import Items, Rows, at_rest, begin_items
+from trainer.schedule import (
+    Step,
+    learning_rates,
+    partition_offsets,
+    partition_order,
+    step_at,
+    tokens_before,
+    user_order,
+)
 from trainer.slots import Slots
 from trainer.store import (
     Generation,
@@ -41,7 +50,7 @@ from trainer.store import (
     pin_generation,
     unpin_best,
 )
-from trainer.trees import Tree, make_tree, tree_bytes
+from trainer.trees import make_tree
 from trainer.warm_start import WarmStart, apply_warm_start, read_warm_start
 
 RESULT_NEUTRAL = ("commit_seconds", "threads")
@@ -57,6 +66,7 @@ class Job:
     config: TrainConfig
     host_memory_bytes: int
     kernel: str = "cpu"
+    device_memory_bytes: int | None = None
     warm_start: WarmStart | None = None
 
 
@@ -87,9 +97,9 @@ def train(
     with lock_store(job.store_dir):
         corpus = open_corpus(job.corpus_dir)
         training = Training(job, corpus, on_event)
-        if training.position and not training.is_done and not resume:
+        if training.record.position and not training.is_done and not resume:
             raise ConfigError(
-                f"the store {job.store_dir} holds this training at {training.position / training.num_positions:.0%}: "
+                f"the store {job.store_dir} holds this training at {training.record.position / training.num_positions:.0%}: "
                 "give --resume to go on with it, or another --store"
             )
         if not training.is_done:
@@ -98,7 +108,7 @@ def train(
                 training.run(stop or threading.Event())
             finally:
                 training.slots.close()
-        return training.result()
+        return training.record.story(open_generation(job.store_dir).manifest)
 
 
 class Training:
@@ -109,90 +119,77 @@ class Training:
         path = job.config.items_from
         self.warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
         self.identity = identity(corpus, job.config, self.warm_start)
-        self.num_positions = self.config.epochs * corpus.num_partitions
         self.generation = self._committed()
         manifest = self.generation.manifest if self.generation else {}
-        self.position: int = manifest.get("position", 0)
-        self.curve = Curve(**manifest.get("curve", {}))
-        self.seconds: float = manifest.get("train_seconds", 0.0)
-        self.tokens_done: int = manifest.get("tokens_done", 0)
-        self.num_commits: int = manifest.get("num_commits", 0)
-        self.bytes_written: int = manifest.get("bytes_written", 0)
-        self.best: dict[str, Any] | None = manifest.get("best")
-        self.is_early = manifest.get("stopped_after_epoch") is not None
+        self.num_positions = self.config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)
+        self.record = read_record(manifest)
 
     @property
     def is_done(self) -> bool:
-        return self.position == self.num_positions or self.is_early
+        return self.record.position == self.num_positions or self.record.stopped_after_epoch is not None
 
     def prepare(self) -> None:
-        """Pick the kernel, make the plan, load or begin the item table. Says what was chosen and why."""
+        """Pick the kernel, make the plan, say what is in memory when. Says what was chosen and why."""
         config, job = self.config, self.job
         self.kernel: Kernel = pick_kernel(job.kernel, config)
-        counts = self.corpus.count_training_tokens()
-        self.targets = Targets(config, make_sampling(counts, config), make_tree(config, counts))
+        self.counts = self.corpus.count_training_tokens()
         self.recency = effective_recency(config, self.corpus)
-        self.plan = make_plan(job, self.corpus, self.targets.tree)
+        if job.device_memory_bytes:
+            limit_device_memory(job.device_memory_bytes)
+        warm_up(self.kernel, config)
+        began = None
+        if self.generation:
+            manifest = self.generation.manifest
+            began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"])
+        sizes = sizes_of(config, self.corpus.num_items, make_tree(config, self.counts))
+        work = Work(self.corpus.users.tolist(), int(self.corpus.tokens.sum()), config.epochs, config.commit_seconds)
+        self.plan = make_plan(
+            self.kernel, config, work, sizes, (job.host_memory_bytes, job.device_memory_bytes), job.store_dir, began
+        )
         for line in (f"kernel={self.kernel.name}: {self.kernel.reason}", *self.plan.reasons):
             self.on_event("log", {"message": line})
         if self.recency != config.recency:
             self.on_event("log", {"message": "the log has no times: a user's tokens all count the same"})
+        self.num_positions = config.epochs * self.corpus.num_partitions * self.plan.num_blocks
+        users, items = {}, {}
         if self.generation:
-            done = f"{self.position:,} of {self.num_positions:,} micro-partitions"
+            done = f"{self.record.position:,} of {self.num_positions:,} micro-partitions"
             self.on_event("log", {"message": f"resuming at {done}"})
-            if self.best and self.best["generation"] == self.generation.generation:
+            if self.record.best and self.record.best["generation"] == self.generation.generation:
                 pin_generation(job.store_dir, "best")  # the crash may have come between the commit and the pin
-        self.items: Items = self._first_items() if self.generation is None else self.generation.read_item_table()
-        users = self.generation.manifest["users"] if self.generation else {}
-        self.writer = Writer(job.store_dir, next_generation(job.store_dir), users)
-        self.slots = Slots(self.corpus, self.writer, config)
-        warm_up(self.kernel, config)
+            users, items = self.generation.manifest["users"], self.generation.item_entries()
+        writer = Writer(job.store_dir, next_generation(job.store_dir), users, items)
+        self.slots = Slots(self.corpus, writer, config, self.record, self.plan.place_bytes, self._first_items)
 
     def run(self, stop: threading.Event) -> None:
         """Train every micro-partition that is left, in order; commit when it is time, when stopped, and at the end."""
-        config, num_partitions = self.config, self.corpus.num_partitions
+        config, plan, num_partitions = self.config, self.plan, self.corpus.num_partitions
         last_commit = time.monotonic()
         while not self.is_done:
-            epoch, index = divmod(self.position, num_partitions)
-            order = partition_order(config.seed, epoch, num_partitions)
-            if index == 0:
-                self.curve.begin_epoch()
-            self._swap(epoch, index, order)
             started = time.perf_counter()
-            self._train_partition(epoch, index, order)
-            self.seconds += time.perf_counter() - started
-            self.position += 1
-            self._report(epoch, index)
-            if index == num_partitions - 1 and config.patience:
-                self._judge_epoch(epoch)
+            step = step_at(self.record.position, num_partitions, plan.chunk_partitions, plan.num_blocks)
+            order = partition_order(config.seed, step.epoch, num_partitions)
+            if step.is_chunk_start and step.place == 0:
+                self.record.curve.begin_epoch()
+            self._swap(step, order)
+            self._train_partition(step, order)
+            self.record.train_seconds += time.perf_counter() - started
+            self.record.position += 1
+            self._report(step)
+            if self.record.position % (num_partitions * plan.num_blocks) == 0 and config.patience:
+                self._judge_epoch(step.epoch)
                 last_commit = time.monotonic()
             elif self.is_done or stop.is_set() or time.monotonic() - last_commit >= config.commit_seconds:
                 self._commit()
                 last_commit = time.monotonic()
+            self.slots.check()
             if stop.is_set() and not self.is_done:
+                self.slots.wait_for_commit()
                 raise StoppedError(
-                    f"stopped at {self.position / self.num_positions:.0%} after committing generation "
-                    f"{self.writer.generation - 1}: the same command goes on from there"
+                    f"stopped at {self.record.position / self.num_positions:.0%} after committing generation "
+                    f"{self.slots.writer.generation - 1}: the same command goes on from there"
                 )
-
-    def result(self) -> dict[str, Any]:
-        """The story's "train" (without seconds)."""
-        manifest = open_generation(self.job.store_dir).manifest
-        return {
-            "generation": manifest["generation"],
-            "kernel": manifest["kernel"],
-            "kernel_reason": manifest["kernel_reason"],
-            "plan": manifest["plan"],
-            "tokens": self.tokens_done,
-            "tokens_per_second": self.tokens_done / self.seconds if self.seconds else None,
-            **self.curve.epoch_losses(),
-            "best": manifest["best"],
-            "stopped_after_epoch": manifest["stopped_after_epoch"],
-            "curve": self.curve.points,
-            "bytes_written": self.bytes_written,
-            "num_commits": self.num_commits,
-            "stall": manifest["stall"],
-        }
+        self.slots.wait_for_commit()
 
     def _committed(self) -> Generation | None:
         if not has_generation(self.job.store_dir):
@@ -203,56 +200,81 @@ class Training:
         generation = open_generation(self.job.store_dir)
         return generation if generation.manifest["identity"] == self.identity else None
 
-    def _swap(self, epoch: int, index: int, order: np.ndarray) -> None:
-        """At a chunk's first micro-partition: evict the chunk before, and begin to read this one and the next."""
-        chunk = chunk_at(index, self.plan.chunk_partitions, len(order))
-        if self.plan.is_resident:
-            self.slots.prefetch([int(order[i]) for i in chunk])
-            return
-        if index == chunk.start or not self.slots.residents:
-            wanted = [int(order[i]) for i in chunk if i >= index]
+    def _step_after(self, num_steps: int) -> Step | None:
+        """The step so many positions on; None where training has ended by then."""
+        plan = self.plan
+        if self.record.position + num_steps >= self.num_positions:
+            return None
+        return step_at(self.record.position + num_steps, plan.num_partitions, plan.chunk_partitions, plan.num_blocks)
+
+    def _targets(self, block: int) -> Targets:
+        """What the tokens of an item block are learned against."""
+        if self.plan.num_blocks == 1:
+            return Targets(self.config, make_sampling(self.counts, self.config), make_tree(self.config, self.counts))
+        return Targets(self.config, block_sampling(self.counts, self.config, block, self.plan.num_blocks), None)
+
+    def _swap(self, step: Step, order: np.ndarray) -> None:
+        """At a chunk's first micro-partition: evict the chunk before, and begin to read this one and the next.
+
+        At a block's first: evict the block before, and begin to read the one after.
+        """
+        plan, num_partitions = self.plan, len(order)
+        if plan.is_resident:
+            self.slots.prefetch([int(order[place]) for place in step.chunk])
+        elif step.is_chunk_start or not self.slots.residents:
+            wanted = [int(order[place]) for place in step.chunk if place >= step.place or step.turn]
             self.slots.evict([p for p in self.slots.residents if p not in wanted])
             self.slots.prefetch(wanted)
-            if chunk.stop < len(order):
-                following = chunk_at(chunk.stop, self.plan.chunk_partitions, len(order))
-                self.slots.prefetch([int(order[i]) for i in following])
-            elif epoch + 1 < self.config.epochs:
-                following_order = partition_order(self.config.seed, epoch + 1, len(order))
-                following = chunk_at(0, self.plan.chunk_partitions, len(order))
-                self.slots.prefetch([int(following_order[i]) for i in following])
+            following = self._step_after(
+                step.chunk.stop - step.place + (plan.num_blocks - 1 - step.turn) * len(step.chunk)
+            )
+            if following:
+                following_order = partition_order(self.config.seed, following.epoch, num_partitions)
+                self.slots.prefetch([int(following_order[place]) for place in following.chunk])
+        if step.block != self.slots.block:
+            self.items = self.slots.admit_block(step.block)
+            self.targets = self._targets(step.block)
+            following = self._step_after(step.chunk.stop - step.place)
+            if following:
+                self.slots.prefetch_block(following.block)
 
-    def _train_partition(self, epoch: int, index: int, order: np.ndarray) -> None:
-        partition = int(order[index])
+    def _train_partition(self, step: Step, order: np.ndarray) -> None:
+        config, num_blocks = self.config, self.plan.num_blocks
+        partition = int(order[step.place])
         resident = self.slots.admit(partition)
         histories = resident.histories
         if histories.num_users == 0:
             return
-        users = user_order(self.config.seed, epoch, histories.hashes)
-        lengths = np.diff(histories.offsets)[users]
+        users = user_order(config.seed, step.epoch, histories.hashes)
+        lengths = np.diff(histories.offsets)[users] / num_blocks
         epoch_tokens = int(self.corpus.tokens.sum())
-        first_token = epoch * epoch_tokens + int(partition_offsets(order, self.corpus.tokens)[index])
+        before = tokens_before(step, partition_offsets(order, self.corpus.tokens), num_blocks)
         alphas = learning_rates(
-            self.config.alpha, self.config.min_alpha, first_token, lengths, self.config.epochs * epoch_tokens
+            config.alpha, config.min_alpha, step.epoch * epoch_tokens + before, lengths, config.epochs * epoch_tokens
         )
         self.alpha = float(alphas[-1])
+        self.record.tokens_done += int((histories.ends - histories.starts).sum()) / num_blocks
+        if num_blocks > 1:
+            histories = histories_of_block(histories, step.block, num_blocks, len(self.items.outputs.squares))
         work = Pass(
-            config=self.config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,
+            config=config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,
             hashes=histories.hashes, order=users, alphas=alphas, sampling=self.targets.sampling, tree=self.targets.tree,
-            recency=self.recency, epoch_key=epoch_key(self.config.seed, epoch),
+            recency=self.recency, epoch_key=epoch_key(config.seed, step.epoch),
         )  # fmt: skip
         rows = Rows(resident.rows.widened(), resident.rows.squares)
         train_in_steps(self.kernel.train_users, rows, self.items, work)
-        self.tokens_done += int((histories.ends - histories.starts).sum())
-        self._measure(rows.vectors, histories, epoch, partition)
-        resident.rows = at_rest(self.config, epoch, histories.hashes, rows)
+        self._measure(rows.vectors, histories, step.epoch, partition)
+        if config.dtype != "float32":
+            resident.rows.vectors[:] = at_rest(config, step.epoch, histories.hashes, rows).vectors
         resident.is_dirty = True
+        self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
 
     def _measure(self, vectors: np.ndarray, histories: Histories, epoch: int, partition: int) -> None:
         """Add the micro-partition to the curve. Raises TrainingError when its vectors or losses are not finite."""
         is_finite = bool(np.isfinite(vectors).all())
         if is_finite:
-            self.curve.measure(self.targets, vectors, self.items.outputs.vectors, histories)
-        if not (is_finite and np.isfinite(self.curve.point_sums).all()):
+            self.record.curve.measure(self.targets, vectors, self.items.outputs.vectors, histories)
+        if not (is_finite and np.isfinite(self.record.curve.point_sums).all()):
             raise TrainingError(
                 f"vectors are no longer finite in epoch {epoch + 1}, micro-partition {partition} (learning rate "
                 f"{self.alpha:.4g}); nothing of it was written: lower train.alpha (now {self.config.alpha:g})"
@@ -260,53 +282,61 @@ class Training:
 
     def _judge_epoch(self, epoch: int) -> None:
         """Commit after an epoch, keep the generation when it is the best; at the end go back to the best."""
-        heldout_loss = self.curve.epoch_losses()["heldout_loss"]
-        is_better = heldout_loss is not None and (self.best is None or heldout_loss < self.best["heldout_loss"])
+        self.slots.wait_for_commit()
+        heldout_loss = self.record.curve.epoch_losses()["heldout_loss"]
+        is_better = heldout_loss is not None and (
+            self.record.best is None or heldout_loss < self.record.best["heldout_loss"]
+        )
         if is_better:
-            self.best = {"epoch": epoch + 1, "heldout_loss": heldout_loss, "generation": self.writer.generation}
-        is_last = self.position == self.num_positions
-        is_hopeless = self.best is not None and epoch + 1 - self.best["epoch"] >= self.config.patience
+            next_generation = self.slots.writer.generation
+            self.record.best = {"epoch": epoch + 1, "heldout_loss": heldout_loss, "generation": next_generation}
+        is_last = self.record.position == self.num_positions
+        is_hopeless = self.record.best is not None and epoch + 1 - self.record.best["epoch"] >= self.config.patience
         if is_better or not (is_last or is_hopeless):
             self._commit()
             if is_better and not is_last:
+                self.slots.wait_for_commit()
                 pin_generation(self.job.store_dir, "best")
-        elif self.best is None:
+        elif self.record.best is None:
             self._commit()
         else:
-            self.is_early = not is_last
-            self._return_to_best(epoch)
+            self.record.stopped_after_epoch = epoch + 1
+            self._return_to_best()
         if self.is_done:
+            self.slots.wait_for_commit()
             unpin_best(self.job.store_dir)
 
-    def _return_to_best(self, epoch: int) -> None:
-        assert self.best is not None
-        best = open_pinned(self.job.store_dir, "best")
-        message = (
-            f"epoch {self.best['epoch']} had the lowest held-out loss, {self.best['heldout_loss']:.4f}: it is kept"
-        )
+    def _return_to_best(self) -> None:
+        best = self.record.best
+        assert best is not None
+        message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
         self.on_event("log", {"message": message})
-        self.generation = self.writer.commit_again(best, self._manifest(epoch + 1))
+        self.slots.writer.commit_again(open_pinned(self.job.store_dir, "best"), self._manifest())
 
-    def _report(self, epoch: int, index: int) -> None:
-        num_partitions = self.corpus.num_partitions
+    def _report(self, step: Step) -> None:
         self.on_event(
             "progress",
-            {"step": "train", "done": self.position, "total": self.num_positions, "unit": "micro-partitions"},
+            {"step": "train", "done": self.record.position, "total": self.num_positions, "unit": "micro-partitions"},
         )
-        is_point = self.position % -(-self.num_positions // MAX_POINTS) == 0 or self.is_done
-        if is_point and self.curve.point_sums[1]:
-            point = self.curve.add_point(
-                epoch=round(epoch + (index + 1) / num_partitions, 4),
-                seconds=round(self.seconds, 3),
-                tokens=self.tokens_done,
-                tokens_per_second=self.tokens_done / max(self.seconds, 1e-9),
+        is_point = self.record.position % -(-self.num_positions // MAX_POINTS) == 0 or self.is_done
+        if is_point and self.record.curve.point_sums[1]:
+            in_epoch = self.num_positions // self.config.epochs
+            point = self.record.curve.add_point(
+                epoch=round(self.record.position / in_epoch, 4),
+                seconds=round(self.record.train_seconds, 3),
+                tokens=round(self.record.tokens_done),
+                tokens_per_second=self.record.tokens_done / max(self.record.train_seconds, 1e-9),
                 alpha=self.alpha,
             )
             self.on_event("train", point)
 
-    def _first_items(self) -> Items:
-        tree = self.targets.tree
-        num_items = self.corpus.num_items
+    def _first_items(self, block: int) -> Items:
+        """The items of a block as they begin."""
+        num_items, num_blocks = self.corpus.num_items, self.plan.num_blocks
+        if num_blocks > 1:
+            num_rows = len(range(block, num_items, num_blocks))
+            return begin_items(self.config, num_rows, num_rows)
+        tree = make_tree(self.config, self.counts)
         items = begin_items(self.config, num_items, tree.num_rows if tree else num_items)
         if self.warm_start:
             num_found = apply_warm_start(items, self.corpus.folder, self.warm_start)
@@ -315,13 +345,11 @@ class Training:
         return items
 
     def _commit(self) -> None:
-        self.slots.write_all()
-        self.num_commits += 1
-        self.bytes_written += self.writer.bytes_written + self.items.num_bytes
-        self.generation = self.writer.commit(self.items, self._manifest(None))
-        self.writer.bytes_written = 0
+        self.record.num_commits += 1
+        self.slots.commit(self._manifest())
+        self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
 
-    def _manifest(self, stopped_after_epoch: int | None) -> dict[str, Any]:
+    def _manifest(self) -> dict[str, Any]:
         """What the next manifest says beside its files."""
         return {
             "identity": self.identity,
@@ -330,58 +358,18 @@ class Training:
             "recency": self.recency,
             "partitions": self.corpus.num_partitions,
             "num_items": self.corpus.num_items,
+            "num_blocks": self.plan.num_blocks,
             "vector_size": self.config.vector_size,
             "stage": "trained" if self.is_done else "training",
-            "position": self.position,
-            "best": self.best,
-            "stopped_after_epoch": stopped_after_epoch,
-            "curve": self.curve.to_json(),
-            "train_seconds": self.seconds,
-            "tokens_done": self.tokens_done,
-            "num_commits": self.num_commits,
-            "bytes_written": self.bytes_written,
-            "stall": self.slots.stall_seconds / max(self.seconds, 1e-9),
             "kernel": self.kernel.name,
             "kernel_reason": self.kernel.reason,
             "plan": self.plan.to_json(),
-        }
+        } | self.record.to_json()
 
 
 def effective_recency(config: TrainConfig, corpus: Corpus) -> float:
     """`train.recency`, or 0 where the order of a user's tokens is not one of time."""
     return 0.0 if corpus.manifest["undated"] else config.recency
-
-
-def make_plan(job: Job, corpus: Corpus, tree: Tree | None) -> Plan:
-    """The plan for a job on this machine as it is now."""
-    job.store_dir.mkdir(parents=True, exist_ok=True)
-    stat = os.statvfs(job.store_dir)
-    sizes = training_sizes(
-        job.config, corpus.num_items, tree.num_rows if tree else corpus.num_items, tree_bytes(tree) if tree else 0
-    )
-    disk_free_bytes = stat.f_bavail * stat.f_frsize
-    return plan_training(
-        corpus.users.tolist(), corpus.num_items, sizes, job.host_memory_bytes, private_bytes(), disk_free_bytes
-    )
-
-
-def warm_up(kernel: Kernel, config: TrainConfig) -> None:
-    """Let the kernel compile on one user without tokens, so that the clock measures training alone."""
-    one = np.zeros(1, dtype=np.int64)
-    tree = make_tree(config, one + 1)
-    items = begin_items(config, 1, 1)
-    work = Pass(
-        config=config, tokens=np.zeros(1, dtype=np.int32), starts=one, ends=one, hashes=one.astype(np.uint64), order=one,
-        alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(one + 1, config), tree=tree, recency=0.0, epoch_key=0,
-    )  # fmt: skip
-    train_in_steps(kernel.train_users, begin_users(config, work.hashes), items, work)
-
-
-def private_bytes() -> int:
-    """Anonymous and shared memory that this process holds now: what a budget is measured by."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines() if os.path.exists("/proc") else []
-    fields = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon", "RssShmem")))
-    return sum(int(value.split()[0]) * 1024 for value in fields.values())
 
 
 def next_generation(store_dir: Path) -> int:

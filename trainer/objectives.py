@@ -8,7 +8,7 @@ one: u·v then ranks by probability, whatever the exponent (Bengio and Senécal,
 Negative sampling: Mikolov et al., NIPS 2013; for documents Le and Mikolov, ICML 2014.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,22 @@ def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
     """
     weights = np.maximum(counts, 1).astype(np.float64) ** config.ns_exponent
     corrections = np.log(weights / weights.mean()) * (config.objective == "sampled_softmax")
-    return Sampling(*alias_table(weights), keep_thresholds(counts, config.sample), corrections.astype(np.float32))
+    keep = keep_thresholds(counts, int(counts.sum()), config.sample)
+    return Sampling(*alias_table(weights), keep, corrections.astype(np.float32))
+
+
+def block_sampling(counts: NDArray[np.int64], config: TrainConfig, block: int, num_blocks: int) -> Sampling:
+    """The tables of the items `block`, `block` + B, ..., one of B blocks; counts int64[V] of all items.
+
+    Negatives come from the block, each with its probability divided by the block's share. An item's place stands one
+    beyond the last for every item of other blocks: none of its tokens is kept. A softmax over positive and negatives of one
+    block is unchanged by that share, which all of them have in common; and the blocks are alike, for each has every B-th
+    item, in whatever order the items come: so a user's scores compare across blocks though no softmax spans two.
+    """
+    own = counts[block::num_blocks]
+    sampling = make_sampling(own, config)
+    keep = keep_thresholds(own, int(counts.sum()), config.sample)
+    return replace(sampling, keep=np.append(keep, np.uint64(0)))
 
 
 def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -74,13 +89,15 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArr
     return (np.clip(thresholds, 0, 1) * RANGE_32).astype(np.uint64), aliases
 
 
-def keep_thresholds(counts: NDArray[np.int64], sample: float) -> NDArray[np.uint64]:
+def keep_thresholds(counts: NDArray[np.int64], num_tokens: int, sample: float) -> NDArray[np.uint64]:
     """For each item the 32-bit threshold below which a token of it is kept, uint64[V]; 2**32 keeps all.
+
+    `num_tokens`: of all items, of which these may be a part.
 
     As gensim and word2vec: an item with share f of all tokens is kept with probability sqrt(sample / f) + sample / f.
     """
-    if sample == 0 or counts.sum() == 0:
+    if sample == 0 or num_tokens == 0:
         return np.full(len(counts), RANGE_32, dtype=np.uint64)
-    share = np.maximum(counts, 1) / counts.sum()
+    share = np.maximum(counts, 1) / num_tokens
     kept = np.minimum(np.sqrt(sample / share) + sample / share, 1.0)
     return (kept * RANGE_32).astype(np.uint64)

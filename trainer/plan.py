@@ -1,13 +1,15 @@
-"""The memory planner: from sizes and budgets to chunks and slots, or a refusal with the numbers. Pure.
+"""The memory planner: from sizes and budgets to chunks, item blocks, slots, disk and time, or a refusal with the numbers. Pure.
 
-Resident all the time are the item table, its sampling tables or tree, what the process already holds, and the
-micro-partition under work where users rest in bfloat16. What is left of the budget is divided into slots for chunks of
-users: one when all users fit, otherwise three (one is read ahead, one is trained, one is written behind).
+In memory all the time are what the process already holds, one item block with its sampling tables or tree, a copy of it while a
+commit is written, and the micro-partition under work where users rest in bfloat16. What is left of the budget is divided into
+slots for chunks of users: one when all users fit, otherwise three (one is read ahead, one is trained, one is written
+behind). When the item table leaves no room for that it is divided into blocks: each chunk then meets every block, one
+after the other, and the next block is read ahead. Of all divisions that fit the one that moves fewest bytes is taken.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.config import TrainConfig
@@ -16,6 +18,11 @@ from trainer.errors import ConfigError, ResourceError
 BYTES = {"float32": 4, "bfloat16": 2}
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
+BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
+BUFFER_BYTES_A_USER = 64
+IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
+DEVICE_CONTEXT_BYTES = 700 * 10**6  # what a GPU's driver and libraries take before the first row
+MAX_BLOCKS = 256
 
 _UNITS = {
     "": 1,
@@ -32,44 +39,99 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it."""
+    """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
+
+    can_split: whether the item table may be divided into blocks.
+    """
 
     user_bytes: int
     work_bytes: int
     item_table_bytes: int
-    item_extra_bytes: int
+    sums_bytes: int
+    sampling_bytes: int
+    tree_bytes: int
+    num_items: int
+    can_split: bool
+
+    def item_bytes(self, num_blocks: int) -> int:
+        """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead."""
+        images = 2 if num_blocks == 1 else 3
+        block_bytes = images * self.item_table_bytes + self.sums_bytes + self.sampling_bytes
+        counts_bytes = 8 * self.num_items if num_blocks > 1 else 0
+        return -(-block_bytes // num_blocks) + self.tree_bytes + counts_bytes
 
 
 def training_sizes(config: TrainConfig, num_items: int, num_outputs: int, tree_bytes: int) -> Sizes:
     """The sizes for a configuration; `num_outputs`: rows that predict, one an item or those of a tree of `tree_bytes`."""
     row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
     table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
-    sums_bytes = table_bytes if config.accumulate > 1 else 0
     return Sizes(
         user_bytes=config.vector_size * BYTES[config.dtype] + 4,
         work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
         item_table_bytes=table_bytes,
-        item_extra_bytes=table_bytes
-        + sums_bytes
-        + num_items * SAMPLING_BYTES_AN_ITEM
-        + tree_bytes,  # a copy is written
+        sums_bytes=table_bytes if config.accumulate > 1 else 0,
+        sampling_bytes=num_items * SAMPLING_BYTES_AN_ITEM,
+        tree_bytes=tree_bytes,
+        num_items=num_items,
+        can_split=not (config.has_inputs or config.hs or config.items_from),
     )
 
 
 @dataclass(frozen=True)
+class Budget:
+    """What a training may use: memory of the process and of the GPU (None without one), and the disk of the store.
+
+    overhead_bytes: what the process holds before it begins.
+    """
+
+    host_bytes: int
+    overhead_bytes: int
+    disk_free_bytes: int
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast this machine is, as measured: tokens trained a second, bytes a second from and to the store's disk."""
+
+    tokens_per_second: float
+    read_bytes_per_second: float
+    write_bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Division:
+    """How users and items are divided: micro-partitions a chunk, and item blocks."""
+
+    chunk_partitions: int
+    num_blocks: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """How a training uses memory and disk; `reasons` is the arithmetic in words."""
+    """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
+
+    place_bytes: the size of the place of a micro-partition that comes and goes, 0 where all stay.
+    moved_bytes: what an epoch reads from the store, and writes to it, because of the division.
+    seconds: of the whole training, None where the machine's rates are not known.
+    """
 
     num_partitions: int
     chunk_partitions: int
     num_chunks: int
+    num_blocks: int
     num_slots: int
+    place_bytes: int
     slot_bytes: int
     item_bytes: int
+    device_bytes: int
     overhead_bytes: int
     peak_bytes: int
     budget_bytes: int
     disk_bytes: int
+    moved_bytes: int
+    commit_bytes: int
+    seconds: float | None
     reasons: tuple[str, ...]
 
     @property
@@ -81,55 +143,187 @@ class Plan:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is to be trained: users of each micro-partition, tokens of an epoch, epochs, and when a commit is due."""
+
+    users: Sequence[int]
+    num_tokens: int
+    epochs: int
+    commit_seconds: float
+
+
 def plan_training(
-    users: Sequence[int], num_items: int, sizes: Sizes, budget_bytes: int, overhead_bytes: int, disk_free_bytes: int
+    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None = None, began: Division | None = None
 ) -> Plan:
-    """Choose chunks and slots for `users[p]` users in micro-partition p.
+    """Choose chunks, item blocks and slots. `began`: the division of a training that goes on: with several blocks its order
+    hangs on it, so it stays; with one block the chunks are free.
 
     Raises ResourceError, with the numbers and the way out, when one micro-partition a slot does not fit the budget,
     or when the disk cannot hold two generations.
     """
-    item_bytes = sizes.item_table_bytes + sizes.item_extra_bytes + max(users, default=0) * sizes.work_bytes
-    left_bytes = budget_bytes - overhead_bytes - item_bytes
-    user_bytes = sizes.user_bytes + SCHEDULE_BYTES_A_USER
-    num_partitions = len(users)
-    largest_bytes = max(users, default=0) * user_bytes
-    all_bytes = sum(users) * user_bytes
-    if all_bytes <= left_bytes:
-        chunk_partitions, num_slots, slot_bytes = num_partitions, 1, all_bytes
-    else:
-        num_slots = 3
-        chunk_partitions = max(left_bytes, 0) // (num_slots * largest_bytes)
-        slot_bytes = chunk_partitions * largest_bytes
-        if chunk_partitions == 0:
-            needed = overhead_bytes + item_bytes + num_slots * largest_bytes
-            raise ResourceError(
-                f"the smallest plan needs {size(needed)}: {size(overhead_bytes)} for the process, {size(item_bytes)} for "
-                f"{num_items:,} items and {num_slots} slots of {size(largest_bytes)} for a micro-partition of up to "
-                f"{max(users):,} users, but the budget is {size(budget_bytes)}: raise --host-memory, lower "
-                "train.vector_size, or raise store.partitions"
-            )
-    disk_bytes = 2 * (sum(users) * sizes.user_bytes + sizes.item_table_bytes)
-    if disk_bytes > disk_free_bytes:
+    division = _choose_division(work, sizes, budget, began)
+    if division is None:
+        raise ResourceError(_explain_refusal(work, sizes, budget, began))
+    users_bytes = sum(work.users) * sizes.user_bytes
+    disk_bytes = 2 * (users_bytes + sizes.item_table_bytes)
+    if disk_bytes > budget.disk_free_bytes:
         raise ResourceError(
-            f"two generations need {size(disk_bytes)} of disk and {size(disk_free_bytes)} are free: "
+            f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "
             "free space or lower train.vector_size"
         )
-    num_chunks = -(-num_partitions // chunk_partitions)
-    peak_bytes = overhead_bytes + item_bytes + num_slots * slot_bytes
-    reasons = (
-        f"{sum(users):,} users x {user_bytes:,} B = {size(all_bytes)}; {num_items:,} items take {size(item_bytes)}; "
-        f"the process itself {size(overhead_bytes)}",
-        f"all users fit the budget of {size(budget_bytes)}: one chunk stays in memory over all epochs"
-        if num_chunks == 1
-        else f"all users do not fit the budget of {size(budget_bytes)}: {num_chunks} chunks of {chunk_partitions} "
-        f"micro-partitions go through {num_slots} slots of {size(slot_bytes)}, each loaded once an epoch",
-        f"peak {size(peak_bytes)} of {size(budget_bytes)}; two generations on disk {size(disk_bytes)}",
-    )
-    return Plan(
-        num_partitions, chunk_partitions, num_chunks, num_slots, slot_bytes, item_bytes,
-        overhead_bytes, peak_bytes, budget_bytes, disk_bytes, reasons,
+    num_partitions = len(work.users)
+    num_chunks = -(-num_partitions // division.chunk_partitions)
+    is_resident = num_chunks == 1
+    place_bytes = 0 if is_resident else _place_bytes(work, sizes)
+    slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
+    num_slots = 1 if is_resident else 3
+    item_bytes = _item_bytes(work, sizes, division.num_blocks)
+    peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
+    moved_bytes = _moved_bytes(work, sizes, division)
+    commit_bytes = -(-sizes.item_table_bytes // division.num_blocks) + (users_bytes if is_resident else 0)
+    seconds = _predict_seconds(work, moved_bytes, commit_bytes, users_bytes, rates) if rates else None
+    plan = Plan(
+        num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
+        item_bytes, _device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
+        peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, commit_bytes, seconds, (),
     )  # fmt: skip
+    return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
+
+
+def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> Division | None:
+    """The division that fits and moves fewest bytes, None when none fits."""
+    if began and began.num_blocks > 1:
+        is_resident = began.chunk_partitions >= len(work.users)
+        chunk_bytes = 3 * began.chunk_partitions * _largest_bytes(work, sizes)
+        slots_bytes = _all_bytes(work, sizes) if is_resident else chunk_bytes
+        return began if slots_bytes <= _left_bytes(work, sizes, budget, began.num_blocks) else None
+    choices = range(1, MAX_BLOCKS + 1) if sizes.can_split and not began else [1]
+    divisions = [Division(_largest_chunk(work, sizes, budget, num_blocks), num_blocks) for num_blocks in choices]
+    possible = [division for division in divisions if division.chunk_partitions]
+    return min(possible, key=lambda division: _moved_bytes(work, sizes, division), default=None)
+
+
+def _largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+    """Micro-partitions that fit a slot; 0 when not one does."""
+    left_bytes = _left_bytes(work, sizes, budget, num_blocks)
+    if _all_bytes(work, sizes) <= left_bytes:
+        return len(work.users)
+    return min(max(left_bytes, 0) // (3 * _largest_bytes(work, sizes)), len(work.users) - 1)
+
+
+def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+    """What is left for slots; nothing where the GPU's budget does not suffice."""
+    if budget.device_bytes is not None and _device_bytes(work, sizes, num_blocks) > budget.device_bytes:
+        return -1
+    return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, num_blocks)
+
+
+def _item_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
+    """What is in memory beside the slots: items, and what is needed while a micro-partition is under work."""
+    users_bytes = max(work.users, default=0) * (sizes.work_bytes + BUFFER_BYTES_A_USER)
+    return sizes.item_bytes(num_blocks) + users_bytes + BUFFER_BYTES
+
+
+def _all_bytes(work: Work, sizes: Sizes) -> int:
+    return sum(work.users) * (sizes.user_bytes + SCHEDULE_BYTES_A_USER) + len(work.users) * IMAGE_BYTES
+
+
+def _place_bytes(work: Work, sizes: Sizes) -> int:
+    """The file of the largest micro-partition."""
+    return max(work.users, default=0) * sizes.user_bytes + IMAGE_BYTES
+
+
+def _largest_bytes(work: Work, sizes: Sizes) -> int:
+    return _place_bytes(work, sizes) + max(work.users, default=0) * SCHEDULE_BYTES_A_USER
+
+
+def _device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
+    """On the GPU are its context, an item block with its tables, and one micro-partition with its tokens."""
+    block_bytes = -(-(sizes.item_table_bytes + sizes.sampling_bytes) // num_blocks)
+    share = max(work.users, default=0) / max(sum(work.users), 1)
+    tokens_bytes = int(work.num_tokens * share) * 8  # a token, and its place among those kept
+    users_bytes = max(work.users, default=0) * (sizes.user_bytes + sizes.work_bytes + SCHEDULE_BYTES_A_USER)
+    return DEVICE_CONTEXT_BYTES + block_bytes + users_bytes + tokens_bytes
+
+
+def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
+    """Bytes that an epoch reads, and writes: every user once, and a block at each change of it."""
+    num_chunks = -(-len(work.users) // division.chunk_partitions)
+    users_bytes = sum(work.users) * sizes.user_bytes if num_chunks > 1 else 0
+    return users_bytes + num_chunks * (division.num_blocks - 1) * (sizes.item_table_bytes // division.num_blocks)
+
+
+def _predict_seconds(work: Work, moved_bytes: int, commit_bytes: int, users_bytes: int, rates: Rates) -> float:
+    """Training, or moving where that takes longer, for they overlap; the commits on the way; the last one, waited for."""
+    training = work.num_tokens / rates.tokens_per_second
+    moving = moved_bytes / rates.read_bytes_per_second + moved_bytes / rates.write_bytes_per_second
+    epochs_seconds = work.epochs * max(training, moving)
+    num_commits = epochs_seconds / work.commit_seconds if work.commit_seconds else work.epochs * len(work.users)
+    hidden = epochs_seconds - work.epochs * moving  # the disk is idle for so long: commits are written meanwhile
+    committing = num_commits * commit_bytes / rates.write_bytes_per_second
+    return epochs_seconds + max(0.0, committing - hidden) + commit_bytes / rates.write_bytes_per_second
+
+
+def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:
+    users_bytes = sizes.user_bytes + SCHEDULE_BYTES_A_USER
+    lines = [
+        f"{sum(work.users):,} users x {users_bytes:,} B = {size(sum(work.users) * users_bytes)}; {sizes.num_items:,} items "
+        f"and buffers take {size(plan.item_bytes)}; the process itself {size(plan.overhead_bytes)}"
+    ]
+    if plan.num_blocks > 1:
+        lines.append(
+            f"with the whole item table nothing fits: {plan.num_blocks} item blocks of "
+            f"{size(sizes.item_table_bytes // plan.num_blocks)}, every chunk meets each"
+        )
+    if plan.is_resident:
+        lines.append(
+            f"all users fit the budget of {size(plan.budget_bytes)}: one chunk stays in memory over all epochs"
+        )
+    else:
+        lines.append(
+            f"all users do not fit the budget of {size(plan.budget_bytes)}: {plan.num_chunks} chunks of "
+            f"{plan.chunk_partitions} micro-partitions go through {plan.num_slots} slots of {size(plan.slot_bytes)}, each "
+            "loaded once an epoch"
+        )
+    lines.append(
+        f"peak {size(plan.peak_bytes)} of {size(plan.budget_bytes)}; an epoch reads and writes {size(plan.moved_bytes)} each; "
+        f"two generations on disk {size(plan.disk_bytes)} of {size(budget.disk_free_bytes)} free"
+    )
+    if budget.device_bytes is not None:
+        lines.append(f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, its context included")
+    if rates and plan.seconds is not None:
+        lines.append(
+            f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "
+            f"{size(int(rates.read_bytes_per_second))}/s read, {size(int(rates.write_bytes_per_second))}/s written: "
+            f"about {plan.seconds:,.0f} s"
+        )
+    return tuple(lines)
+
+
+def _explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> str:
+    """What the smallest division needs, and the way out."""
+    choices = [began.num_blocks] if began else range(1, MAX_BLOCKS + 1) if sizes.can_split else [1]
+    if budget.device_bytes is not None:
+        device_bytes = min(_device_bytes(work, sizes, num_blocks) for num_blocks in choices)
+        if device_bytes > budget.device_bytes:
+            return (
+                f"the smallest plan needs {size(device_bytes)} on the GPU, {size(DEVICE_CONTEXT_BYTES)} of it for its context, "
+                f"but the budget is {size(budget.device_bytes)}: raise --device-memory, lower train.vector_size, or raise "
+                "store.partitions"
+            )
+    num_blocks = min(choices, key=sizes.item_bytes)
+    slot = (began.chunk_partitions if began and began.num_blocks > 1 else 1) * _largest_bytes(work, sizes)
+    item_bytes = _item_bytes(work, sizes, num_blocks)
+    needed = budget.overhead_bytes + item_bytes + min(3 * slot, _all_bytes(work, sizes))
+    blocks = f" in {num_blocks} blocks" if num_blocks > 1 else ""
+    why = "this training, as it began," if began else "the smallest plan"
+    return (
+        f"{why} needs {size(needed)}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
+        f"{sizes.num_items:,} items{blocks} and buffers, and {size(needed - budget.overhead_bytes - item_bytes)} for slots of "
+        f"micro-partitions of up to {max(work.users):,} users, but the budget is {size(budget.host_bytes)}: raise --host-memory, "
+        "lower train.vector_size, or raise store.partitions"
+    )
 
 
 def size(num_bytes: int) -> str:

@@ -3,6 +3,9 @@
 The loop's position is one integer, the number of micro-partitions done; all else is derived from it here.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,18 +31,51 @@ def partition_offsets(order: NDArray[np.int64], tokens: NDArray[np.int64]) -> ND
 
 
 def learning_rates(
-    alpha: float, min_alpha: float, first_token: int, lengths: NDArray[np.int64], total_tokens: int
+    alpha: float, min_alpha: float, first_token: float, lengths: NDArray[Any], total_tokens: int
 ) -> NDArray[np.float32]:
     """The learning rate of each user, float32[n]: falls linearly with the raw tokens before the user.
 
-    `first_token` counts the tokens before the first of these users over all epochs, `lengths` int64[n] are the users'
+    `first_token` counts the tokens before the first of these users over all epochs, `lengths` [n] are the users'
     tokens in their order, `total_tokens` those of all planned epochs.
     """
     before = first_token + np.cumsum(lengths) - lengths
     return (alpha - (alpha - min_alpha) * (before / max(total_tokens, 1))).astype(np.float32)
 
 
-def chunk_at(index: int, chunk_partitions: int, num_partitions: int) -> range:
-    """The places of the epoch's order that make up the chunk with place `index`."""
-    start = index - index % chunk_partitions
-    return range(start, min(start + chunk_partitions, num_partitions))
+@dataclass(frozen=True)
+class Step:
+    """What the loop does at one position: the users at a place of the epoch's order, and their tokens in one item block.
+
+    chunk: the places whose users are in memory together; turn: which of the chunk's blocks this is, from 0.
+    """
+
+    epoch: int
+    chunk: range
+    turn: int
+    block: int
+    place: int
+
+    @property
+    def is_chunk_start(self) -> bool:
+        return self.turn == 0 and self.place == self.chunk.start
+
+
+def step_at(position: int, num_partitions: int, chunk_partitions: int, num_blocks: int) -> Step:
+    """The step at a position: epoch by epoch, chunk by chunk, block by block, place by place.
+
+    The blocks go up in one chunk and down in the next (a serpentine), so that either the chunk or the block changes, never both;
+    with one block and any chunks the places simply follow each other.
+    """
+    epoch, in_epoch = divmod(position, num_partitions * num_blocks)
+    chunk_index = in_epoch // (chunk_partitions * num_blocks)
+    start = chunk_index * chunk_partitions
+    chunk = range(start, min(start + chunk_partitions, num_partitions))
+    turn, offset = divmod(in_epoch - start * num_blocks, len(chunk))
+    is_upward = (epoch * -(-num_partitions // chunk_partitions) + chunk_index) % 2 == 0
+    return Step(epoch, chunk, turn, turn if is_upward else num_blocks - 1 - turn, start + offset)
+
+
+def tokens_before(step: Step, offsets: NDArray[np.int64], num_blocks: int) -> float:
+    """Raw tokens before a step in its epoch, when each block has an equal share; offsets as of `partition_offsets`."""
+    start, stop, here = (int(offsets[place]) for place in (step.chunk.start, step.chunk.stop, step.place))
+    return start + (step.turn * (stop - start) + here - start) / num_blocks

@@ -1,39 +1,67 @@
-"""The places in memory that hold chunks of user vectors: admit, evict, prefetch, write behind.
+"""The places in memory that hold chunks of user vectors and item blocks: admit, evict, prefetch, write behind, commit.
 
-While one chunk trains, a thread reads the next and writes the last. An evicted chunk is in the store's files at once,
-but counts only from the next commit on, together with an item table of the same moment.
+While one chunk trains, a thread reads the next and another writes the last. All writing is done by that one thread, in
+order: what is evicted, then a commit, then what is evicted after it. So a commit is a moment, although training goes on
+while it is written: it waits only where it would change what has not been written yet.
 """
 
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
-from trainer.rows import Rows, at_rest, begin_users
-from trainer.store import Writer
+from trainer.images import Bytes, Image, make_pages
+from trainer.record import Record
+from trainer.rows import Items, Rows, at_rest, begin_users
+from trainer.store import Writer, image_of_items, image_of_rows, items_in, rows_in
 
 
 @dataclass
 class Resident:
-    """A micro-partition in memory: its rows as they are stored, its histories, and whether the disk is behind."""
+    """A micro-partition in memory: the image of its file, its histories, and whether the disk is behind.
 
-    rows: Rows
+    pages: where the image is, for the next one; writing: its write under way, before whose end it must not change.
+    """
+
+    image: Image
     histories: Histories
+    pages: Bytes | None
     is_dirty: bool = False
+    writing: Future[None] | None = None
+
+    @property
+    def rows(self) -> Rows:
+        return rows_in(self.image)
 
 
 class Slots:
-    """The micro-partitions in memory. Their vectors come from the writer's files, or begin at random where there is none."""
+    """What is in memory. It comes from the writer's files, or begins at random where there is none.
 
-    def __init__(self, corpus: Corpus, writer: Writer, config: TrainConfig) -> None:
-        self.corpus = corpus
-        self.writer = writer
-        self.config = config
+    record: where waiting and bytes are added up. page_bytes: the size of the places for micro-partitions that come and go; 0
+    where all stay. first_items: the items of a block as they begin.
+    """
+
+    def __init__(
+        self, corpus: Corpus, writer: Writer, config: TrainConfig, record: Record, page_bytes: int,
+        first_items: Callable[[int], Items],
+    ) -> None:  # fmt: skip
+        self.corpus, self.writer, self.config = corpus, writer, config
+        self.record, self.page_bytes, self.first_items = record, page_bytes, first_items
         self.residents: dict[int, Resident] = {}
-        self.stall_seconds = 0.0
+        self.block = -1
+        self._items: Image
+        self._free: list[Bytes] = []
+        self._free_blocks: list[Bytes] = []
         self._reads: dict[int, Future[Resident]] = {}
         self._writes: dict[int, Future[None]] = {}
+        self._next_block: tuple[int, Future[Image]] | None = None
+        self._block_write: Future[None] | None = None
+        self._committing: Future[None] | None = None
+        self._failure: Exception | None = None
         self._reader = ThreadPoolExecutor(1, "prefetch")
         self._behind = ThreadPoolExecutor(1, "write-behind")
 
@@ -44,47 +72,135 @@ class Slots:
                 self._reads[partition] = self._reader.submit(self._read, partition)
 
     def admit(self, partition: int) -> Resident:
-        """The micro-partition in memory; waits for it when it is still being read."""
-        if partition not in self.residents:
-            self.prefetch([partition])
-            started = time.perf_counter()
-            self.residents[partition] = self._reads.pop(partition).result()
-            self.stall_seconds += time.perf_counter() - started
-        return self.residents[partition]
+        """The micro-partition in memory, free to change; waits while it is still being read or written."""
+        with self._stall():
+            if partition not in self.residents:
+                self.prefetch([partition])
+                self.residents[partition] = self._reads.pop(partition).result()
+            resident = self.residents[partition]
+            if resident.writing is not None:
+                resident.writing.result()
+                resident.writing = None
+        return resident
 
     def evict(self, partitions: list[int]) -> None:
         """Take these micro-partitions out of memory; those that changed are written in the background."""
-        started = time.perf_counter()
-        self._wait_for_writes()  # no more than one chunk is being written: the third slot
-        self.stall_seconds += time.perf_counter() - started
+        with self._stall():  # no more than one chunk is being written: the third slot
+            for write in self._writes.values():
+                write.result()
+        self._writes.clear()
         for partition in partitions:
-            resident = self.residents.pop(partition, None)
-            if resident is not None and resident.is_dirty:
-                self._writes[partition] = self._behind.submit(self.writer.write_users, partition, resident.rows)
+            resident = self.residents.pop(partition)
+            self._writes[partition] = self._behind.submit(self._write_evicted, partition, resident)
 
-    def write_all(self) -> None:
-        """Write every changed micro-partition that is in memory and wait until all are on disk: what a commit needs."""
-        self._wait_for_writes()
+    def prefetch_block(self, block: int) -> None:
+        """Begin to read an item block in the background, once the one before is written."""
+        if self._next_block is None and block != self.block:
+            self._next_block = block, self._reader.submit(self._read_block, block, self._block_write)
+
+    def admit_block(self, block: int) -> Items:
+        """The item block in memory, free to change; the one before is written in the background."""
+        if block != self.block:
+            self.prefetch_block(block)
+            with self._stall():
+                assert self._next_block is not None
+                wanted, read = self._next_block
+                assert wanted == block
+                items = read.result()
+            if self.block >= 0:
+                self._block_write = self._behind.submit(self._write_block, self.block, self._items)
+            self._items, self.block, self._next_block = items, block, None
+        return items_in(self._items)
+
+    def commit(self, values: dict[str, Any]) -> None:
+        """Begin to make a generation of everything as it is now: what changed, then the manifest with `values`."""
+        self.wait_for_commit()
+        started = time.perf_counter()
         for partition, resident in self.residents.items():
             if resident.is_dirty:
-                self.writer.write_users(partition, resident.rows)
                 resident.is_dirty = False
+                resident.writing = self._behind.submit(self._write, partition, resident.image)
+        copy = image_of_items(items_in(self._items), self._free_blocks.pop() if self._free_blocks else None)
+        self._committing = self._behind.submit(self._commit, self.block, copy, values)
+        self.record.commit_stall_seconds += time.perf_counter() - started
+
+    def wait_for_commit(self) -> None:
+        """Wait until the generation that was begun last is on disk. Raises what kept it from that."""
+        if self._committing is not None:
+            started = time.perf_counter()
+            self._committing.result()
+            self._committing = None
+            self.record.commit_stall_seconds += time.perf_counter() - started
+
+    def check(self) -> None:
+        """Raise what went wrong in the background since, if anything did."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """End the threads. What was not committed is not kept."""
         self._reader.shutdown(cancel_futures=True)
         self._behind.shutdown(cancel_futures=True)
 
-    def _wait_for_writes(self) -> None:
-        for write in self._writes.values():
-            write.result()
-        self._writes.clear()
-
     def _read(self, partition: int) -> Resident:
         histories = self.corpus.read(partition)
         if write := self._writes.get(partition):  # evicted a moment ago, and wanted again by the next epoch
             write.result()
+        pages = self._free.pop() if self._free else make_pages(self.page_bytes) if self.page_bytes else None
         if self.writer.has_users(partition):
-            return Resident(self.writer.read_users(partition), histories)
-        rows = begin_users(self.config, histories.hashes)
-        return Resident(at_rest(self.config, -1, histories.hashes, rows), histories)
+            image = self.writer.read_users(partition, pages)
+            self.record.bytes_read += image.num_bytes
+        else:
+            rows = begin_users(self.config, histories.hashes)
+            image = image_of_rows(at_rest(self.config, -1, histories.hashes, rows), pages)
+        return Resident(image, histories, pages)
+
+    def _read_block(self, block: int, write_before: Future[None] | None) -> Image:
+        if write_before is not None:  # its pages are those for this block
+            write_before.result()
+        pages = self._free_blocks.pop() if self._free_blocks else None
+        if block not in self.writer.items:
+            return image_of_items(self.first_items(block), pages)
+        image = self.writer.read_items(block, pages)
+        self.record.bytes_read += image.num_bytes
+        return image
+
+    def _write(self, partition: int, image: Image) -> None:
+        with self._keep_failure():
+            self.writer.write_users(partition, image)
+            self.record.bytes_written += image.num_bytes
+
+    def _write_evicted(self, partition: int, resident: Resident) -> None:
+        """Comes after the commits begun before: what they write is on disk when this is done."""
+        if resident.is_dirty:
+            self._write(partition, resident.image)
+        if resident.pages is not None:
+            self._free.append(resident.pages)
+
+    def _write_block(self, block: int, image: Image) -> None:
+        with self._keep_failure():
+            self.writer.write_items(block, image)
+            self.record.bytes_written += image.num_bytes
+        self._free_blocks.append(image.pages)
+
+    def _commit(self, block: int, image: Image, values: dict[str, Any]) -> None:
+        self.check()  # a generation without one of its files must not be
+        with self._keep_failure():
+            self.writer.write_items(block, image)
+            self.record.bytes_written += image.num_bytes
+            self.writer.commit(values)
+        self._free_blocks.append(image.pages)
+
+    @contextmanager
+    def _stall(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.record.stall_seconds += time.perf_counter() - started
+
+    @contextmanager
+    def _keep_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise

@@ -1,10 +1,11 @@
 """The vectors on disk: one file a micro-partition and generation, and a manifest that says which of them count.
 
-    store/MANIFEST.json            the current generation: position of training, and name, size and sha256 of each file
+    store/MANIFEST.json            the current generation: position of training, and name, size and checksum of each file
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
-    store/items-g000007.safetensors            the item table: "outputs" float32[V, D], "output_squares" float32[V], and
-                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows
+    store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
+                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows. The rows
+                                   of block b of B are rows b, b + B, b + 2 B, ... of the item table
     store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
 
 New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
@@ -22,17 +23,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.files import TEMPORARY_SUFFIX, describe_file, read_json, replace_file, verify_file, write_json
+from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, write_json
+from trainer.images import Bytes, Image, image_of, read_image, verify_image, write_image
 from trainer.rows import Items, Rows
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "MANIFEST.json"
-_DATA_FILE = re.compile(r"(users-\d{5}|items)-g\d{6,}\.safetensors")
+_DATA_FILE = re.compile(r"(?:users|items)-\d{5}-g(\d{6,})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Generation:
 
     @property
     def position(self) -> int:
-        """Micro-partitions trained so far, over all epochs."""
+        """Micro-partitions trained so far, over all epochs and item blocks."""
         return self.manifest["position"]
 
     @property
@@ -87,64 +87,79 @@ class Generation:
         return self.read_item_table().outputs.vectors
 
     def read_item_table(self) -> Items:
-        """All that training keeps of items. Raises DamageError when the file was altered."""
-        return read_item_table(self.folder, self.manifest["items"])
+        """All that training keeps of items. Raises DamageError when a file was altered."""
+        blocks = (items_in(read_image(self.folder / entry["file"], entry)) for entry in self.manifest["items"])
+        return join_blocks(blocks, len(self.manifest["items"]))
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
-        entries = [*self.manifest["users"].values(), self.manifest["items"]]
-        return {entry["file"]: entry for entry in entries}
+        items = self.manifest["items"]
+        entries = [*self.manifest["users"].values(), *(items if isinstance(items, list) else [items])]  # format 2: one
+        return {entry["file"]: entry for entry in entries if entry}
+
+    def item_entries(self) -> dict[int, dict[str, Any]]:
+        """The files of the item blocks that were trained, by block."""
+        return {block: entry for block, entry in enumerate(self.manifest["items"]) if entry}
 
 
 def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
     """The rows in the users' file that a manifest's entry names, as stored. Raises DamageError when it was altered."""
-    arrays = read_arrays(folder, entry)
-    return Rows(arrays["vectors"], arrays["squares"])
+    return rows_in(read_image(folder / entry["file"], entry))
 
 
-def read_item_table(folder: Path, entry: dict[str, Any]) -> Items:
-    """The item table in the file that a manifest's entry names. Raises DamageError when it was altered."""
-    arrays = read_arrays(folder, entry)
-    return Items(
-        Rows(arrays["outputs"], arrays["output_squares"]),
-        Rows(arrays["inputs"], arrays["input_squares"]),
-    )
+def rows_in(image: Image) -> Rows:
+    """The users' rows whose file an image is."""
+    return Rows(image.arrays["vectors"], image.arrays["squares"])
 
 
-def read_arrays(folder: Path, entry: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """The arrays in a file, bfloat16 ones as uint16. Raises DamageError when it was altered."""
-    path = folder / entry["file"]
-    verify_file(path, entry)
-    with safe_open(path, framework="np") as file:
-        is_half = any(file.get_slice(name).get_dtype() == "BF16" for name in file.keys())  # noqa: SIM118 (no mapping)
-        if not is_half:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    import torch  # numpy has no bfloat16
-    from safetensors.torch import load_file
-
-    tensors = load_file(path)
-    return {name: (t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy() for name, t in tensors.items()}
+def items_in(image: Image) -> Items:
+    """The item table, or block of it, whose file an image is."""
+    arrays = image.arrays
+    return Items(Rows(arrays["outputs"], arrays["output_squares"]), Rows(arrays["inputs"], arrays["input_squares"]))
 
 
-def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a safetensors file; uint16 arrays are bfloat16."""
-    if all(array.dtype != np.uint16 for array in arrays.values()):
-        save_file(arrays, path)
-        return
-    import torch
-    from safetensors import torch as torch_files
+def image_of_rows(rows: Rows, spare: Bytes | None = None) -> Image:
+    """The image of a users' file with a copy of these rows."""
+    return image_of({"vectors": rows.vectors, "squares": rows.squares}, spare)
 
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    halves = {name: t.view(torch.bfloat16) if t.dtype == torch.uint16 else t for name, t in tensors.items()}
-    torch_files.save_file(halves, path)
+
+def image_of_items(items: Items, spare: Bytes | None = None) -> Image:
+    """The image of an item block's file with a copy of this table."""
+    arrays = {
+        "outputs": items.outputs.vectors, "output_squares": items.outputs.squares,
+        "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
+    }  # fmt: skip
+    return image_of(arrays, spare)
+
+
+def join_blocks(blocks: Iterator[Items], num_blocks: int) -> Items:
+    """The item table from its blocks, in order."""
+    if num_blocks == 1:
+        return next(blocks)
+    parts = list(blocks)
+
+    def join(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+        joined = np.empty((sum(len(array) for array in arrays), *arrays[0].shape[1:]), dtype=arrays[0].dtype)
+        for block, array in enumerate(arrays):
+            joined[block::num_blocks] = array
+        return joined
+
+    outputs = Rows(join([part.outputs.vectors for part in parts]), join([part.outputs.squares for part in parts]))
+    inputs = Rows(join([part.inputs.vectors for part in parts]), join([part.inputs.squares for part in parts]))
+    return Items(outputs, inputs)
 
 
 def open_generation(folder: Path) -> Generation:
     """The current generation of a store. Raises DamageError when there is none or its manifest is unreadable."""
-    manifest = read_json(folder / MANIFEST)
+    return open_manifest(folder / MANIFEST, folder)
+
+
+def open_manifest(path: Path, folder: Path) -> Generation:
+    """The generation of the store `folder` that a manifest describes. Raises DamageError when it is unreadable."""
+    manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
         raise DamageError(
-            f"{folder / MANIFEST} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
+            f"{path} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
         )
     return Generation(folder, manifest)
 
@@ -190,36 +205,45 @@ def lock_store(folder: Path) -> Iterator[None]:
 
 
 class Writer:
-    """Writes the next generation of a store: files first, then one manifest that makes them count."""
+    """Writes the next generation of a store: files first, then one manifest that makes them count.
 
-    def __init__(self, folder: Path, generation: int, users: dict[str, Any]) -> None:
-        """`users`: the entries of user files that the next generation starts from, by micro-partition."""
+    Not for several threads at once; a file belongs to the generation that is next when it is written.
+    """
+
+    def __init__(
+        self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None
+    ) -> None:
+        """`users`, `items`: the entries that the next generation starts from, by micro-partition and by block."""
         self.folder = folder
         self.generation = generation
         self.users = dict(users)
-        self.bytes_written = 0
+        self.items = dict(items or {})
 
     def has_users(self, partition: int) -> bool:
         """Whether vectors of this micro-partition are in a file."""
         return str(partition) in self.users
 
-    def read_users(self, partition: int) -> Rows:
-        """The rows of a micro-partition as last written, committed or not."""
-        return read_rows(self.folder, self.users[str(partition)])
+    def read_users(self, partition: int, spare: Bytes | None = None) -> Image:
+        """The image of a micro-partition as last written, committed or not."""
+        entry = self.users[str(partition)]
+        return read_image(self.folder / entry["file"], entry, spare)
 
-    def write_users(self, partition: int, rows: Rows) -> None:
-        """Write the rows of a micro-partition; they count from the next commit on."""
-        name = f"users-{partition:05d}-g{self.generation:06d}.safetensors"
-        self.users[str(partition)] = self._write(name, {"vectors": rows.vectors, "squares": rows.squares})
+    def read_items(self, block: int, spare: Bytes | None = None) -> Image:
+        """The image of an item block as last written, committed or not."""
+        return read_image(self.folder / self.items[block]["file"], self.items[block], spare)
 
-    def commit(self, items: Items, values: dict[str, Any]) -> Generation:
-        """Make the next generation: the item table, the manifest with `values`, then the removal of what is not named."""
-        arrays = {
-            "outputs": items.outputs.vectors, "output_squares": items.outputs.squares,
-            "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
-        }  # fmt: skip
-        entry = self._write(f"items-g{self.generation:06d}.safetensors", arrays)
-        return self._put_manifest(values | {"users": self.users, "items": entry})
+    def write_users(self, partition: int, image: Image) -> None:
+        """Write a micro-partition; it counts from the next commit on."""
+        self.users[str(partition)] = self._write(f"users-{partition:05d}", image)
+
+    def write_items(self, block: int, image: Image) -> None:
+        """Write an item block; it counts from the next commit on."""
+        self.items[block] = self._write(f"items-{block:05d}", image)
+
+    def commit(self, values: dict[str, Any]) -> Generation:
+        """Make the next generation of what was written: the manifest with `values`, then the removal of what is not named."""
+        items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
+        return self._put_manifest(values | {"users": dict(self.users), "items": items})
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Make the next generation of the files of an older one: the way back to the best."""
@@ -232,20 +256,14 @@ class Writer:
         remove_unreferenced(self.folder)
         return Generation(self.folder, manifest)
 
-    def _write(self, name: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        path = self.folder / name
-        num_bytes = sum(array.nbytes for array in arrays.values())
+    def _write(self, stem: str, image: Image) -> dict[str, Any]:
+        name = f"{stem}-g{self.generation:06d}.safetensors"
         try:
-            with replace_file(path) as temporary:
-                write_arrays(temporary, {key: np.ascontiguousarray(array) for key, array in arrays.items()})
+            with replace_file(self.folder / name) as temporary:
+                about = write_image(temporary, image)
         except OSError as error:
-            raise full_disk(self.folder, num_bytes, error) from error
-        except Exception as error:  # safetensors raises its own error type for a failed write
-            if "No space left" in str(error) or "os error 28" in str(error):
-                raise full_disk(self.folder, num_bytes, error) from error
-            raise
-        self.bytes_written += num_bytes
-        return {"file": name, **describe_file(path)}
+            raise full_disk(self.folder, image.num_bytes, error) from error
+        return {"file": name, **about}
 
 
 def full_disk(folder: Path, needed_bytes: int, error: Exception) -> ResourceError:
@@ -264,7 +282,7 @@ def pin_generation(folder: Path, name: str) -> None:
 
 def open_pinned(folder: Path, name: str) -> Generation:
     """The generation that is kept under a name. Raises DamageError when there is none."""
-    return Generation(folder, read_json(folder / "pinned" / f"{name}.json"))
+    return open_manifest(folder / "pinned" / f"{name}.json", folder)
 
 
 def unpin_best(folder: Path) -> None:
@@ -305,7 +323,7 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
         try:
             generation = Generation(folder, read_json(path))
             for name, entry in generation.files().items():
-                verify_file(folder / name, entry)
+                verify_image(folder / name, entry)
             findings.append(
                 ("ok", str(path), f"generation {generation.generation}: {len(generation.files())} files whole")
             )

@@ -24,7 +24,7 @@ def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequenc
     """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; answers the exit code.
 
     `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
-    is printed: the `ratio` and `mark` of the worst case that has a mark, whether all `passed`, and the cases. --record
+    is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record
     appends to results.csv.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
@@ -36,10 +36,7 @@ def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequenc
     arguments = parser.parse_args()
     cases = measure(arguments.data)
     worst = worst_case(cases)
-    result = {
-        "name": name, "ratio": worst["ratio"], "mark": worst["mark"], "passed": all(case["passed"] for case in cases),
-        "cases": list(cases),
-    }  # fmt: skip
+    result = worst | {"name": name, "passed": all(case["passed"] for case in cases), "cases": list(cases)}
     if arguments.record:
         append_results(name, cases)
     if arguments.json:

@@ -18,7 +18,7 @@ from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError, TrainingError
 from trainer.kernels import Kernel
 from trainer.loop import Job, StoppedError, train
-from trainer.plan import plan_training
+from trainer.plan import parse_bytes, plan_training
 from trainer.rows import Items, Rows
 from trainer.store import open_generation, read_rows
 
@@ -65,14 +65,15 @@ def test_losses_fall_and_vectors_find_the_planted_topics(corpus_dir: Path, tmp_p
     assert (nearest % 4 == np.arange(len(items)) % 4).mean() > 0.9
 
 
-def in_chunks(chunk_partitions: int) -> Any:
-    """A planner that makes chunks of this many micro-partitions, whatever fits."""
+def divided(chunk_partitions: int, num_blocks: int = 1) -> Any:
+    """A planner that makes chunks of this many micro-partitions, and item blocks, whatever fits."""
 
     def plan(*arguments: Any) -> Any:
         num_chunks = -(-8 // chunk_partitions)
         return dataclasses.replace(
-            plan_training(*arguments), chunk_partitions=chunk_partitions, num_chunks=num_chunks, num_slots=3
-        )
+            plan_training(*arguments[:4]), chunk_partitions=chunk_partitions, num_chunks=num_chunks, num_slots=3,
+            num_blocks=num_blocks,
+        )  # fmt: skip
 
     return plan
 
@@ -81,9 +82,62 @@ def in_chunks(chunk_partitions: int) -> Any:
 def test_many_chunks_end_as_one_chunk_does(
     corpus_dir: Path, tmp_path: Path, undisturbed: Path, chunk_partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.loop.plan_training", in_chunks(chunk_partitions))
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(chunk_partitions))
     train(make_job(corpus_dir, tmp_path))
     assert_same_bits(tmp_path, undisturbed)
+
+
+def test_a_budget_in_which_users_do_not_fit_ends_as_one_chunk_does(
+    corpus_dir: Path, tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner's own division: the least budget, found by what its refusal says."""
+    monkeypatch.setattr("trainer.preparation.private_bytes", lambda: 0)
+    job = make_job(corpus_dir, tmp_path)
+    with pytest.raises(ResourceError, match="the smallest plan needs") as refusal:
+        train(dataclasses.replace(job, host_memory_bytes=1))
+    needed = parse_bytes(str(refusal.value).split("needs ")[1].split(":")[0]) + 20_000  # the items in one piece
+    result = train(dataclasses.replace(job, host_memory_bytes=needed))
+    assert result["plan"]["num_chunks"] == 8
+    assert result["bytes_read"] > 3 * 400 * 68  # every user comes in once an epoch but the first
+    assert_same_bits(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("chunk_partitions", [8, 3])
+@pytest.mark.parametrize("objective", ["sampled_softmax", "negative_sampling"])
+def test_item_blocks_learn_as_well_as_one_table(
+    corpus_dir: Path, tmp_path: Path, chunk_partitions: int, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted topics are found across blocks that never were in memory together."""
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(chunk_partitions, num_blocks=3))
+    result = train(make_job(corpus_dir, tmp_path, objective=objective, epochs=8))
+    assert result["curve"][-1]["heldout_loss"] < 0.8 * result["curve"][0]["heldout_loss"]
+    generation = open_generation(tmp_path)
+    assert len(generation.item_entries()) == 3
+    items = generation.read_items()
+    unit = items / np.linalg.norm(items, axis=1, keepdims=True)
+    nearest = np.argsort(-(unit @ unit.T), axis=1)[:, 1]
+    assert (nearest % 4 == np.arange(len(items)) % 4).mean() > 0.9
+
+
+def test_item_blocks_resume_bit_for_bit(corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(3, num_blocks=3))
+    train(make_job(corpus_dir, tmp_path / "whole"))
+    job = make_job(corpus_dir, tmp_path / "stopped", commit_seconds=0)
+    num_stops = 0
+    for _ in range(50):
+        stop = threading.Event()
+
+        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
+            if name == "progress" and values["done"] % 7 == 0:
+                stop.set()
+
+        try:
+            train(job, stop_later, stop=stop)
+            break
+        except StoppedError:
+            num_stops += 1
+    assert num_stops > 5
+    assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_commits_at_every_micro_partition_change_nothing(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
@@ -150,7 +204,7 @@ def test_other_trainings_resume_bit_for_bit_and_in_chunks(
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(make_job(corpus_dir, whole, **settings))
-    monkeypatch.setattr("trainer.loop.plan_training", in_chunks(3))
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(3))
     job = make_job(corpus_dir, stopped, commit_seconds=0, **settings)
     for _ in range(50):
         stop = threading.Event()

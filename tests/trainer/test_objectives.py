@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.config import TrainConfig
-from trainer.objectives import RANGE_32, alias_table, keep_thresholds, make_sampling
+from trainer.objectives import RANGE_32, alias_table, block_sampling, keep_thresholds, make_sampling
 
 
 def probabilities(thresholds: np.ndarray, aliases: np.ndarray) -> np.ndarray:
@@ -38,11 +38,11 @@ def test_subsampling_keeps_as_gensim_does() -> None:
     counts = np.array([9000, 900, 100])
     threshold = 0.01 * counts.sum()
     gensim = np.minimum((np.sqrt(counts / threshold) + 1) * (threshold / counts), 1.0)
-    np.testing.assert_allclose(keep_thresholds(counts, 0.01) / RANGE_32, gensim, atol=1e-9)
+    np.testing.assert_allclose(keep_thresholds(counts, int(counts.sum()), 0.01) / RANGE_32, gensim, atol=1e-9)
 
 
 def test_sample_zero_keeps_all() -> None:
-    assert (keep_thresholds(np.array([10**9, 1]), 0) == RANGE_32).all()
+    assert (keep_thresholds(np.array([10**9, 1]), 10**9 + 1, 0) == RANGE_32).all()
 
 
 def test_the_correction_is_the_log_of_the_drawing_probability() -> None:
@@ -54,3 +54,13 @@ def test_the_correction_is_the_log_of_the_drawing_probability() -> None:
     np.testing.assert_allclose(sampling.corrections, np.log(drawn * 3), atol=1e-6)
     other = make_sampling(counts, TrainConfig(ns_exponent=0.5, objective="negative_sampling"))
     assert (other.corrections == 0).all()
+
+
+def test_the_tables_of_an_item_block_are_those_of_its_items() -> None:
+    """Negatives by the same weights among themselves, tokens thinned by their share of all; other items are never kept."""
+    counts = np.array([900, 50, 5, 40, 5], dtype=np.int64)
+    config = TrainConfig(sample=0.01, ns_exponent=0.5)
+    whole, block = make_sampling(counts, config), block_sampling(counts, config, 1, 2)
+    assert block.keep.tolist() == [*whole.keep[1::2].tolist(), 0]
+    assert len(block.aliases) == 2
+    np.testing.assert_allclose(np.diff(block.corrections), np.diff(whole.corrections[1::2]), rtol=1e-5)

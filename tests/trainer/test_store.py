@@ -16,15 +16,18 @@ from trainer.rows import Items, Rows
 from trainer.store import (
     Writer,
     examine_store,
+    image_of_items,
+    image_of_rows,
     lock_store,
     open_generation,
     open_pinned,
     pin_generation,
     remove_unreferenced,
+    rows_in,
     unpin_generations,
 )
 
-SIZES = {"partitions": 2, "num_items": 3, "vector_size": 4, "config": {}}
+SIZES = {"partitions": 2, "num_items": 3, "num_blocks": 1, "vector_size": 4, "config": {}}
 
 
 def filled(num_rows: int, value: float) -> Rows:
@@ -36,8 +39,9 @@ def commit(folder: Path, value: float, generation: int) -> None:
     folder.mkdir(exist_ok=True)
     writer = Writer(folder, generation, {})
     for partition in range(2):
-        writer.write_users(partition, filled(5, value))
-    writer.commit(Items(filled(3, value), filled(0, value)), SIZES | {"position": generation})
+        writer.write_users(partition, image_of_rows(filled(5, value)))
+    writer.write_items(0, image_of_items(Items(filled(3, value), filled(0, value))))
+    writer.commit(SIZES | {"position": generation})
 
 
 def test_what_was_committed_is_read(tmp_path: Path) -> None:
@@ -62,7 +66,7 @@ def test_a_commit_removes_the_generation_before_it_unless_pinned(tmp_path: Path)
 
 def test_files_without_a_manifest_count_for_nothing(tmp_path: Path) -> None:
     commit(tmp_path, 1, 1)
-    Writer(tmp_path, 2, {}).write_users(0, filled(5, 2))
+    Writer(tmp_path, 2, {}).write_users(0, image_of_rows(filled(5, 2)))
     np.testing.assert_array_equal(open_generation(tmp_path).read_users(0), np.full((5, 4), 1, np.float32))
     assert [level for level, _, _ in examine_store(tmp_path)] == ["ok", "warning"]
 
@@ -105,7 +109,7 @@ def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DamageError, match=r"users-00001-g000001.safetensors does not have the sha256"):
+    with pytest.raises(DamageError, match=r"users-00001-g000001.safetensors does not have the checksum"):
         open_generation(tmp_path).read_users(1)
     assert "damage" in [level for level, _, _ in examine_store(tmp_path)]
 
@@ -113,14 +117,14 @@ def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_truncated_manifest_are_refused(tmp_path: Path) -> None:
     commit(tmp_path, 1, 1)
     next(tmp_path.glob("items-*")).unlink()
-    with pytest.raises(DamageError, match="items-g000001.safetensors is missing"):
+    with pytest.raises(DamageError, match="items-00000-g000001.safetensors is missing"):
         open_generation(tmp_path).read_items()
     manifest = tmp_path / "MANIFEST.json"
     manifest.write_text(manifest.read_text()[:-20])
     with pytest.raises(DamageError, match="not readable as JSON"):
         open_generation(tmp_path)
     manifest.write_text(json.dumps({"format_version": 99}))
-    with pytest.raises(DamageError, match="not a manifest of format 2"):
+    with pytest.raises(DamageError, match="not a manifest of format 3"):
         open_generation(tmp_path)
 
 
@@ -152,11 +156,11 @@ def test_bfloat16_is_stored_as_such_and_read_as_float32(tmp_path: Path) -> None:
     vectors = np.array([[1.0, -2.5, 0.15625, 3e30]], dtype=np.float32)  # all are bfloat16 numbers, or near
     halves = (vectors.view(np.uint32) >> 16).astype(np.uint16)
     writer = Writer(tmp_path, 1, {})
-    writer.write_users(0, Rows(halves, np.array([7], np.float32)))
+    writer.write_users(0, image_of_rows(Rows(halves, np.array([7], np.float32))))
     path = tmp_path / "users-00000-g000001.safetensors"
     with safe_open(path, framework="pt") as file:
         assert file.get_tensor("vectors").dtype == torch.bfloat16
-    rows = writer.read_users(0)
+    rows = rows_in(writer.read_users(0))
     np.testing.assert_array_equal(rows.vectors, halves)
     np.testing.assert_allclose(rows.widened(), vectors, rtol=2**-8)
     assert rows.squares.tolist() == [7]
@@ -175,6 +179,23 @@ def test_the_way_back_to_an_older_generation_writes_no_vectors(tmp_path: Path) -
 
 def test_a_tree_has_no_item_vectors(tmp_path: Path) -> None:
     writer = Writer(tmp_path, 1, {})
-    generation = writer.commit(Items(filled(3, 1), filled(0, 1)), SIZES | {"config": {"hs": 1}})
+    writer.write_items(0, image_of_items(Items(filled(3, 1), filled(0, 1))))
+    generation = writer.commit(SIZES | {"config": {"hs": 1}})
     with pytest.raises(ConfigError, match=r"train.hs = 1"):
         generation.read_items()
+
+
+def test_item_blocks_are_read_as_one_table(tmp_path: Path) -> None:
+    """Block b of two has rows b, b + 2, ...; a block that was not trained yet is none."""
+    table = np.arange(20, dtype=np.float32).reshape(5, 4)
+    writer = Writer(tmp_path, 1, {})
+    writer.write_items(1, image_of_items(Items(Rows(table[1::2], table[1::2, 0]), filled(0, 0))))
+    half = writer.commit(SIZES | {"num_blocks": 2})
+    assert list(half.item_entries()) == [1]
+    writer.write_items(0, image_of_items(Items(Rows(table[::2], table[::2, 0]), filled(0, 0))))
+    whole = writer.commit(SIZES | {"num_blocks": 2}).read_item_table()
+    np.testing.assert_array_equal(whole.outputs.vectors, table)
+    np.testing.assert_array_equal(whole.outputs.squares, table[:, 0])
+    assert {path.name for path in tmp_path.glob("items-*")} == {
+        "items-00000-g000002.safetensors", "items-00001-g000001.safetensors",
+    }  # fmt: skip

@@ -1,0 +1,162 @@
+"""Out of core: an epoch with a user table of at least four times the budget beside the same epoch in memory.
+
+Made-up users with 25 Zipf tokens each, 100,000 items, 128 dimensions, the fastest kernel (256 tokens sharing 4 negatives),
+two threads, three epochs. Each side is `python -m trainer` in a process of its own, caches dropped before, in turn, twice;
+an epoch's seconds are those of the second or third epoch (the first has nothing to read), what waited for commits included.
+The side that swaps has BUDGET_BYTES by --host-memory, and runs in a memory cgroup where one can be made, so that the
+page cache cannot hide the swapping; the limit is the budget and LEEWAY_BYTES, for the kernel counts code and cache too.
+
+    swap    ratio of the epochs, the share of time that training waited for the disk, the process's peak of anonymous and
+            shared memory, and what it read from the disk in all (by getrusage)
+    growth  the peak with 1/16, 1/4 and all of the users: it has to stay within the same budget
+"""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.benchmarks.harness import run_benchmark
+from trainer.draws import mix_array
+from trainer.files import describe_file, write_json
+
+NUM_USERS, NUM_ITEMS, TOKENS_A_USER, PARTITIONS = 4_000_000, 100_000, 25, 128
+BUDGET_BYTES = 512 * 10**6
+LEEWAY_BYTES = 128 * 10**6
+PLENTY_BYTES = 16 * 10**9
+FASTEST = {"vector_size": 128, "share_negatives": 256, "negative": 4, "threads": 2}
+EPOCHS, REPEATS = 3, 2
+RATIO_MARK, STALL_MARK = 1.05, 0.03
+CGROUPS = Path("/sys/fs/cgroup/memory")
+
+
+def measure_swap(_: Path) -> list[dict[str, Any]]:
+    """The ratio of epochs, then the peaks."""
+    with tempfile.TemporaryDirectory(prefix="swap.") as folder:
+        corpus_dir = write_corpus(Path(folder) / "corpus", NUM_USERS)
+        sides = {"in memory": PLENTY_BYTES, "swapping": BUDGET_BYTES}
+        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+        for _ in range(REPEATS):
+            for side, budget in sides.items():
+                runs[side].append(run_alone(corpus_dir, Path(folder) / "store", budget, EPOCHS))
+        best = {side: min(told, key=lambda one: one["epoch_seconds"]) for side, told in runs.items()}
+        growth = [show_peak(Path(folder), share) for share in (16, 4)]
+    return [show_swap(best, runs["swapping"]), *growth]
+
+
+def show_swap(best: dict[str, dict[str, Any]], swapping: list[dict[str, Any]]) -> dict[str, Any]:
+    """The case of the mark, from the best run of each side and all that swapped."""
+    swap, memory = best["swapping"], best["in memory"]
+    ratio = swap["epoch_seconds"] / memory["epoch_seconds"]
+    peak = max(one["peak_bytes"] for one in swapping)
+    return {
+        "case": "swap", "ratio": ratio, "mark": f"<= {RATIO_MARK}, stall <= {STALL_MARK}, peak <= budget",
+        "passed": ratio <= RATIO_MARK and swap["stall"] <= STALL_MARK and peak <= BUDGET_BYTES,
+        "budget_bytes": BUDGET_BYTES, "user_table_bytes": NUM_USERS * 516, "in memory": memory["epoch_seconds"],
+        "tokens_per_second": NUM_USERS * TOKENS_A_USER / swap["epoch_seconds"],
+    } | swap | {"peak_bytes": peak}  # fmt: skip
+
+
+def show_peak(folder: Path, share: int) -> dict[str, Any]:
+    """The peak with a share of the users, one epoch; the ratio is to the budget."""
+    num_users = NUM_USERS // share
+    corpus_dir = write_corpus(folder / f"corpus-{share}", num_users)
+    peak = run_alone(corpus_dir, folder / f"store-{share}", BUDGET_BYTES, 1)["peak_bytes"]
+    case = f"growth, {num_users:,} users"
+    return {
+        "case": case,
+        "ratio": peak / BUDGET_BYTES,
+        "mark": "none",
+        "passed": peak <= BUDGET_BYTES,
+        "peak_bytes": peak,
+    }
+
+
+def write_corpus(folder: Path, num_users: int) -> Path:
+    """A corpus of users who all have TOKENS_A_USER tokens of items that follow Zipf's law; nobody is held out."""
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    bounds = np.cumsum(1 / np.arange(1, NUM_ITEMS + 1))
+    users = [num_users // PARTITIONS] * PARTITIONS
+    for partition, num in enumerate(users):
+        name = f"p{partition:05d}"
+        hashes = mix_array(np.arange(num, dtype=np.uint64) + np.uint64(partition * num))
+        pq.write_table(pa.table({"user_id": hashes.astype("U20"), "hash": hashes}), folder / f"{name}.users.parquet")
+        tokens = np.searchsorted(bounds, rng.random(num * TOKENS_A_USER) * bounds[-1]).astype(np.int32)
+        np.save(folder / f"{name}.offsets.npy", np.arange(num + 1, dtype=np.int64) * TOKENS_A_USER)
+        np.save(folder / f"{name}.tokens.npy", tokens)
+        np.save(folder / f"{name}.held_out.npy", np.full(num, -1, dtype=np.int32))
+    manifest = {
+        "format_version": 1, "window_id": folder.name, "partitions": PARTITIONS, "num_users": sum(users),
+        "num_items": NUM_ITEMS, "num_tokens": sum(users) * TOKENS_A_USER, "users": users,
+        "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1, "num_held_out": 0, "since": None,
+        "until": None, "undated": False, "funnel": [], "files": {p.name: describe_file(p) for p in folder.iterdir()},
+    }  # fmt: skip
+    write_json(folder / "manifest.json", manifest)
+    return folder
+
+
+def run_alone(corpus_dir: Path, store_dir: Path, budget_bytes: int, epochs: int) -> dict[str, Any]:
+    """`python -m trainer` into an empty store: what it tells of itself, and the bytes that it had from the disk."""
+    shutil.rmtree(store_dir, ignore_errors=True)
+    drop_caches()
+    config = corpus_dir.with_name("config.json")
+    config.write_text(json.dumps(FASTEST | {"epochs": epochs}))
+    command = [sys.executable, "-m", "trainer", "--corpus", str(corpus_dir), "--store", str(store_dir)]
+    command += ["--config", str(config), "--host-memory", str(budget_bytes)]
+    limit_bytes = None if budget_bytes == PLENTY_BYTES else budget_bytes + LEEWAY_BYTES
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
+    with memory_group(limit_bytes) as group:
+        enter = (lambda: (group / "cgroup.procs").write_text(str(os.getpid()))) if group else None
+        done = subprocess.run(command, capture_output=True, preexec_fn=enter, check=True)
+    result = json.loads(done.stdout)
+    ends = {point["epoch"]: point["seconds"] for point in result["curve"]}
+    waited = 1 + result["commit_stall"]
+    return {
+        "epoch_seconds": min((ends[n] - ends[n - 1] for n in range(2, epochs + 1)), default=0.0) * waited,
+        "read_bytes": 512 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before),
+        "seconds": result["train_seconds"] * waited, "predicted_seconds": result["plan"]["seconds"],
+        "chunks": result["plan"]["num_chunks"], "blocks": result["plan"]["num_blocks"],
+        "cgroup": f"{limit_bytes:,} bytes" if group else "none",
+        **{name: result[name] for name in ("stall", "commit_stall", "peak_bytes")},
+    }  # fmt: skip
+
+
+def drop_caches() -> None:
+    """Write out and forget the page cache, where this process may."""
+    os.sync()
+    if os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+@contextmanager
+def memory_group(limit_bytes: int | None) -> Iterator[Path | None]:
+    """A memory cgroup (version 1) with this limit for a child to enter; None where none can be made or is wanted."""
+    group = CGROUPS / f"surf2vec-swap-{os.getpid()}"
+    try:
+        if limit_bytes is None:
+            raise PermissionError
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
+    except OSError:
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("swap", __doc__.splitlines()[0], measure_swap))

@@ -1,0 +1,66 @@
+"""What comes before the first token: compiling the kernel, measuring the machine, looking at memory and disk, the plan."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from trainer.config import TrainConfig
+from trainer.kernels import Kernel
+from trainer.kernels.accumulation import train_in_steps
+from trainer.kernels.signature import Pass
+from trainer.objectives import make_sampling
+from trainer.plan import DEVICE_CONTEXT_BYTES, Budget, Division, Plan, Sizes, Work, plan_training, training_sizes
+from trainer.rates import measure_rates
+from trainer.rows import begin_items, begin_users
+from trainer.trees import Tree, make_tree, tree_bytes
+
+
+def make_plan(
+    kernel: Kernel, config: TrainConfig, work: Work, sizes: Sizes, memory_bytes: tuple[int, int | None], folder: Path,
+    began: Division | None = None,
+) -> Plan:  # fmt: skip
+    """The plan for this machine as it is now, with its rates; memory_bytes: the budgets of the process and of the GPU;
+    folder: where the store is or will be. Raises ResourceError when nothing fits.
+    """
+    stat = os.statvfs(folder)
+    num_users = max(1, sum(work.users))
+    all_tokens = work.num_tokens * work.epochs
+    rates = measure_rates(kernel, config, sizes.num_items, work.num_tokens / num_users, all_tokens, folder)
+    budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1])
+    return plan_training(work, sizes, budget, rates, began)
+
+
+def sizes_of(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
+    """The planner's sizes for items that are learned by `tree`, or by draws."""
+    return training_sizes(config, num_items, tree.num_rows if tree else num_items, tree_bytes(tree) if tree else 0)
+
+
+def warm_up(kernel: Kernel, config: TrainConfig) -> None:
+    """Let the kernel compile on one user without tokens, so that the clock measures training alone."""
+    one = np.zeros(1, dtype=np.int64)
+    tree = make_tree(config, one + 1)
+    items = begin_items(config, 1, 1)
+    work = Pass(
+        config=config, tokens=np.zeros(1, dtype=np.int32), starts=one, ends=one, hashes=one.astype(np.uint64), order=one,
+        alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(one + 1, config), tree=tree, recency=0.0, epoch_key=0,
+    )  # fmt: skip
+    train_in_steps(kernel.train_users, begin_users(config, work.hashes), items, work)
+
+
+def private_bytes() -> int:
+    """Anonymous and shared memory that this process holds now: what a budget is measured by."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines() if os.path.exists("/proc") else []
+    fields = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+    return sum(int(value.split()[0]) * 1024 for value in fields.values())
+
+
+def limit_device_memory(budget_bytes: int) -> None:
+    """Let torch's allocator take no more of the GPU than the budget without the driver's own part."""
+    import torch
+
+    if torch.cuda.is_available():
+        total_bytes = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, max(0.0, (budget_bytes - DEVICE_CONTEXT_BYTES) / total_bytes))
+        )

@@ -1,0 +1,71 @@
+"""How fast this machine is at the work that is planned: measured for a moment before a training, so that it can say when
+it will be done. Tokens are trained on rows like those to come; the disk writes and reads a file of the size to come.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from trainer.config import TrainConfig
+from trainer.draws import epoch_key, mix_array
+from trainer.images import image_of, read_image, write_image
+from trainer.kernels import Kernel
+from trainer.kernels.accumulation import train_in_steps
+from trainer.kernels.signature import Pass
+from trainer.objectives import make_sampling
+from trainer.plan import Rates
+from trainer.rows import begin_items, begin_users
+from trainer.trees import make_tree
+
+MAX_USERS, MAX_ITEMS = 20_000, 200_000
+MAX_FILE_BYTES = 64 * 10**6
+SHARE = 0.01
+"""No more tokens are tried than this share of the training's: a small one ends before it could be predicted."""
+
+
+def measure_rates(
+    kernel: Kernel, config: TrainConfig, num_items: int, tokens_a_user: float, num_tokens: int, folder: Path
+) -> Rates:
+    """Rates of `kernel` and of the disk that `folder` is on; `num_tokens`: those of the whole training."""
+    length = max(1, round(tokens_a_user))
+    num_users = int(min(MAX_USERS, max(1, num_tokens * SHARE / length)))
+    seconds = _train_moment(kernel, config, min(num_items, MAX_ITEMS), num_users, length)
+    read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.vector_size * 4))
+    return Rates(num_users * length / seconds, read, written)
+
+
+def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int) -> float:
+    """Seconds of one pass over users of `length` tokens each, which follow Zipf's law."""
+    rng = np.random.default_rng(0)
+    shares = 1 / np.arange(1, num_items + 1)
+    bounds = np.cumsum(shares / shares.sum())
+    tokens = np.minimum(np.searchsorted(bounds, rng.random(num_users * length)), num_items - 1).astype(np.int32)
+    counts = np.bincount(tokens, minlength=num_items)
+    offsets = np.arange(num_users + 1, dtype=np.int64) * length
+    hashes = mix_array(np.arange(num_users, dtype=np.uint64))
+    tree = make_tree(config, counts)
+    work = Pass(
+        config=config, tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=hashes, order=np.arange(num_users),
+        alphas=np.full(num_users, config.alpha, dtype=np.float32), sampling=make_sampling(counts, config), tree=tree,
+        recency=config.recency, epoch_key=epoch_key(config.seed, 0),
+    )  # fmt: skip
+    users, items = begin_users(config, hashes), begin_items(config, num_items, tree.num_rows if tree else num_items)
+    started = time.perf_counter()
+    train_in_steps(kernel.train_users, users, items, work)
+    return time.perf_counter() - started
+
+
+def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:
+    """Bytes a second read from and written to the disk, durably."""
+    path = folder / ".rate.tmp"
+    image = image_of({"vectors": np.ones(max(1, num_bytes // 4), dtype=np.float32)})
+    try:
+        started = time.perf_counter()
+        about = write_image(path, image)
+        between = time.perf_counter()
+        read_image(path, about, image.pages)
+        ended = time.perf_counter()
+    finally:
+        path.unlink(missing_ok=True)
+    return image.num_bytes / (ended - between), image.num_bytes / (between - started)
