@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from tasks.config import PublishConfig
 from tasks.export import export_vectors
 from tasks.run import Root
 from tests.corpora import write_corpus
 
 NUM_ITEMS = 40
 VECTOR_SIZE = 8
+# The two ways in which a registered model has its vectors; what holds for one holds for both.
+STORAGES = {"copy": PublishConfig(), "reference": PublishConfig(copy_below="0")}
 ODD_IDS = ("ünïcode-Ω", "名前", "a b'c\"d", "🦊" * 20, "x" * 5000, "12", "0012")
 
 
