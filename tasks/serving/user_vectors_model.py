@@ -119,7 +119,8 @@ def list_sizes(manifest: dict[str, Any]) -> dict[str, int]:
     """{file within the export: bytes}, of all files but the manifest."""
     users = {f"user_vectors/{name}": about["bytes"] for name, about in manifest["user_files"].items()}
     items = {f"item_vectors/{name}": about["bytes"] for name, about in manifest["item_files"].items()}
-    return users | items | {manifest["index"]["file"]: manifest["index"]["bytes"]}
+    others = [about for about in manifest.values() if isinstance(about, dict) and "file" in about]
+    return users | items | {about["file"]: about["bytes"] for about in others}
 
 
 def read_bytes(path: str) -> bytes:
