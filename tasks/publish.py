@@ -56,8 +56,8 @@ def publish_release(
     if version is None:
         size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
         content = choose_content(export_dir, digest, is_copy=size_bytes < parse_bytes(publish.copy_below))
-        told = f" by reference to {export_dir.resolve()}, which must stay there" if "export_uri" in content.tags else ""
-        on_event("log", {"message": f"registering {size_bytes / 1e6:,.1f} MB{told} at {mask_credentials(uri)}"})
+        told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
+        on_event("log", {"message": f"registering {size_bytes / 1e6:,.1f} MB at {mask_credentials(uri)}{told}"})
         model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
         tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
         version = tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
