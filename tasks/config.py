@@ -5,7 +5,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from trainer.errors import ConfigError
 from trainer.plan import parse_bytes
@@ -16,7 +16,17 @@ def one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def check_size(value: str) -> str:
+    """The text itself. Raises ValueError when it is no size in bytes."""
+    try:
+        parse_bytes(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
+Size = Annotated[str, AfterValidator(check_size)]
 
 
 class Section(BaseModel):
@@ -146,20 +156,15 @@ class PublishConfig(Section):
     )
     experiment: str = Field("surf2vec", title="Experiment", description="MLflow experiment of the runs.", min_length=1)
     model_name: str = Field("surf2vec-users", title="Model", description="Name of the registered model.", min_length=1)
+    copy_below: Size = Field(
+        "1GB",
+        title="Copy below",
+        description="Smaller exports are copied into the registry; of others it gets a manifest that refers to them.",
+    )
 
 
 class ResourcesConfig(Section):
     """What a run may use; it never changes the result."""
 
-    host_memory: str = Field("4GB", title="Host memory", description="Budget of the whole process, e.g. 4GB.")
-    device_memory: str | None = Field(None, title="Device memory", description="Budget on the GPU, e.g. 12GB.")
-
-    @field_validator("host_memory", "device_memory")
-    @classmethod
-    def _is_size(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                parse_bytes(value)
-            except ConfigError as error:
-                raise ValueError(str(error)) from None
-        return value
+    host_memory: Size = Field("4GB", title="Host memory", description="Budget of the whole process, e.g. 4GB.")
+    device_memory: Size | None = Field(None, title="Device memory", description="Budget on the GPU, e.g. 12GB.")

@@ -1,4 +1,7 @@
-"""Registers a release: an MLflow run with what happened, and a model version with the export in it.
+"""Registers a release: an MLflow run with what happened, and a model version with the export in it, or with a reference to it.
+
+A copy serves wherever the registry is reached. Of an export of `publish.copy_below` or more the version has only the
+manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
 
 A version is found again by the sha256 of its export's manifest. So the same release again registers nothing, and a
 call that was cut short anywhere is completed by the next: first the model's files, then the version with its tags,
@@ -17,10 +20,11 @@ from tasks.credentials import mask_credentials, mask_values
 from tasks.export import MANIFEST, list_files
 from tasks.pull import find_version
 from tasks.run import Root
-from tasks.tracking import Point
+from tasks.tracking import Content, Point
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json
+from trainer.plan import parse_bytes
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")
@@ -42,8 +46,6 @@ def publish_release(
     _check_export(export_dir, manifest)
     uri = publish.tracking_uri or root.tracking_uri
     digest = digest_file(export_dir / MANIFEST)
-    tags = describe_version(story, manifest)
-    tags |= {"manifest_sha256": digest, "export_path": f"artifacts/{export_dir.name}"}
     run_tags = {"release": manifest["release"], "space_id": manifest["space_id"]}
     artifacts = None if publish.tracking_uri else root.artifacts
     params = flatten(story.get("config", {}))
@@ -53,9 +55,12 @@ def publish_release(
     version = next((one for one in there.versions if one.tags.get("manifest_sha256") == digest), None)
     if version is None:
         size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
-        on_event("log", {"message": f"registering {size_bytes / 1e6:,.1f} MB at {mask_credentials(uri)}"})
-        model_id = tracking.log_model(uri, mlflow_run, export_dir, pin_requirements(), digest, root.temporary)
-        version = tracking.register(uri, publish.model_name, model_id, mlflow_run, describe_model(manifest), tags)
+        content = choose_content(export_dir, digest, is_copy=size_bytes < parse_bytes(publish.copy_below))
+        told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
+        on_event("log", {"message": f"registering {size_bytes / 1e6:,.1f} MB at {mask_credentials(uri)}{told}"})
+        model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
+        tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
+        version = tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
     for alias in choose_aliases(version.number, there.aliases.get("champion")):
         tracking.set_alias(uri, publish.model_name, alias, version.number)
 
@@ -68,6 +73,7 @@ def publish_release(
         "model_name": publish.model_name,
         "model_version": version.number,
         "alias": next((name for name in ("champion", "challenger") if aliases.get(name) == version.number), None),
+        "storage": version.tags.get("storage", "copy"),
         "tracking_uri": mask_credentials(uri),
         "mlflow_run_id": mlflow_run,
     }
@@ -82,6 +88,20 @@ def current_release(root: Root, publish: PublishConfig) -> str:
     """The release that serves: the champion's. Raises InputError when there is none."""
     uri = f"models:/{publish.model_name}@champion"
     return find_version(uri, publish.tracking_uri or root.tracking_uri).tags["release"]
+
+
+def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
+    """What goes into the model: a copy of the export, or its manifest and the URI of the folder where it is.
+
+    `export_path` says where in the model the manifest lies.
+    """
+    tags = {"manifest_sha256": digest}
+    if is_copy:
+        tags |= {"storage": "copy", "export_path": f"artifacts/{export_dir.name}"}
+        return Content({"export": export_dir}, {}, tags)
+    uri = export_dir.resolve().as_uri()
+    tags |= {"storage": "reference", "export_path": "artifacts", "export_uri": uri}
+    return Content({"manifest": export_dir / MANIFEST}, {"export_uri": uri}, tags)
 
 
 def choose_aliases(version: int, champion: int | None) -> list[str]:
@@ -113,15 +133,16 @@ def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[st
     return {name: str(value) for name, value in tags.items() if value is not None}
 
 
-def describe_model(manifest: dict[str, Any]) -> str:
+def describe_model(manifest: dict[str, Any], config: dict[str, str]) -> str:
     """What a person reads beside the version in the registry (Markdown)."""
+    place = f" The vectors are not in the registry but in {config['export_uri']}." if config else ""
     return (
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
         f"{manifest['num_users']:,} users, learned from the pages they visited, and for {manifest['num_items']:,} pages.\n\n"
         'Give a column `user_id`; get `user_id` and `vector` (null for an unknown user). With `params={"k": 10}` also '
         'the nearest users (`neighbours`, `scores`: cosine), with `params={"items": 10}` also the pages that rank first '
         "(`items`, `item_scores`: dot product). "
-        f"Vectors may be compared with those of releases that share space_id {manifest['space_id']}."
+        f"Vectors may be compared with those of releases that share space_id {manifest['space_id']}.{place}"
     )
 
 

@@ -1,12 +1,15 @@
 """A release out of the registry, in the export's layout: what a downstream job reads every morning.
 
+Of a release that was registered by reference the registry has the manifest; the files come from the folder it refers to.
 Each file is checked against the manifest as it arrives, and the folder appears whole or not at all.
 """
 
 import re
+import shutil
 import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from tasks import tracking
 from tasks.credentials import mask_credentials
@@ -16,6 +19,7 @@ from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, sync_file, sync_folder, verify_file
 
+COPY_BYTES = 1 << 20
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
@@ -81,9 +85,39 @@ def find_version(uri: str, tracking_uri: str) -> Version:
 
 
 def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None:
-    """Copy one file of the release out of the registry to `target`."""
+    """Copy one file of the release to `target`: out of the registry, or from the folder that the version refers to."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    if "export_uri" in version.tags and name != MANIFEST:
+        _copy_file(_referenced_folder(version), name, target, version)
+        return
     tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
+
+
+def _referenced_folder(version: Version) -> Path:
+    """The folder that the version refers to. Raises DamageError when it is not there."""
+    uri = version.tags["export_uri"]
+    folder = Path(unquote(urlsplit(uri).path))
+    if not uri.startswith("file:///") or not folder.is_dir():
+        raise DamageError(
+            f"{_place(version)} was registered by reference to {uri}, which is not on this machine: moved, deleted, or its disk "
+            "is not mounted; nothing was changed: put that folder back as it was, or pull another version"
+        )
+    return folder
+
+
+def _copy_file(folder: Path, name: str, target: Path, version: Version) -> None:
+    """Copy one file out of the folder that the version refers to."""
+    try:
+        with open(folder / name, "rb") as source, open(target, "wb") as copy:
+            shutil.copyfileobj(source, copy, COPY_BYTES)
+    except OSError as error:
+        if error.filename != str(folder / name):
+            raise
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise DamageError(
+            f"{name} of {_place(version)} {problem} in {folder}, which it refers to; nothing was changed: put that file back, "
+            "or pull another version"
+        ) from None
 
 
 def _read_manifest(path: Path, version: Version) -> dict[str, Any]:

@@ -7,6 +7,7 @@ command again is therefore the same run: it finds the steps that ended and does 
 import fcntl
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,6 +92,17 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
         file.flush()
         yield
         file.truncate(0)
+
+
+@contextmanager
+def use_temporary_folder(folder: Path) -> Iterator[None]:
+    """Have `tempfile`, and so the libraries that use it, make its folders in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.credentials import mask_credentials
+from tasks.run import use_temporary_folder
 from trainer.errors import DamageError, ResourceError, SurfError
 from trainer.files import replace_file
 
@@ -65,6 +66,16 @@ class Point:
     value: float
     at_ms: int
     step: int = 0
+
+
+@dataclass(frozen=True)
+class Content:
+    """What goes into a model: files and folders, copied under a name each; values that whoever loads it may set otherwise;
+    and tags, by which the same content is found again."""
+
+    artifacts: dict[str, Path]
+    config: dict[str, str]
+    tags: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -181,28 +192,27 @@ def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> 
         client.set_terminated(mlflow_run_id, "FAILED" if has_failed else "FINISHED")
 
 
-def log_model(
-    tracking_uri: str, mlflow_run_id: str, export_dir: Path, requirements: list[str], digest: str, temporary: Path
-) -> str:
-    """Copy the export and the model's code into MLflow, once; answers the id of MLflow's logged model.
+def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requirements: list[str], temporary: Path) -> str:
+    """Copy the content and the model's code into MLflow, once; answers the id of MLflow's logged model.
 
     MLflow first gathers a model in a temporary folder: `temporary`, for the system's own may be small. What an earlier
-    call copied only in part goes; `digest` tells whether a whole one is of this export.
+    call copied only in part goes; the tags tell whether a whole one is of this content.
     """
-    with connect(tracking_uri) as client, _current(tracking_uri), _temporary_folder(temporary):
+    with connect(tracking_uri) as client, _current(tracking_uri), use_temporary_folder(temporary):
         experiment_id = client.get_run(mlflow_run_id).info.experiment_id
         for model in client.search_logged_models([experiment_id], f"source_run_id = '{mlflow_run_id}'"):
             if str(model.status) != "READY":
                 get_artifact_repository(model.artifact_location).delete_artifacts()
                 client.delete_logged_model(model.model_id)
-            elif model.tags.get("manifest_sha256") == digest:
+            elif content.tags.items() <= model.tags.items():
                 return model.model_id
         with mlflow.start_run(run_id=mlflow_run_id):
             logged = mlflow.pyfunc.log_model(
                 name="user-vectors",
-                tags={"manifest_sha256": digest},
+                tags=content.tags,
                 python_model=str(MODEL_CODE),
-                artifacts={"export": export_dir.resolve().as_uri()},
+                artifacts={name: path.resolve().as_uri() for name, path in content.artifacts.items()},
+                model_config=content.config or None,
                 pip_requirements=requirements,
                 signature=_signature(),
                 input_example=(pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
@@ -302,14 +312,3 @@ def _current(tracking_uri: str) -> Iterator[None]:
         mlflow.set_tracking_uri(before if environment is None else environment)
         if environment is None:
             os.environ.pop("MLFLOW_TRACKING_URI", None)
-
-
-@contextmanager
-def _temporary_folder(folder: Path) -> Iterator[None]:
-    """Have `tempfile`, and so MLflow, make its folders in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    before, tempfile.tempdir = tempfile.tempdir, str(folder)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before

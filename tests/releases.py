@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from tasks.export import export_vectors
+from tasks.config import PublishConfig
+from tasks.export import Generation, export_vectors
 from tasks.run import Root
 from tests.corpora import write_corpus
 
 NUM_ITEMS = 40
 VECTOR_SIZE = 8
+# The two ways in which a registered model has its vectors; what holds for one holds for both.
+STORAGES = {"copy": PublishConfig(), "reference": PublishConfig(copy_below="0")}
 ODD_IDS = ("ünïcode-Ω", "名前", "a b'c\"d", "🦊" * 20, "x" * 5000, "12", "0012")
 
 
@@ -64,7 +67,11 @@ def make_corpus(root: Root, num_users: int = 60, partitions: int = 4, window_id:
 def make_release(root: Root, release: str = "r1", num_users: int = 60, partitions: int = 4, seed: int = 1) -> Path:
     """An export of its own corpus and vectors; answers its folder."""
     corpus_dir = make_corpus(root, num_users, partitions, f"window-{release}")
-    generation = draw_generation(corpus_dir, seed)
+    return export_release(root, release, corpus_dir, draw_generation(corpus_dir, seed))
+
+
+def export_release(root: Root, release: str, corpus_dir: Path, generation: Generation) -> Path:
+    """The export of a generation by the project's own step; answers its folder."""
     export_vectors(corpus_dir, generation, root.export(release), release, f"run-{release}", "space-1")
     return root.export(release)
 

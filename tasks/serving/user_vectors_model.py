@@ -7,8 +7,12 @@ of surf2vec imports it. `predict` takes a column `user_id` and answers a row a u
     neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
-Loading reads only the manifest. A lookup hashes the id to its part, finds its row group by the least and greatest
-ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read when first asked for.
+The vectors are in the model, or stay in the folder of the export, whose URI the model has. Where that folder is found under
+another name: `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
+
+Loading reads only the manifest, and the sizes of its files. A lookup hashes the id to its part, finds its row group by the
+least and greatest ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read
+when first asked for.
 """
 
 import hashlib
@@ -17,9 +21,12 @@ import math
 import os
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import faiss
 import mlflow.pyfunc
@@ -33,15 +40,104 @@ MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
 SCORES_AT_ONCE = 1 << 24
 
 
+class ExportError(RuntimeError):
+    """The release's files are not there, or not those that were registered: which, and what to do."""
+
+
+class Export:
+    """The release's folder. Its files must be those that were registered, and stay so for as long as the model lives.
+
+    Of a model that holds a copy, `context` has the artifact "export"; of one that refers to a folder, the artifact
+    "manifest", a copy of the folder's manifest, and the configuration "export_uri".
+    """
+
+    def __init__(self, context: Any) -> None:
+        if "manifest" in context.artifacts:
+            registered = read_bytes(context.artifacts["manifest"])
+            self.folder = folder_of(context.model_config["export_uri"])
+            self.way_out = (
+                "put the folder back as it was, load another version, or say where the folder is now with "
+                'mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///the/folder"})'
+            )
+        else:
+            self.folder = context.artifacts["export"]
+            registered = read_bytes(os.path.join(self.folder, "manifest.json"))
+            self.way_out = "download the model again, or load another version"
+        self.manifest = json.loads(registered)
+        sizes = list_sizes(self.manifest)
+        if not os.path.isdir(self.folder):
+            raise self.error("it is not on this machine: moved, deleted, or its disk is not mounted")
+        self.stamps = {name: self.stamp(name) for name in [*sizes, "manifest.json"]}
+        for name, size_bytes in sizes.items():
+            if self.stamps[name][0] != size_bytes:
+                raise self.error(f"{name} there has {self.stamps[name][0]:,} bytes, registered were {size_bytes:,}")
+        # The manifest last: a folder that is replaced meanwhile does not pass for the one that was registered.
+        with self.reading("manifest.json") as path:
+            found, expected = (hashlib.sha256(content).hexdigest() for content in (read_bytes(path), registered))
+        if found != expected:
+            raise self.error(f"it holds another export: sha256 of manifest.json {found}, registered was {expected}")
+
+    def stamp(self, name: str) -> tuple[int, int, int]:
+        """(bytes, when changed, inode) of a file: one that is written to or replaced gets another."""
+        try:
+            found = os.stat(os.path.join(self.folder, *name.split("/")))
+        except OSError as error:
+            raise self.error(f"{name} there cannot be read ({error.strerror})") from None
+        return found.st_size, found.st_mtime_ns, found.st_ino
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[str]:
+        """Yield the path of a file. Raises ExportError when it is not, before and after, the one that was loaded."""
+        self.check(name)
+        try:
+            yield os.path.join(self.folder, *name.split("/"))
+        finally:
+            self.check(name)
+
+    def check(self, name: str) -> None:
+        if self.stamp(name) != self.stamps[name]:
+            raise self.error(f"{name} there has changed since the model was loaded", "load the model again")
+
+    def error(self, problem: str, way_out: str = "") -> ExportError:
+        release = self.manifest["release"]
+        return ExportError(
+            f"release {release} has its files in {self.folder}, but {problem}: {way_out or self.way_out}"
+        )
+
+
+def folder_of(uri: str) -> str:
+    """The folder that a file:// URI, or a plain path, names."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return unquote(parts.path)
+    if not os.path.isabs(uri):
+        raise ExportError(f"export_uri is {uri!r}: give a folder of this machine, for instance file:///mnt/export/r1")
+    return uri
+
+
+def list_sizes(manifest: dict[str, Any]) -> dict[str, int]:
+    """{file within the export: bytes}, of all files but the manifest."""
+    users = {f"user_vectors/{name}": about["bytes"] for name, about in manifest["user_files"].items()}
+    items = {f"item_vectors/{name}": about["bytes"] for name, about in manifest["item_files"].items()}
+    others = [about for about in manifest.values() if isinstance(about, dict) and "file" in about]
+    return users | items | {about["file"]: about["bytes"] for about in others}
+
+
+def read_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
 class Part:
     """One Parquet file of user vectors: its footer, and which ids and rows each row group has."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.metadata = pq.read_metadata(path)
-        groups = range(self.metadata.num_row_groups)
-        self.starts = list(accumulate((self.metadata.row_group(group).num_rows for group in groups), initial=0))
-        self.least = [read_least(path, self.metadata, group) for group in groups]
+    def __init__(self, export: Export, name: str) -> None:
+        self.export, self.name = export, name
+        with export.reading(name) as path:
+            self.metadata = pq.read_metadata(path)
+            groups = range(self.metadata.num_row_groups)
+            self.starts = list(accumulate((self.metadata.row_group(group).num_rows for group in groups), initial=0))
+            self.least = [read_least(path, self.metadata, group) for group in groups]
 
     def group_of_id(self, user_id: str) -> int:
         """The only row group that can have this id, or -1."""
@@ -52,7 +148,7 @@ class Part:
 
     def read(self, groups: list[int], columns: list[str]) -> dict[int, pa.Table]:
         """{row group: table}. The file is closed again: an open one would outlive a release that is deleted."""
-        with pq.ParquetFile(self.path, metadata=self.metadata) as file:
+        with self.export.reading(self.name) as path, pq.ParquetFile(path, metadata=self.metadata) as file:
             return {group: file.read_row_group(group, columns=columns) for group in groups}
 
 
@@ -70,9 +166,8 @@ class UserVectors(mlflow.pyfunc.PythonModel):
     """Answers from an export's folder: see the module."""
 
     def load_context(self, context: Any) -> None:
-        self.folder = context.artifacts["export"]
-        with open(os.path.join(self.folder, "manifest.json"), encoding="utf-8") as file:
-            self.manifest = json.load(file)
+        self.export = Export(context)
+        self.manifest = self.export.manifest
         self.names = list(self.manifest["user_files"])
         # Row r of the index is row r - first[i] of part i: the index has the parts in order.
         counts = [about["rows"] for about in self.manifest["user_files"].values()]
@@ -102,22 +197,25 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         return pd.DataFrame(columns)
 
     def open_part(self, number: int) -> Part:
-        return Part(os.path.join(self.folder, "user_vectors", self.names[number]))
+        return Part(self.export, f"user_vectors/{self.names[number]}")
 
     @cached_property
     def index(self) -> Any:
-        path = os.path.join(self.folder, *self.manifest["index"]["file"].split("/"))
-        return faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
+        # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
+        with self.export.reading(self.manifest["index"]["file"]) as path:
+            return faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
 
     @cached_property
     def item_table(self) -> tuple[np.ndarray, np.ndarray]:
         """(urls, float32 (V, D)): the items by item_ix."""
-        names = [os.path.join(self.folder, "item_vectors", name) for name in self.manifest["item_files"]]
-        if not names:
+        if not self.manifest["item_files"]:
             raise ValueError(
                 "this release was trained with hierarchical softmax and has no item vectors: leave out `items`"
             )
-        tables = [pq.read_table(name, columns=["url", "vector"]) for name in names]
+        tables = []
+        for name in self.manifest["item_files"]:
+            with self.export.reading(f"item_vectors/{name}") as path:
+                tables.append(pq.read_table(path, columns=["url", "vector"]))
         urls = np.concatenate([table["url"].to_numpy() for table in tables])
         return urls, np.concatenate([as_matrix(table) for table in tables])
 

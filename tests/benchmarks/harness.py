@@ -5,10 +5,12 @@ import csv
 import json
 import os
 import platform
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,12 +22,18 @@ COLUMNS = ["date", "name", "case", "ratio", "mark", "passed", "figures", "machin
 DEFAULT_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
-def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequence[dict[str, Any]]]) -> int:
+def run_benchmark(
+    name: str,
+    description: str,
+    measure: Callable[..., Sequence[dict[str, Any]]],
+    options: Mapping[str, int] = MappingProxyType({}),
+) -> int:
     """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; answers the exit code.
 
     `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
-    is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record
-    appends to results.csv.
+    is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record appends to
+    results.csv. `options` are whole numbers that the command line may set, with their defaults: `{"users": 1000}` gives
+    `--users N` and `measure(data_dir, users=N)`.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -33,8 +41,10 @@ def run_benchmark(name: str, description: str, measure: Callable[[Path], Sequenc
         "--data", type=Path, default=Path(os.environ.get("SURF2VEC_DATA", DEFAULT_DATA)), help="real logs"
     )
     parser.add_argument("--record", action="store_true", help="append the figures to results.csv")
+    for option, default in options.items():
+        parser.add_argument(f"--{option}", type=int, default=default, help=f"by default {default:,}")
     arguments = parser.parse_args()
-    cases = measure(arguments.data)
+    cases = measure(arguments.data, **{option: getattr(arguments, option) for option in options})
     worst = worst_case(cases)
     result = worst | {"name": name, "passed": all(case["passed"] for case in cases), "cases": list(cases)}
     if arguments.record:
@@ -93,7 +103,7 @@ def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:
             writer.writerow(
                 [
                     f"{datetime.now(UTC):%Y-%m-%d}", name, case["case"], f"{case['ratio']:.4f}", case["mark"], case["passed"],
-                    json.dumps(figures), machine, f"python -m tests.benchmarks.{name} --record",
+                    json.dumps(figures), machine, shlex.join(["python", "-m", f"tests.benchmarks.{name}", *sys.argv[1:]]),
                 ]
             )  # fmt: skip
 

@@ -1,12 +1,14 @@
 """Which case speaks for a benchmark, and how figures are shown."""
 
 import io
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.benchmarks import harness
-from tests.benchmarks.harness import print_table, show_figure, worst_case
+from tests.benchmarks.harness import print_table, run_benchmark, show_figure, worst_case
 
 
 def case(ratio: float, mark: str) -> dict[str, Any]:
@@ -31,6 +33,17 @@ def test_without_marks_the_worst_case_is_the_lowest() -> None:
 )  # fmt: skip
 def test_figures(value: Any, shown: str) -> None:
     assert show_figure(value) == shown
+
+
+def test_an_option_reaches_the_measurement_and_the_recorded_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results.csv")
+    monkeypatch.setattr(harness.sys, "argv", ["-m", "--users", "70", "--record", "--json"])
+    assert run_benchmark("some", "", lambda data, users: [case(users / 10, "none")], {"users": 5}) == 0
+    assert json.loads(capsys.readouterr().out)["ratio"] == 7
+    row = (tmp_path / "results.csv").read_text().splitlines()[1]
+    assert row.endswith("python -m tests.benchmarks.some --users 70 --record --json")
 
 
 def test_cases_with_other_figures_stand_in_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
         ("ingest.timezone=Mars", r"'Mars' is no time zone: write for instance Europe/Berlin"),
         ("store.partitions=12", r"12 is no power of two: take 8 or 16"),
         ("resources.host_memory=4 elephants", r"is no size in bytes: write for instance 4GB"),
+        ("publish.copy_below=small", r"publish.copy_below.*'small' is no size in bytes"),
         ("ingest.granularity=site", r"ingest.granularity.*'page', 'prefix' or 'host'"),
     ],
 )

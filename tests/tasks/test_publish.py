@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +20,17 @@ from tasks.publish import (
     publish_release,
 )
 from tasks.run import Root
-from tests.releases import make_release, read_users, tell_story
-from trainer.errors import DamageError, InputError, ResourceError
+from tests.releases import STORAGES, make_release, read_users, tell_story
+from trainer.errors import DamageError, InputError
 
 mlflow = tracking.mlflow
 PUBLISH = PublishConfig()
 
 
-def register(root: Root, release: str = "r1", report: Path | None = None) -> dict[str, Any]:
-    return publish_release(root, PUBLISH, tell_story(release), root.export(release), report)
+def register(
+    root: Root, publish: PublishConfig = PUBLISH, release: str = "r1", report: Path | None = None
+) -> dict[str, Any]:
+    return publish_release(root, publish, tell_story(release), root.export(release), report)
 
 
 def client_of(root: Root) -> Any:
@@ -40,6 +39,16 @@ def client_of(root: Root) -> Any:
 
 def models_of(root: Root) -> list[Path]:
     return list((root.artifacts / "models").iterdir())
+
+
+@pytest.fixture(scope="module", params=STORAGES)
+def storage(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def publish(storage: str) -> PublishConfig:
+    return STORAGES[storage]
 
 
 @pytest.fixture(scope="module")
@@ -60,35 +69,41 @@ def root(tmp_path: Path, empty_registry: Path) -> Root:
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory, empty_registry: Path) -> tuple[Root, dict[str, Any]]:
+def published(
+    tmp_path_factory: pytest.TempPathFactory, empty_registry: Path, publish: PublishConfig
+) -> tuple[Root, dict[str, Any]]:
     """A root whose release is registered; only read by its tests."""
     root = Root(tmp_path_factory.mktemp("published"))
     shutil.copy(empty_registry, root.path / "mlflow.db")
     make_release(root)
     report = root.path / "report.html"
     report.write_text("<p>good morning</p>")
-    return root, register(root, report=report)
+    return root, register(root, publish, report=report)
 
 
-def test_the_story_of_the_step(published: tuple[Root, dict[str, Any]]) -> None:
+def test_the_story_of_the_step(published: tuple[Root, dict[str, Any]], storage: str) -> None:
     root, told = published
     assert told | {"mlflow_run_id": ""} == {
         "model_name": "surf2vec-users", "model_version": 1, "alias": "champion",
-        "tracking_uri": root.tracking_uri, "mlflow_run_id": "",
+        "storage": storage, "tracking_uri": root.tracking_uri, "mlflow_run_id": "",
     }  # fmt: skip
     assert current_release(root, PUBLISH) == "r1"
 
 
-def test_the_version_has_tags_signature_example_and_requirements(published: tuple[Root, dict[str, Any]]) -> None:
+def test_the_version_has_tags_signature_example_and_requirements(
+    published: tuple[Root, dict[str, Any]], storage: str
+) -> None:
     root, _ = published
     version = client_of(root).get_model_version("surf2vec-users", "1")
     expected = {
         "release": "r1", "space_id": "space-1", "run_id": "run-r1", "num_users": "67", "num_items": "40",
         "hit_at_10": "0.25", "window_since": "2015-05-17", "window_until": "2015-05-18",
+        "storage": storage,
     }  # fmt: skip
     assert expected.items() <= version.tags.items()
     assert int(version.tags["bytes"]) > 0
     assert "for each of 67 users" in version.description
+    assert (root.export("r1").as_uri() in version.description) == (storage == "reference")
     [folder] = models_of(root)
     assert (folder / "artifacts" / "requirements.txt").read_text().split() == pin_requirements()
     assert (folder / "artifacts" / "input_example.json").exists()
@@ -140,10 +155,33 @@ def test_the_registered_model_answers(published: tuple[Root, dict[str, Any]], mo
     assert model.predict(pd.DataFrame({"user_id": [12]}))["vector"].tolist() == [users["12"].tolist()]
 
 
-def test_the_same_release_again_registers_nothing(root: Root, capfd: pytest.CaptureFixture[str]) -> None:
-    first = register(root)
+def test_only_a_copy_has_the_vectors_in_the_registry(published: tuple[Root, dict[str, Any]], storage: str) -> None:
+    root, _ = published
+    [folder] = models_of(root)
+    vectors = [path for path in folder.rglob("*") if path.suffix in (".parquet", ".faiss")]
+    export_bytes = int(client_of(root).get_model_version("surf2vec-users", "1").tags["bytes"])
+    assert sum(path.stat().st_size for path in vectors) == (export_bytes if storage == "copy" else 0)
+    [manifest] = folder.rglob("manifest.json")
+    assert manifest.read_bytes() == (root.export("r1") / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize(("above", "expected"), [(0, "reference"), (1, "copy")])
+def test_exports_from_the_size_of_the_setting_on_are_referred_to(root: Root, above: int, expected: str) -> None:
+    size_bytes = sum(path.stat().st_size for path in root.export("r1").rglob("*.*") if path.name != "manifest.json")
+    assert register(root, PublishConfig(copy_below=f"{size_bytes + above}"))["storage"] == expected
+
+
+def test_another_size_later_registers_nothing(root: Root) -> None:
+    assert register(root, STORAGES["reference"]) == register(root, STORAGES["copy"])
+    assert len(models_of(root)) == 1
+
+
+def test_the_same_release_again_registers_nothing(
+    root: Root, publish: PublishConfig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = register(root, publish)
     counts = [len(client_of(root).get_metric_history(first["mlflow_run_id"], name)) for name in ("loss", "hit_at_10")]
-    assert register(root) == first
+    assert register(root, publish) == first
     client = client_of(root)
     assert len(client.search_model_versions("name = 'surf2vec-users'")) == 1
     assert len(client.search_runs(["1"])) == len(models_of(root)) == 1
@@ -152,37 +190,59 @@ def test_the_same_release_again_registers_nothing(root: Root, capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("cut_off", ["log_model", "register", "set_alias", "log_metrics", "end_run"])
-def test_a_call_cut_off_before_any_step_is_completed(root: Root, monkeypatch: pytest.MonkeyPatch, cut_off: str) -> None:
+def test_a_call_cut_off_before_any_step_is_completed(
+    root: Root, publish: PublishConfig, monkeypatch: pytest.MonkeyPatch, cut_off: str
+) -> None:
     def stop(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(tracking, cut_off, stop)
         with pytest.raises(KeyboardInterrupt):
-            register(root)
-    assert (register(root)["model_version"], register(root)["alias"]) == (1, "champion")
+            register(root, publish)
+    assert (register(root, publish)["model_version"], register(root, publish)["alias"]) == (1, "champion")
     assert len(models_of(root)) == len(client_of(root).search_runs(["1"])) == 1
 
 
-def test_a_copy_cut_short_is_taken_up_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_cut_short_is_taken_up_again(
+    root: Root, publish: PublishConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(tracking.MlflowClient, "log_model_artifacts", stop)
         with pytest.raises(KeyboardInterrupt):
-            register(root)
-    register(root)
+            register(root, publish)
+    register(root, publish)
     assert len(models_of(root)) == 1
+
+
+def test_a_call_cut_off_and_completed_in_the_other_way_mixes_nothing(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "register", stop)
+        with pytest.raises(KeyboardInterrupt):
+            register(root, STORAGES["copy"])
+    assert register(root, STORAGES["reference"])["storage"] == "reference"
+    source = client_of(root).get_model_version("surf2vec-users", "1").source
+    [folder] = [path for path in models_of(root) if path.name == source.removeprefix("models:/")]
+    assert list((folder / "artifacts" / "artifacts").iterdir()) == [
+        folder / "artifacts" / "artifacts" / "manifest.json"
+    ]
 
 
 def test_the_next_release_takes_over_and_an_older_one_does_not(root: Root) -> None:
     make_release(root, "r2", seed=2)
-    first, second = register(root, "r1"), register(root, "r2")
+    first, second = register(root, release="r1"), register(root, release="r2")
     assert (first["alias"], second["alias"]) == ("champion", "champion")
     aliases = client_of(root).get_registered_model("surf2vec-users").aliases
     assert {name: int(version) for name, version in aliases.items()} == {"challenger": 2, "champion": 2}
-    assert register(root, "r1")["alias"] is None
+    assert register(root, release="r1")["alias"] is None
     assert current_release(root, PUBLISH) == "r2"
 
 
@@ -209,34 +269,17 @@ def test_a_copied_root_writes_nothing_into_the_old_one(root: Root, tmp_path: Pat
     copy = Root(tmp_path / "copy ü")
     shutil.copytree(root.path, copy.path, ignore=shutil.ignore_patterns("mlartifacts", "copy*"))
     make_release(copy, "r2", seed=2)
-    assert register(copy, "r2")["model_version"] == 2
+    assert register(copy, release="r2")["model_version"] == 2
     assert sorted(root.artifacts.rglob("*")) == before
     assert len(models_of(copy)) == 1
 
 
-def test_an_export_that_is_not_whole_is_refused(root: Root) -> None:
+def test_an_export_that_is_not_whole_is_refused(root: Root, publish: PublishConfig) -> None:
     part = root.export("r1") / "user_vectors" / "part-00000.parquet"
     part.write_bytes(b"short")
     with pytest.raises(DamageError, match=r"part-00000\.parquet has 5 bytes where its manifest says"):
-        register(root)
+        register(root, publish)
     assert not root.artifacts.exists()
-
-
-def test_a_server_that_is_away_is_named_without_its_password(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # bound, not listening: whoever calls is refused
-        away = PublishConfig(tracking_uri=f"http://me:secret@127.0.0.1:{held.getsockname()[1]}")
-        with pytest.raises(ResourceError, match=r"MLflow at http://\*\*\*@127.* failed: Connection refused") as caught:
-            publish_release(root, away, tell_story(), root.export("r1"), None)
-    assert "secret" not in str(caught.value)
-
-
-def test_a_database_that_is_none_is_named(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlflow.store.db.utils, "MAX_RETRY_COUNT", 1)
-    (root.path / "mlflow.db").write_bytes(b"this is no database" * 100)
-    with pytest.raises(ResourceError, match="file is not a database"):
-        register(root)
 
 
 def test_nothing_registered_has_no_release(root: Root) -> None:
@@ -254,24 +297,3 @@ def test_metrics_have_names_that_mlflow_takes() -> None:
 
 def test_settings_are_flattened_by_dotted_name() -> None:
     assert flatten({"train": {"epochs": 5, "on": None}, "a": [1]}) == {"train.epochs": 5, "train.on": None, "a": [1]}
-
-
-def test_a_kill_while_the_database_is_made_leaves_none(tmp_path: Path) -> None:
-    """MLflow makes its tables one by one; a child that dies amid them must not leave a half-made mlflow.db."""
-    child = f"""
-import os, sqlalchemy
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
-made = []
-@event.listens_for(Engine, "after_cursor_execute")
-def die(connection, cursor, statement, *rest):
-    made.append("CREATE TABLE" in statement)
-    if sum(made) == 20:
-        os._exit(9)
-from tasks import tracking
-tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
-"""
-    root = Path(__file__).parents[2]
-    assert subprocess.run([sys.executable, "-c", child], cwd=root, check=False, capture_output=True).returncode == 9
-    assert not (tmp_path / "mlflow.db").exists()
-    assert tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db") == []

@@ -1,16 +1,16 @@
 """Pull: the export comes back byte for byte or not at all, and what is wrong is named."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tasks import tracking
-from tasks.config import PublishConfig
 from tasks.publish import publish_release
 from tasks.pull import pull
 from tasks.run import Root
-from tests.releases import make_release, tell_story
+from tests.releases import STORAGES, make_release, tell_story
 from trainer.errors import DamageError, InputError
 
 CHAMPION = "models:/surf2vec-users@champion"
@@ -20,19 +20,29 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.fixture(scope="module", params=STORAGES)
+def storage(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    """A root with two registered releases."""
-    made = Root(tmp_path_factory.mktemp("root"))
+def root(tmp_path_factory: pytest.TempPathFactory, storage: str) -> Root:
+    """A root, with a name that a URI must quote, with two registered releases."""
+    made = Root(tmp_path_factory.mktemp("root") / "a root ü")
     for number, release in enumerate(("r1", "r2"), start=1):
         make_release(made, release, seed=number)
-        publish_release(made, PublishConfig(), tell_story(release), made.export(release), None)
+        publish_release(made, STORAGES[storage], tell_story(release), made.export(release), None)
     return made
 
 
 def registered_file(root: Root, name: str) -> Path:
-    [found] = root.artifacts.rglob(name)
-    return found
+    """The file that pulling `name` (release/file) reads: in the registry, or in the folder that it refers to."""
+    release, _, file = name.partition("/")
+    for manifest in (root.artifacts / "models").rglob("manifest.json"):
+        if json.loads(manifest.read_bytes())["release"] == release:
+            inside = manifest.parent / file
+            return inside if inside.exists() else root.export(release) / file
+    raise AssertionError(f"{name} is not registered")
 
 
 @pytest.mark.parametrize(("uri", "release"), [(CHAMPION, "r2"), ("models:/surf2vec-users/1", "r1")])
@@ -74,11 +84,14 @@ def test_another_release_replaces_the_older_pull(root: Root, tmp_path: Path) -> 
         ("r2/manifest.json", lambda old: old.replace(b'"r2"', b'"r3"'), "is not the one that was registered"),
     ],
 )
-def test_a_corrupt_file_is_named_and_the_older_pull_stays(root: Root, tmp_path: Path, name, change, words) -> None:
+def test_a_corrupt_file_is_named_and_the_older_pull_stays(
+    root: Root, storage: str, tmp_path: Path, name, change, words
+) -> None:
     out = tmp_path / "vectors"
     pull("models:/surf2vec-users/1", out, root.tracking_uri)
     before = bytes_of(out)
     path = registered_file(root, name)
+    assert root.artifacts in path.parents or storage == "reference"
     old = path.read_bytes()
     try:
         new = change(old)
@@ -126,3 +139,18 @@ def test_a_model_of_somebody_else_is_told_apart(root: Root, tmp_path: Path) -> N
     client.create_model_version("prices", (tmp_path / "model").as_uri())
     with pytest.raises(InputError, match="was not registered by surf2vec"):
         pull("models:/prices/1", tmp_path / "vectors", root.tracking_uri)
+
+
+def test_a_referenced_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    root, out = Root(tmp_path / "root"), tmp_path / "vectors"
+    make_release(root)
+    publish_release(root, STORAGES["reference"], tell_story(), root.export("r1"), None)
+    moved = root.export("r1").rename(tmp_path / "moved")
+    with pytest.raises(
+        DamageError, match=r"models:/surf2vec-users/1 was registered by reference to file://.*/export/r1, "
+    ):
+        pull(CHAMPION, out, root.tracking_uri)
+    assert not out.exists()
+    moved.rename(root.export("r1"))
+    pull(CHAMPION, out, root.tracking_uri)
+    assert bytes_of(out) == bytes_of(root.export("r1"))

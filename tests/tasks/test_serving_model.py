@@ -2,12 +2,10 @@
 
 import ast
 import importlib.util
-import json
 import os
 import shutil
-import subprocess
 import sys
-import venv
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,26 +17,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.config import PublishConfig
 from tasks.export import unit_rows
-from tasks.publish import publish_release
 from tasks.run import Root
 from tasks.tracking import MODEL_CODE
 from tests.corpora import user_hash
-from tests.releases import ODD_IDS, VECTOR_SIZE, make_release, read_items, read_users, tell_story
+from tests.releases import ODD_IDS, STORAGES, VECTOR_SIZE, make_release, read_items, read_users
 
 NUM_USERS = 500
 
 
-def load(export_dir: Path) -> Any:
-    """The model as MLflow loads it from its file, with the export as its artifact."""
+def load(export_dir: Path, storage: str = "copy", manifest: Path | None = None) -> Any:
+    """The model as MLflow loads it from its file: with the export as its artifact, or with a copy of its manifest
+    (by default the very one) and the folder's URI."""
     spec = importlib.util.spec_from_file_location("user_vectors_model", MODEL_CODE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     model = module.UserVectors()
-    model.load_context(SimpleNamespace(artifacts={"export": str(export_dir)}))
+    context = SimpleNamespace(artifacts={"export": str(export_dir)}, model_config=None)
+    if storage == "reference":
+        context.artifacts = {"manifest": str(manifest or export_dir / "manifest.json")}
+        context.model_config = {"export_uri": export_dir.as_uri()}
+    model.load_context(context)
     return model
 
 
@@ -61,9 +62,9 @@ def users(export_dir: Path) -> dict[str, np.ndarray]:
     return cached_users(export_dir)
 
 
-@pytest.fixture(scope="module")
-def model(export_dir: Path) -> Any:
-    return load(export_dir)
+@pytest.fixture(scope="module", params=STORAGES)
+def model(export_dir: Path, request: pytest.FixtureRequest) -> Any:
+    return load(export_dir, request.param)
 
 
 def test_every_user_has_its_vector_and_no_other_column(model: Any, users: dict[str, np.ndarray]) -> None:
@@ -145,14 +146,73 @@ def test_a_negative_count_is_refused(model: Any) -> None:
         ask(model, ["user-7"], k=-1)
 
 
-def test_loading_reads_the_manifest_only_and_asking_only_the_users_part(export_dir: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "export"
-    shutil.copytree(export_dir, folder, ignore=shutil.ignore_patterns("*.parquet", "*.faiss"))
-    model = load(folder)
-    partition = user_hash("user-7") % 2
-    name = f"user_vectors/part-{partition:05d}.parquet"
-    shutil.copy(export_dir / name, folder / name)
-    assert len(ask(model, ["user-7"])["vector"][0]) == VECTOR_SIZE
+@pytest.fixture
+def folder(export_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the export that a test may damage."""
+    return Path(shutil.copytree(export_dir, tmp_path / "an export ü%20"))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_loading_reads_the_manifest_only_and_asking_only_the_users_part(folder: Path, storage: str) -> None:
+    kept = folder / "user_vectors" / f"part-{user_hash('user-7') % 2:05d}.parquet"
+    for path in folder.rglob("*.*"):
+        if path not in (kept, folder / "manifest.json"):
+            path.write_bytes(bytes(path.stat().st_size))
+    assert len(ask(load(folder, storage), ["user-7"])["vector"][0]) == VECTOR_SIZE
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing file": (
+        lambda folder: (folder / "index" / "users.faiss").unlink(),
+        "index/users.faiss there cannot be read",
+    ),
+    "cut short": (
+        lambda folder: os.truncate(folder / "user_vectors" / "part-00000.parquet", 9),
+        r"user_vectors/part-00000\.parquet there has 9 bytes, registered were \d",
+    ),
+    "unmounted": (shutil.rmtree, "it is not on this machine: moved, deleted, or its disk is not mounted"),
+    "another export": (
+        lambda folder: (folder / "manifest.json").write_text('{"release": "r2"}'),
+        "it holds another export: sha256 of manifest.json [0-9a-f]{64}, registered was [0-9a-f]{64}",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_referenced_folder_that_is_not_as_registered_is_told_with_the_way_out(
+    export_dir: Path, folder: Path, damage: str
+) -> None:
+    change, words = DAMAGES[damage]
+    change(folder)
+    with pytest.raises(RuntimeError, match=rf"release r1 has its files in .*an export ü%20, but {words}") as caught:
+        load(folder, "reference", export_dir / "manifest.json")
+    assert "put the folder back as it was, load another version, or say where the folder is now with" in str(
+        caught.value
+    )
+    assert 'model_config={"export_uri": "file:///the/folder"}' in str(caught.value)
+
+
+def test_a_copy_that_is_not_whole_is_not_loaded(folder: Path) -> None:
+    os.truncate(folder / "index" / "users.faiss", 9)
+    with pytest.raises(RuntimeError, match=r"users.faiss there has 9 bytes.*: download the model again"):
+        load(folder)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_folder_replaced_under_a_loaded_model_is_never_mixed_in(folder: Path, tmp_path: Path, storage: str) -> None:
+    model = load(folder, storage)
+    assert ask(model, ["user-7"])["vector"][0] is not None
+    folder.rename(tmp_path / "older")
+    make_release(Root(tmp_path), num_users=NUM_USERS, partitions=2, seed=2).rename(folder)
+    for params in ({}, {"k": 1}, {"items": 1}):
+        with pytest.raises(RuntimeError, match="there has changed since the model was loaded: load the model again"):
+            ask(model, ["user-7"], **params)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/export", "file://elsewhere/export", "export/r1"])
+def test_a_place_that_is_no_folder_of_this_machine_is_refused(model: Any, uri: str) -> None:
+    with pytest.raises(RuntimeError, match=r"export_uri is .*: give a folder of this machine"):
+        type(model.export).__init__.__globals__["folder_of"](uri)
 
 
 def test_one_user_reads_one_row_group(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,45 +233,3 @@ def test_the_file_imports_nothing_of_ours() -> None:
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     roots = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names)
     assert roots == {"faiss", "mlflow", "numpy", "pandas", "pyarrow"}
-
-
-CONSUMER = """
-import importlib.util, sys, time
-import pandas as pd
-started = time.monotonic()
-import mlflow.pyfunc
-assert not [name for name in ("tasks", "trainer", "flows", "sql", "duckdb", "torch") if importlib.util.find_spec(name)]
-imported = time.monotonic()
-mlflow.set_tracking_uri(sys.argv[1])
-model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
-loaded = time.monotonic()
-answer = model.predict(pd.DataFrame({"user_id": ["user-7", "nobody"]}), params={"k": 3, "items": 2})
-answered = time.monotonic()
-print(f"import {imported - started:.1f} s, load {loaded - imported:.1f} s, answer {answered - loaded:.1f} s", file=sys.stderr)
-print(answer.to_json(orient="records"))
-"""
-
-
-@pytest.mark.slow
-def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path) -> None:
-    root = Root(tmp_path / "root")
-    folder = make_release(root)
-    publish_release(root, PublishConfig(), tell_story(), folder, None)
-    [requirements] = root.artifacts.rglob("requirements.txt")
-    elsewhere = tmp_path / "elsewhere"
-    venv.create(elsewhere / ".venv", with_pip=True)
-    python = str(elsewhere / ".venv" / "bin" / "python")
-    constraints = Path(__file__).parents[2] / "constraints.txt"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MLFLOW", "VIRTUAL"))}
-    pip = [python, "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check", "-c", str(constraints)]
-    subprocess.run([*pip, "-r", str(requirements)], check=True, timeout=600, cwd=elsewhere, env=clean)
-    done = subprocess.run(
-        [python, "-c", CONSUMER, root.tracking_uri],
-        capture_output=True, text=True, timeout=120, cwd=elsewhere, env=clean, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    known, unknown = json.loads(done.stdout)
-    np.testing.assert_allclose(known["vector"], read_users(folder)["user-7"], rtol=1e-6)
-    assert (len(known["neighbours"]), len(known["items"])) == (3, 2)
-    assert unknown["user_id"] == "nobody"
-    assert unknown["vector"] is None
