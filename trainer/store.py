@@ -1,6 +1,7 @@
 """The vectors on disk: one file a micro-partition and generation, and a manifest that says which of them count.
 
-    store/MANIFEST.json            the current generation: position of training, and name, size and sha256 of each file
+    store/MANIFEST.json            the current generation: position of training, name, size and sha256 of each file, and
+                                   a digest of all that it says
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
     store/items-g000007.safetensors            the item table: "outputs" float32[V, D], "output_squares" float32[V], and
@@ -9,13 +10,16 @@
 
 New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
 So a crash at any moment leaves the last generation whole.
+
+What is damaged later, by a disk or a hand, is refused by name and not trained on. There is no generation before it to fall
+back on: it would be a third of the size of the store, for what a crash cannot do and a copy or a training mends.
 """
 
 import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +31,20 @@ from safetensors.numpy import save_file
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.files import TEMPORARY_SUFFIX, describe_file, read_json, replace_file, verify_file, write_json
+from trainer.files import (
+    TEMPORARY_SUFFIX,
+    describe_file,
+    digest_json,
+    read_json,
+    replace_file,
+    told_if_unwritten,
+    verify_file,
+    verify_size,
+    write_json,
+)
 from trainer.rows import Items, Rows
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "MANIFEST.json"
 _DATA_FILE = re.compile(r"(users-\d{5}|items)-g\d{6,}\.safetensors")
 
@@ -114,7 +128,8 @@ def read_item_table(folder: Path, entry: dict[str, Any]) -> Items:
 def read_arrays(folder: Path, entry: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """The arrays in a file, bfloat16 ones as uint16. Raises DamageError when it was altered."""
     path = folder / entry["file"]
-    verify_file(path, entry)
+    with tell_way_out(folder):
+        verify_file(path, entry)
     with safe_open(path, framework="np") as file:
         is_half = any(file.get_slice(name).get_dtype() == "BF16" for name in file.keys())  # noqa: SIM118 (no mapping)
         if not is_half:
@@ -140,13 +155,38 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def open_generation(folder: Path) -> Generation:
-    """The current generation of a store. Raises DamageError when there is none or its manifest is unreadable."""
-    manifest = read_json(folder / MANIFEST)
+    """The current generation of a store. Raises DamageError when there is none, or a file is altered, missing or cut short.
+
+    Of the vectors only the sizes are looked at; whoever reads a file checks its bytes.
+    """
+    with tell_way_out(folder):
+        generation = Generation(folder, read_manifest(folder / MANIFEST))
+        for name, entry in generation.files().items():
+            verify_size(folder / name, entry)
+    return generation
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest in `path`. Raises DamageError when it is missing, altered or of another version."""
+    manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
         raise DamageError(
-            f"{folder / MANIFEST} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
+            f"{path} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
         )
-    return Generation(folder, manifest)
+    if manifest.pop("digest", None) != digest_json(manifest):
+        raise DamageError(f"{path} does not say what was written: it was altered")
+    return manifest
+
+
+@contextmanager
+def tell_way_out(folder: Path) -> Iterator[None]:
+    """Add to a DamageError in the block what a person can do about it."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(
+            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and train anew"
+        ) from None
 
 
 def has_generation(folder: Path) -> bool:
@@ -156,8 +196,15 @@ def has_generation(folder: Path) -> bool:
 
 def is_outdated(folder: Path) -> bool:
     """Whether the current generation was written by an earlier version of the program, so that it cannot be gone on with."""
-    version = read_json(folder / MANIFEST).get("format_version")
-    return isinstance(version, int) and version < FORMAT_VERSION
+    with tell_way_out(folder):
+        return _is_of_earlier_version(read_json(folder / MANIFEST))
+
+
+def _is_of_earlier_version(manifest: Any) -> bool:
+    values = dict(manifest) if isinstance(manifest, dict) else {}
+    version = values.get("format_version")
+    is_whole = values.pop("digest", None) in (None, digest_json(values))  # before version 3 there was none
+    return isinstance(version, int) and version < FORMAT_VERSION and is_whole
 
 
 @contextmanager
@@ -171,9 +218,11 @@ def lock_store(folder: Path) -> Iterator[None]:
         file = open(folder / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
     except OSError as error:
         raise ResourceError(
-            f"cannot write to the store {folder}: {error.strerror}; give another folder or free it"
+            f"cannot write to the store {folder}: {error.strerror}; give another folder or permit writing"
         ) from None
     with file:
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ResourceError(f"cannot write to the store {folder}: give another folder or permit writing")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -183,8 +232,8 @@ def lock_store(folder: Path) -> Iterator[None]:
                 f"{holder} is training on the store {folder}: wait for it, or give another store"
             ) from None
         file.truncate(0)
-        file.write(f"process {os.getpid()}")
-        file.flush()
+        with suppress(OSError):  # a full disk: who has the lock is then not said
+            os.write(file.fileno(), f"process {os.getpid()}".encode())
         yield
         file.truncate(0)
 
@@ -227,7 +276,7 @@ class Writer:
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
         manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
-        write_json(self.folder / MANIFEST, manifest)
+        write_manifest(self.folder, MANIFEST, manifest)
         self.generation += 1
         remove_unreferenced(self.folder)
         return Generation(self.folder, manifest)
@@ -235,36 +284,27 @@ class Writer:
     def _write(self, name: str, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         path = self.folder / name
         num_bytes = sum(array.nbytes for array in arrays.values())
-        try:
-            with replace_file(path) as temporary:
-                write_arrays(temporary, {key: np.ascontiguousarray(array) for key, array in arrays.items()})
-        except OSError as error:
-            raise full_disk(self.folder, num_bytes, error) from error
-        except Exception as error:  # safetensors raises its own error type for a failed write
-            if "No space left" in str(error) or "os error 28" in str(error):
-                raise full_disk(self.folder, num_bytes, error) from error
-            raise
+        what = f"{name} ({num_bytes:,} bytes)"
+        with told_if_unwritten(self.folder, what), replace_file(path) as temporary:
+            write_arrays(temporary, {key: np.ascontiguousarray(array) for key, array in arrays.items()})
         self.bytes_written += num_bytes
         return {"file": name, **describe_file(path)}
 
 
-def full_disk(folder: Path, needed_bytes: int, error: Exception) -> ResourceError:
-    """The error for a write that did not succeed, with the numbers."""
-    stat = os.statvfs(folder)
-    return ResourceError(
-        f"could not write {needed_bytes:,} bytes to {folder} ({error}; {stat.f_bavail * stat.f_frsize:,} bytes are free): "
-        "free space or permit writing, then run the same command again; what was committed is whole"
-    )
+def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
+    """Replace the file `name` of a store by the manifest and its digest."""
+    with told_if_unwritten(folder, name):
+        write_json(folder / name, manifest | {"digest": digest_json(manifest)})
 
 
 def pin_generation(folder: Path, name: str) -> None:
     """Keep the files of the current generation under a name, a release's or "best", whatever comes after."""
-    write_json(folder / "pinned" / f"{name}.json", open_generation(folder).manifest)
+    write_manifest(folder, f"pinned/{name}.json", open_generation(folder).manifest)
 
 
 def open_pinned(folder: Path, name: str) -> Generation:
     """The generation that is kept under a name. Raises DamageError when there is none."""
-    return Generation(folder, read_json(folder / "pinned" / f"{name}.json"))
+    return Generation(folder, read_manifest(folder / "pinned" / f"{name}.json"))
 
 
 def unpin_best(folder: Path) -> None:
@@ -303,7 +343,10 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
     manifests = [folder / MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
     for path in (path for path in manifests if path.exists()):
         try:
-            generation = Generation(folder, read_json(path))
+            if _is_of_earlier_version(read_json(path)):
+                findings.append(("warning", str(path), "is of an earlier version: the next run trains anew"))
+                continue
+            generation = Generation(folder, read_manifest(path))
             for name, entry in generation.files().items():
                 verify_file(folder / name, entry)
             findings.append(
