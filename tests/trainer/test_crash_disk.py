@@ -69,7 +69,7 @@ def check_that_it_stopped(code: int, errors: str, reason: str) -> None:
 
 def test_a_full_disk_during_write_back(undisturbed: Job, small_disk: Path) -> None:
     """Users go through slots; the disk fills behind the first commit. Space comes back, and the training goes on."""
-    small_budget = budgets(undisturbed.store_dir)[-1]
+    small_budget = budgets(undisturbed.store_dir)[0]
     job = dataclasses.replace(undisturbed, store_dir=small_disk / "store", host_memory_bytes=small_budget)
     with start(job) as process:
         wait_for_commit(process, job.store_dir)
