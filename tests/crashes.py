@@ -60,7 +60,7 @@ def budgets(store_dir: Path) -> list[int]:
     plan = manifest["plan"]
     assert plan["num_chunks"] == 1
     without_users = plan["peak_bytes"] - plan["slot_bytes"]
-    few, many = 0.8, max(0.3, 4 / manifest["partitions"])  # three slots of one micro-partition, and some room
+    few, many = 0.9, max(0.3, 4 / manifest["partitions"])  # three slots of one micro-partition, and some room
     return [int(without_users + many * plan["slot_bytes"]), 4 * 10**9, int(without_users + few * plan["slot_bytes"])]
 
 
