@@ -10,7 +10,6 @@ import numpy as np
 from tasks.config import ResourcesConfig
 from tasks.devices import pick_device
 from trainer.config import TrainConfig
-from trainer.errors import ResourceError
 from trainer.kernels import pick_kernel
 from trainer.plan import Work, parse_bytes
 from trainer.preparation import make_plan, sizes_of, warm_up
@@ -39,15 +38,8 @@ def plan_size(root: Path, volume: Volume, config: TrainConfig, resources: Resour
     tree = make_tree(config, zipf_counts(volume.items, volume.tokens)) if config.hs else None
     work = Work(spread_users(volume.users, volume.partitions), volume.tokens, config.epochs, config.commit_seconds)
     device_bytes = parse_bytes(resources.device_memory) if resources.device_memory else None
-    try:
-        plan = make_plan(
-            kernel, config, work, sizes_of(config, volume.items, tree), (parse_bytes(resources.host_memory), device_bytes),
-            folder,
-        )  # fmt: skip
-    except OSError as error:
-        raise ResourceError(
-            f"cannot try the disk at {folder}: {error.strerror or error}; give another --root"
-        ) from None
+    memory_bytes = parse_bytes(resources.host_memory), device_bytes
+    plan = make_plan(kernel, config, work, sizes_of(config, volume.items, tree), memory_bytes, folder)
     return {"kernel": kernel.name, "kernel_reason": kernel.reason} | plan.to_json()
 
 

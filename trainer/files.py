@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DamageError
+from safetensors import SafetensorError
+
+from trainer.errors import DamageError, ResourceError
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -32,6 +34,19 @@ def replace_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def told_if_unwritten(folder: Path, what: str) -> Iterator[None]:
+    """Raise ResourceError, with the numbers, when the block cannot write `what` to `folder`: a full disk, or no permission."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        stat = os.statvfs(folder)
+        raise ResourceError(
+            f"could not write {what} to {folder} ({error}; {stat.f_bavail * stat.f_frsize:,} bytes are free): "
+            "free space or permit writing, then run the same command again; what was committed is whole"
+        ) from error
 
 
 def sync_file(path: Path) -> None:
@@ -83,12 +98,17 @@ def describe_file(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": digest_file(path)}
 
 
-def verify_file(path: Path, expected: dict[str, Any]) -> None:
-    """Raise DamageError unless `path` has the bytes and sha256 that a manifest recorded."""
+def verify_size(path: Path, expected: dict[str, Any]) -> None:
+    """Raise DamageError unless `path` is there and as long as a manifest recorded."""
     if not path.exists():
         raise DamageError(f"{path} is missing")
     found_bytes = path.stat().st_size
     if found_bytes != expected["bytes"]:
         raise DamageError(f"{path} has {found_bytes:,} bytes where its manifest says {expected['bytes']:,}")
+
+
+def verify_file(path: Path, expected: dict[str, Any]) -> None:
+    """Raise DamageError unless `path` has the bytes and sha256 that a manifest recorded."""
+    verify_size(path, expected)
     if digest_file(path) != expected["sha256"]:
         raise DamageError(f"{path} does not have the sha256 its manifest says: its bytes were altered")

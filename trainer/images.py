@@ -9,11 +9,11 @@ The checksum is sha256 of the sums of each 64 KiB as 64-bit numbers, at the spee
 do to bytes, and is none against forgers.
 """
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,15 @@ def image_of(arrays: dict[str, NDArray[Any]], spare: Bytes | None = None) -> Ima
 
 def write_image(path: Path, image: Image) -> dict[str, Any]:
     """Write the file anew, durably; answers `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses."""
-    with _open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+
+    def write(descriptor: int) -> None:
         done = 0
         while done < len(image.pages):
             done += os.pwrite(descriptor, image.pages[done:].data, done)
         os.ftruncate(descriptor, image.num_bytes)
         os.fsync(descriptor)
+
+    _with_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, write)
     return {"bytes": image.num_bytes, "checksum": checksum(iter([image.pages[: image.num_bytes]]))}
 
 
@@ -87,10 +90,13 @@ def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None)
     """The file with the bytes and checksum that a manifest recorded. Raises DamageError when it was altered."""
     num_bytes = _check_size(path, expected)
     pages = _pages_for(num_bytes, spare)
-    with _open(path, os.O_RDONLY) as descriptor:
+
+    def read(descriptor: int) -> None:
         done = 0
         while done < num_bytes and (found := os.preadv(descriptor, [pages[done:].data], done)):
             done += found
+
+    _with_file(path, os.O_RDONLY, read)
     data = pages[:num_bytes]
     _check_sum(path, expected, checksum(iter([data])))
     begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
@@ -150,14 +156,15 @@ def _pages_for(num_bytes: int, spare: Bytes | None) -> Bytes:
     return make_pages(wanted)
 
 
-@contextmanager
-def _open(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor past the page cache, or where the filesystem has no such thing (tmpfs), a usual one."""
-    try:
-        descriptor = os.open(path, flags | os.O_DIRECT, 0o666)
-    except OSError:
-        descriptor = os.open(path, flags, 0o666)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _with_file(path: Path, flags: int, work: Callable[[int], None]) -> None:
+    """Open the file past the page cache and do the work; where the filesystem has no such thing (tmpfs), in the usual way."""
+    for direct in (os.O_DIRECT, 0):
+        try:
+            descriptor = os.open(path, flags | direct, 0o666)
+            try:
+                return work(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if not direct or error.errno != errno.EINVAL:
+                raise

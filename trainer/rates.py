@@ -9,6 +9,7 @@ import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key, mix_array
+from trainer.files import TEMPORARY_SUFFIX, told_if_unwritten
 from trainer.images import image_of, read_image, write_image
 from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
@@ -58,14 +59,15 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
 
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:
     """Bytes a second read from and written to the disk, durably."""
-    path = folder / ".rate.tmp"
     image = image_of({"vectors": np.ones(max(1, num_bytes // 4), dtype=np.float32)})
-    try:
-        started = time.perf_counter()
-        about = write_image(path, image)
-        between = time.perf_counter()
-        read_image(path, about, image.pages)
-        ended = time.perf_counter()
-    finally:
-        path.unlink(missing_ok=True)
+    with told_if_unwritten(folder, f"{image.num_bytes:,} bytes to try the disk"):
+        path = folder / f".rate{TEMPORARY_SUFFIX}"
+        try:
+            started = time.perf_counter()
+            about = write_image(path, image)
+            between = time.perf_counter()
+            read_image(path, about, image.pages)
+            ended = time.perf_counter()
+        finally:
+            path.unlink(missing_ok=True)
     return image.num_bytes / (ended - between), image.num_bytes / (between - started)

@@ -1,6 +1,7 @@
 """The vectors on disk: one file a micro-partition and generation, and a manifest that says which of them count.
 
-    store/MANIFEST.json            the current generation: position of training, and name, size and checksum of each file
+    store/MANIFEST.json            the current generation: position of training, name, size and checksum of each file, and
+                                   a digest of all that it says
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
@@ -10,13 +11,16 @@
 
 New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
 So a crash at any moment leaves the last generation whole.
+
+What is damaged later, by a disk or a hand, is refused by name and not trained on. There is no generation before it to fall
+back on: it would be a third of the size of the store, for what a crash cannot do and a copy or a training mends.
 """
 
 import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +30,18 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, write_json
+from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
 from trainer.images import Bytes, Image, image_of, read_image, verify_image, write_image
+from trainer.manifests import (
+    FORMAT_VERSION,
+    MANIFEST,
+    is_of_earlier_version,
+    read_manifest,
+    tell_way_out,
+    write_manifest,
+)
 from trainer.rows import Items, Rows
 
-FORMAT_VERSION = 3
-MANIFEST = "MANIFEST.json"
 _DATA_FILE = re.compile(r"(?:users|items)-\d{5}-g(\d{6,})\.safetensors")
 
 
@@ -88,8 +98,9 @@ class Generation:
 
     def read_item_table(self) -> Items:
         """All that training keeps of items. Raises DamageError when a file was altered."""
-        blocks = (items_in(read_image(self.folder / entry["file"], entry)) for entry in self.manifest["items"])
-        return join_blocks(blocks, len(self.manifest["items"]))
+        with tell_way_out(self.folder):
+            blocks = (items_in(read_image(self.folder / entry["file"], entry)) for entry in self.manifest["items"])
+            return join_blocks(blocks, len(self.manifest["items"]))
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -104,7 +115,8 @@ class Generation:
 
 def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
     """The rows in the users' file that a manifest's entry names, as stored. Raises DamageError when it was altered."""
-    return rows_in(read_image(folder / entry["file"], entry))
+    with tell_way_out(folder):
+        return rows_in(read_image(folder / entry["file"], entry))
 
 
 def rows_in(image: Image) -> Rows:
@@ -150,18 +162,15 @@ def join_blocks(blocks: Iterator[Items], num_blocks: int) -> Items:
 
 
 def open_generation(folder: Path) -> Generation:
-    """The current generation of a store. Raises DamageError when there is none or its manifest is unreadable."""
-    return open_manifest(folder / MANIFEST, folder)
+    """The current generation of a store. Raises DamageError when there is none, or a file is altered, missing or cut short.
 
-
-def open_manifest(path: Path, folder: Path) -> Generation:
-    """The generation of the store `folder` that a manifest describes. Raises DamageError when it is unreadable."""
-    manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
-        raise DamageError(
-            f"{path} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
-        )
-    return Generation(folder, manifest)
+    Of the vectors only the sizes are looked at; whoever reads a file checks its bytes.
+    """
+    with tell_way_out(folder):
+        generation = Generation(folder, read_manifest(folder / MANIFEST))
+        for name, entry in generation.files().items():
+            verify_size(folder / name, entry)
+    return generation
 
 
 def has_generation(folder: Path) -> bool:
@@ -171,8 +180,8 @@ def has_generation(folder: Path) -> bool:
 
 def is_outdated(folder: Path) -> bool:
     """Whether the current generation was written by an earlier version of the program, so that it cannot be gone on with."""
-    version = read_json(folder / MANIFEST).get("format_version")
-    return isinstance(version, int) and version < FORMAT_VERSION
+    with tell_way_out(folder):
+        return is_of_earlier_version(read_json(folder / MANIFEST))
 
 
 @contextmanager
@@ -186,9 +195,11 @@ def lock_store(folder: Path) -> Iterator[None]:
         file = open(folder / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
     except OSError as error:
         raise ResourceError(
-            f"cannot write to the store {folder}: {error.strerror}; give another folder or free it"
+            f"cannot write to the store {folder}: {error.strerror}; give another folder or permit writing"
         ) from None
     with file:
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ResourceError(f"cannot write to the store {folder}: give another folder or permit writing")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -198,8 +209,8 @@ def lock_store(folder: Path) -> Iterator[None]:
                 f"{holder} is training on the store {folder}: wait for it, or give another store"
             ) from None
         file.truncate(0)
-        file.write(f"process {os.getpid()}")
-        file.flush()
+        with suppress(OSError):  # a full disk: who has the lock is then not said
+            os.write(file.fileno(), f"process {os.getpid()}".encode())
         yield
         file.truncate(0)
 
@@ -225,12 +236,11 @@ class Writer:
 
     def read_users(self, partition: int, spare: Bytes | None = None) -> Image:
         """The image of a micro-partition as last written, committed or not."""
-        entry = self.users[str(partition)]
-        return read_image(self.folder / entry["file"], entry, spare)
+        return self._read(self.users[str(partition)], spare)
 
     def read_items(self, block: int, spare: Bytes | None = None) -> Image:
         """The image of an item block as last written, committed or not."""
-        return read_image(self.folder / self.items[block]["file"], self.items[block], spare)
+        return self._read(self.items[block], spare)
 
     def write_users(self, partition: int, image: Image) -> None:
         """Write a micro-partition; it counts from the next commit on."""
@@ -251,38 +261,31 @@ class Writer:
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
         manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
-        write_json(self.folder / MANIFEST, manifest)
+        write_manifest(self.folder, MANIFEST, manifest)
         self.generation += 1
         remove_unreferenced(self.folder)
         return Generation(self.folder, manifest)
 
+    def _read(self, entry: dict[str, Any], spare: Bytes | None) -> Image:
+        with tell_way_out(self.folder):
+            return read_image(self.folder / entry["file"], entry, spare)
+
     def _write(self, stem: str, image: Image) -> dict[str, Any]:
         name = f"{stem}-g{self.generation:06d}.safetensors"
-        try:
-            with replace_file(self.folder / name) as temporary:
-                about = write_image(temporary, image)
-        except OSError as error:
-            raise full_disk(self.folder, image.num_bytes, error) from error
+        what = f"{name} ({image.num_bytes:,} bytes)"
+        with told_if_unwritten(self.folder, what), replace_file(self.folder / name) as temporary:
+            about = write_image(temporary, image)
         return {"file": name, **about}
-
-
-def full_disk(folder: Path, needed_bytes: int, error: Exception) -> ResourceError:
-    """The error for a write that did not succeed, with the numbers."""
-    stat = os.statvfs(folder)
-    return ResourceError(
-        f"could not write {needed_bytes:,} bytes to {folder} ({error}; {stat.f_bavail * stat.f_frsize:,} bytes are free): "
-        "free space or permit writing, then run the same command again; what was committed is whole"
-    )
 
 
 def pin_generation(folder: Path, name: str) -> None:
     """Keep the files of the current generation under a name, a release's or "best", whatever comes after."""
-    write_json(folder / "pinned" / f"{name}.json", open_generation(folder).manifest)
+    write_manifest(folder, f"pinned/{name}.json", open_generation(folder).manifest)
 
 
 def open_pinned(folder: Path, name: str) -> Generation:
     """The generation that is kept under a name. Raises DamageError when there is none."""
-    return open_manifest(folder / "pinned" / f"{name}.json", folder)
+    return Generation(folder, read_manifest(folder / "pinned" / f"{name}.json"))
 
 
 def unpin_best(folder: Path) -> None:
@@ -321,7 +324,10 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
     manifests = [folder / MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
     for path in (path for path in manifests if path.exists()):
         try:
-            generation = Generation(folder, read_json(path))
+            if is_of_earlier_version(read_json(path)):
+                findings.append(("warning", str(path), "is of an earlier version: the next run trains anew"))
+                continue
+            generation = Generation(folder, read_manifest(path))
             for name, entry in generation.files().items():
                 verify_image(folder / name, entry)
             findings.append(

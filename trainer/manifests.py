@@ -1,0 +1,49 @@
+"""The manifests of a store: what makes files count. Each carries a digest of all that it says."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import DamageError
+from trainer.files import digest_json, read_json, told_if_unwritten, write_json
+
+FORMAT_VERSION = 3
+MANIFEST = "MANIFEST.json"
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest in `path`. Raises DamageError when it is missing, altered or of another version."""
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
+        raise DamageError(
+            f"{path} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
+        )
+    if manifest.pop("digest", None) != digest_json(manifest):
+        raise DamageError(f"{path} does not say what was written: it was altered")
+    return manifest
+
+
+def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
+    """Replace the file `name` of a store by the manifest and its digest."""
+    with told_if_unwritten(folder, name):
+        write_json(folder / name, manifest | {"digest": digest_json(manifest)})
+
+
+def is_of_earlier_version(manifest: Any) -> bool:
+    """Whether the JSON of a manifest was written by an earlier version of the program, and not merely altered."""
+    values = dict(manifest) if isinstance(manifest, dict) else {}
+    version = values.get("format_version")
+    is_whole = values.pop("digest", None) in (None, digest_json(values))  # before version 3 there was none
+    return isinstance(version, int) and version < FORMAT_VERSION and is_whole
+
+
+@contextmanager
+def tell_way_out(folder: Path) -> Iterator[None]:
+    """Add to a DamageError in the block what a person can do about it."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(
+            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and train anew"
+        ) from None
