@@ -174,6 +174,25 @@ def word2vec(
 
 
 @app.command()
+def repartition(
+    partitions: Annotated[
+        int | None, typer.Option(help="A power of two, 1 to 65,536; by default what ingest would choose today.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Split or join the micro-partitions of a root that grew. Vectors stay as they are; so do releases."""
+    from flows.config import load_config
+    from flows.operations import repartition_root
+
+    loaded = load_config(config, settings or [], store__partitions=partitions, resources__host_memory=host_memory)
+    answer(repartition_root(root, loaded, say), as_json, show_values)
+
+
+@app.command()
 def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
     """Check a root: checksums, counts, orphaned files. Exit 1 when something is damaged."""
     from flows.operations import examine_root

@@ -1,4 +1,4 @@
-"""What a person asks of a root besides a night: look, infer, tune, pull, convert, check, make logs to try things on."""
+"""What a person asks of a root besides a night: look, infer, tune, pull, convert, repartition, collect, check, make logs."""
 
 import os
 from pathlib import Path
@@ -90,6 +90,16 @@ def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_e
     from tasks import pull as pull_task
 
     return pull_task.pull(uri, out, tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri, on_event)
+
+
+def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
+    """The root in as many micro-partitions as the configuration says, or as ingest would choose today."""
+    from tasks.repartition import repartition
+
+    root = require_root(path)
+    memory_bytes, threads = parse_bytes(config.resources.host_memory), config.train.threads or os.cpu_count() or 1
+    with lock_root(root, "repartition", lambda line: on_event("log", {"message": line})):
+        return repartition(root, config.store.partitions, memory_bytes, threads, on_event)
 
 
 def examine_root(path: Path) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from typing import Any
 
 from trainer.errors import ResourceError
 from trainer.files import read_json, write_json
+from trainer.repartition import has_waiting, settle_manifest
+from trainer.store import lock_store
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,10 @@ def open_root(path: Path) -> Root:
 
 @contextmanager
 def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
-    """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it."""
+    """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it.
+
+    Where a repartition was killed, its store is first made to fit sources.json again.
+    """
     path = root.path / ".lock"
     with open(path, "a+", encoding="utf-8") as file:
         try:
@@ -89,8 +94,16 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
         file.truncate(0)
         file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
         file.flush()
+        if has_waiting(root.store):
+            with lock_store(root.store):
+                settle_store(root)
         yield
         file.truncate(0)
+
+
+def settle_store(root: Root) -> None:
+    """Finish a repartition that sources.json, its one commit point, has; undo one that it has not. Under both locks."""
+    settle_manifest(root.store, read_json(root.sources)["partitions"])
 
 
 @dataclass(frozen=True)
