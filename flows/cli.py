@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from flows.show import show_findings, show_run, show_similar, show_tuned, show_values
+from flows.show import show_findings, show_removed, show_run, show_similar, show_tuned, show_values
 from trainer.errors import SurfError
 
 app = typer.Typer(
@@ -190,6 +190,21 @@ def repartition(
 
     loaded = load_config(config, settings or [], store__partitions=partitions, resources__host_memory=host_memory)
     answer(repartition_root(root, loaded, say), as_json, show_values)
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what nothing refers to any more: old releases, corpora and vectors, and what killed calls left."""
+    from flows.config import load_config
+    from flows.operations import collect_garbage
+
+    answer(collect_garbage(root, load_config(config, settings or []), dry_run, say), as_json, show_removed)
 
 
 @app.command()

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trainer.plan import size
+
 
 def show_run(result: dict[str, Any]) -> None:
     table = Table(title=f"release {result['release']}", show_header=False, title_justify="left")
@@ -51,6 +53,12 @@ def show_findings(result: dict[str, Any]) -> None:
     for finding in result["findings"]:
         print(f"{finding['level']:>8}  {finding['place']}: {finding['message']}")
     print(f"{result['damage']} damaged, {result['warnings']} warnings")
+
+
+def show_removed(result: dict[str, Any]) -> None:
+    for waste in result["removed"]:
+        print(f"{size(waste['bytes']):>10}  {waste['what']}: {waste['place']}")
+    print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
 
 
 def show_values(result: dict[str, Any]) -> None:

@@ -146,6 +146,9 @@ class PublishConfig(Section):
     )
     experiment: str = Field("surf2vec", title="Experiment", description="MLflow experiment of the runs.", min_length=1)
     model_name: str = Field("surf2vec-users", title="Model", description="Name of the registered model.", min_length=1)
+    keep_releases: int = Field(
+        3, title="Releases kept", description="`surf2vec gc` keeps the newest so many, and those with an alias.", ge=1
+    )
 
 
 class ResourcesConfig(Section):

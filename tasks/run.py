@@ -101,6 +101,19 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
         file.truncate(0)
 
 
+def is_locked(root: Root) -> bool:
+    """Whether a writer has the lock."""
+    path = root.path / ".lock"
+    if not path.exists():
+        return False
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def settle_store(root: Root) -> None:
     """Finish a repartition that sources.json, its one commit point, has; undo one that it has not. Under both locks."""
     settle_manifest(root.store, read_json(root.sources)["partitions"])
@@ -130,6 +143,13 @@ class Run:
     def record(self, **values: Any) -> None:
         """Set top-level values of the story."""
         write_json(self.story_path, self.story() | values)
+
+    def forget_steps(self) -> None:
+        """Let all steps but ingest be done again, as what they made is gone; the story keeps them as "gone_steps"."""
+        story = self.story()
+        gone = {name: step for name, step in story["steps"].items() if name != "ingest"}
+        kept = {name: step for name, step in story["steps"].items() if name == "ingest"}
+        self.record(steps=kept, gone_steps=story.get("gone_steps", {}) | gone)
 
     def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.

@@ -10,7 +10,7 @@ import pytest
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
-COMMANDS = ["run", "similar", "infer", "tune", "pull", "word2vec", "repartition", "doctor", "sample-logs"]
+COMMANDS = ["run", "similar", "infer", "tune", "pull", "word2vec", "repartition", "gc", "doctor", "sample-logs"]
 
 
 def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,52 +1,23 @@
 """A repartition that dies, at any step or anywhere: every vector is there, and the next writer makes the root whole."""
 
-import multiprocessing
-import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tasks.run import Root, lock_root
+from tests.dying import run_dying, start
 from tests.tasks.test_repartition import change, complaints, copy, snapshot
 from tests.trained import make_trained, rows_by_user
 from trainer.files import read_json
 from trainer.store import open_generation, pin_generation
 
-BEFORE, AFTER = 2, 4
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.tasks.test_repartition"])
+BEFORE, AFTER = 1, 2
 
 
-def die_at(path: Path, step: int) -> None:
-    """Repartition, but leave without a word before the call `step` of those that change the disk."""
-    left = step
-
-    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os._exit(9)
-            return real(*arguments, **named)
-
-        return call
-
-    os.replace, np.save = dying(os.replace), dying(np.save)
-    Path.unlink, shutil.rmtree = dying(Path.unlink), dying(shutil.rmtree)  # type: ignore[method-assign]
+def work(path: Path) -> None:
     change(Root(path), AFTER)
-    os._exit(0)
-
-
-def run_dying(root: Root, step: int) -> int | None:
-    process = _processes.Process(target=die_at, args=(root.path, step))
-    process.start()
-    process.join()
-    return process.exitcode
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +40,7 @@ def test_a_repartition_that_dies_at_any_step(trained: Root, tmp_path: Path) -> N
     deaths, commits = 0, []
     for step in range(1, 1000):
         root = copy(trained, tmp_path / str(step))
-        code = run_dying(root, step)
+        code = run_dying(work, root.path, step=step)
         assert rows_by_user(root) == vectors  # whoever reads now reads all of them
         assert [line for line in complaints(root) if line.startswith("damage")] == []
         commits.append(read_json(root.sources)["partitions"] == AFTER)
@@ -84,7 +55,7 @@ def test_a_repartition_that_dies_at_any_step(trained: Root, tmp_path: Path) -> N
             break
         assert code == 9
         deaths += 1
-    assert deaths >= 30
+    assert deaths >= 20
     assert commits == sorted(commits)  # one commit point
     assert commits.count(True) >= 4
 
@@ -94,8 +65,7 @@ def test_kill_at_random_moments(trained: Root, tmp_path: Path) -> None:
     vectors = rows_by_user(trained)
     for number, seconds in enumerate((0.02, 0.06, 0.1, 0.15, 0.2)):
         root = copy(trained, tmp_path / str(number))
-        process = _processes.Process(target=die_at, args=(root.path, 10**9))
-        process.start()
+        process = start(work, root.path)
         time.sleep(seconds)
         process.kill()
         process.join()
