@@ -64,4 +64,4 @@ def show_removed(result: dict[str, Any]) -> None:
 def show_values(result: dict[str, Any]) -> None:
     width = max(14, *map(len, result))
     for key, value in result.items():
-        print(f"{key:>{width}}  {value:,}" if isinstance(value, int) else f"{key:>{width}}  {value}")
+        print(f"{key:>{width}}  {value:,}" if type(value) is int else f"{key:>{width}}  {value}")

@@ -33,6 +33,7 @@ from trainer.files import TEMPORARY_SUFFIX, digest_file, read_json
 from trainer.store import (
     Generation,
     has_generation,
+    is_outdated,
     open_generation,
     open_pinned,
     remove_unreferenced,
@@ -77,6 +78,11 @@ class Ledger:
         made = {run_id: story.get("created_at", "") for run_id, story in self.stories.items()}
         return max(made, key=lambda run_id: made[run_id], default=None)
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the store has a generation that this version can go on with; one of an earlier version is left alone."""
+        return has_generation(self.root.store) and not is_outdated(self.root.store)
+
     def is_judged(self, release: str) -> bool:
         """Whether the release is one of this root's that went, or was to go, to this registry."""
         asked = self.publish.tracking_uri, self.publish.model_name
@@ -92,7 +98,7 @@ class Ledger:
         store = self.root.store
         pinned = [path.stem for path in store.glob("pinned/*.json") if not self.goes(path.stem)]
         wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
-        wanted |= {open_generation(store).manifest["window_id"]} if has_generation(store) else set()
+        wanted |= {open_generation(store).manifest["window_id"]} if self.has_vectors else set()
         wanted |= {self.stories[self.newest_run].get("window_id", "")} if self.newest_run else set()
         wanted |= {newest_corpus(self.root)} if any(self.root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")) else set()
         aliased = {version.tags.get("release") for version in self.registered.versions if self._has_alias(version)}
@@ -119,8 +125,8 @@ def collect_garbage(
     if not dry_run:
         _forget_runs(ledger, {Path(waste.place) for waste in wastes})
     for waste in wastes:
-        on_event("log", {"message": f"{'would remove' if dry_run else 'removing'} {waste.what}: {waste.place}"})
         if not dry_run:
+            on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
             waste.remove()
     return {
         "dry_run": dry_run,
@@ -160,8 +166,7 @@ def find_waste(ledger: Ledger) -> Iterator[Waste]:
     for version in going:
         place = f"models:/{version.name}/{version.number}"
         yield Waste("model version", place, 0, partial(tracking.delete_version, ledger.uri, version))
-    exports = _folders(root.path / "export")
-    for folder in exports:
+    for folder in _folders(root.path / "export"):
         if ledger.goes(folder.name):
             yield Waste("export", str(folder), _size(folder), partial(_remove_folder, folder))
     yield from _find_unreferenced(ledger)
@@ -185,7 +190,9 @@ def _is_removed(ledger: Ledger, version: Version) -> bool:
 def _find_copies(ledger: Ledger, going: list[Version]) -> Iterator[Waste]:
     """Copies of exports in the root's own registry of which no version is left, nor an export that may become one."""
     root = ledger.root
-    digests = {version.tags.get("manifest_sha256") for version in ledger.registered.versions if version not in going}
+    models = [tracking.get_registered(ledger.uri, name) for name in tracking.list_models(ledger.uri)]
+    staying = [version for model in models for version in model.versions if version not in going]
+    digests = {version.tags.get("manifest_sha256") for version in staying}
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         digests |= set() if ledger.goes(path.parent.name) else {digest_file(path)}
     for model in tracking.list_logged(ledger.uri, ledger.publish.experiment):
@@ -198,7 +205,7 @@ def _find_copies(ledger: Ledger, going: list[Version]) -> Iterator[Waste]:
 def _find_unreferenced(ledger: Ledger) -> Iterator[Waste]:
     """Pinned generations of releases that go, and vector files that no generation names."""
     store = ledger.root.store
-    if not has_generation(store):
+    if not ledger.has_vectors:
         return
     pinned = {path.stem for path in store.glob("pinned/*.json")}
     stays = {name for name in pinned if not ledger.goes(name)}

@@ -74,10 +74,8 @@ def write_users(root: Root, ids: list[str], hashes: list[int]) -> None:
     folder = root.corpus("window-r1")
     for path in folder.glob("p*"):
         path.unlink()
-    pq.write_table(
-        pa.table({"user_id": pa.array(ids, pa.string()), "hash": pa.array(hashes, pa.uint64())}),
-        folder / "p00000.users.parquet",
-    )
+    users = pa.table({"user_id": pa.array(ids, pa.string()), "hash": pa.array(hashes, pa.uint64())})
+    pq.write_table(users, folder / "p00000.users.parquet")
     np.save(folder / "p00000.offsets.npy", np.arange(len(ids) + 1))
     np.save(folder / "p00000.tokens.npy", np.zeros(len(ids), dtype=np.int32))
     np.save(folder / "p00000.held_out.npy", np.full(len(ids), -1, dtype=np.int32))
