@@ -41,7 +41,7 @@ def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
     assert "train.epochs" in error["message"]
 
 
-@pytest.mark.parametrize("command", [["similar", "ann"], ["doctor"]])
+@pytest.mark.parametrize("command", [["similar", "ann"], ["doctor"], ["repartition"], ["gc"]])
 def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
     result = call(*command, "--root", str(tmp_path / "nothing"), "--json")
     assert result.returncode == 2
