@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from flows.show import show_findings, show_plan, show_run, show_similar, show_tuned, show_values
+from flows.show import show_findings, show_plan, show_removed, show_run, show_similar, show_tuned, show_values
 from trainer.errors import SurfError
 
 app = typer.Typer(
@@ -195,6 +195,40 @@ def word2vec(
     from flows.operations import write_word2vec
 
     answer(write_word2vec(root, out, which, not text, load_config(config, settings or []), say), as_json, show_values)
+
+
+@app.command()
+def repartition(
+    partitions: Annotated[
+        int | None, typer.Option(help="A power of two, 1 to 65,536; by default what ingest would choose today.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Split or join the micro-partitions of a root that grew. Vectors stay as they are; so do releases."""
+    from flows.config import load_config
+    from flows.operations import repartition_root
+
+    loaded = load_config(config, settings or [], store__partitions=partitions, resources__host_memory=host_memory)
+    answer(repartition_root(root, loaded, say), as_json, show_values)
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what nothing refers to any more: old releases, corpora and vectors, and what killed calls left."""
+    from flows.config import load_config
+    from flows.operations import collect_garbage
+
+    answer(collect_garbage(root, load_config(config, settings or []), dry_run, say), as_json, show_removed)
 
 
 @app.command()

@@ -13,6 +13,8 @@ from tasks.config import EvaluateConfig, IngestConfig, PublishConfig, ResourcesC
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
+_NEUTRAL: Any = {"resources": True, "train": {"commit_seconds", "threads"}, "publish": {"keep_releases"}}
+
 
 class PipelineConfig(Section):
     """Everything that can be set, with its default, description and bounds."""
@@ -28,8 +30,8 @@ class PipelineConfig(Section):
     resources: ResourcesConfig = Field(ResourcesConfig(), title="Resources", description="What a run may use.")
 
     def outcome_settings(self) -> dict[str, Any]:
-        """The settings that say what a run makes: all but the resources it may use for it."""
-        return self.model_dump(mode="json", exclude={"resources": True, "train": {"commit_seconds", "threads"}})
+        """The settings that say what a run makes: all but the resources it may use for it, and what is kept."""
+        return self.model_dump(mode="json", exclude=_NEUTRAL)
 
 
 def load_config(file: Path | None, settings: Sequence[str], **overrides: Any) -> PipelineConfig:

@@ -1,6 +1,7 @@
-"""What a person asks of a root besides a night: look, infer, tune, pull, convert, check, make logs to try things on."""
+"""What a person asks of a root besides a night: look, infer, tune, pull, convert, repartition, collect, check, make logs."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,6 +17,7 @@ from tasks.similar import similar_users
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.plan import parse_bytes
+from trainer.store import lock_store
 
 if TYPE_CHECKING:
     from tasks.study import Search
@@ -99,6 +101,28 @@ def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_e
     from tasks import pull as pull_task
 
     return pull_task.pull(uri, out, tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri, on_event)
+
+
+def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
+    """The root in as many micro-partitions as the configuration says, or as ingest would choose today."""
+    from tasks.repartition import repartition
+
+    root = require_root(path)
+    memory_bytes, threads = parse_bytes(config.resources.host_memory), config.train.threads or os.cpu_count() or 1
+    with lock_root(root, "repartition", lambda line: on_event("log", {"message": line})):
+        return repartition(root, config.store.partitions, memory_bytes, threads, on_event)
+
+
+def collect_garbage(path: Path, config: PipelineConfig, dry_run: bool, on_event: OnEvent) -> dict[str, Any]:
+    """What nothing in the root refers to any more, removed, or with `dry_run` only named."""
+    from tasks import gc
+
+    root = require_root(path)
+    with (
+        lock_root(root, "gc", lambda line: on_event("log", {"message": line})),
+        lock_store(root.store) if root.store.exists() else nullcontext(),
+    ):
+        return gc.collect_garbage(root, config.publish, dry_run, on_event)
 
 
 def examine_root(path: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trainer.plan import size
+
 
 def show_run(result: dict[str, Any]) -> None:
     table = Table(title=f"release {result['release']}", show_header=False, title_justify="left")
@@ -58,7 +60,13 @@ def show_findings(result: dict[str, Any]) -> None:
     print(f"{result['damage']} damaged, {result['warnings']} warnings")
 
 
+def show_removed(result: dict[str, Any]) -> None:
+    for waste in result["removed"]:
+        print(f"{size(waste['bytes']):>10}  {waste['what']}: {waste['place']}")
+    print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
+
+
 def show_values(result: dict[str, Any]) -> None:
     width = max(14, *map(len, result))
     for key, value in result.items():
-        print(f"{key:>{width}}  {value:,}" if isinstance(value, int) else f"{key:>{width}}  {value}")
+        print(f"{key:>{width}}  {value:,}" if type(value) is int else f"{key:>{width}}  {value}")

@@ -161,6 +161,9 @@ class PublishConfig(Section):
         title="Copy below",
         description="Smaller exports are copied into the registry; of others it gets a manifest that refers to them.",
     )
+    keep_releases: int = Field(
+        3, title="Releases kept", description="`surf2vec gc` keeps the newest so many, and those with an alias.", ge=1
+    )
 
 
 class ResourcesConfig(Section):

@@ -28,7 +28,7 @@ from tasks.failures import explain_failures
 from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups, stream_rows
 from tasks.group_tokens import Tokens, write_tokens
 from tasks.run import Root
-from tasks.window import FORMAT_VERSION, Window, digest_window, explain_unreadable, select_window
+from tasks.window import FORMAT_VERSION, Window, explain_unreadable, list_inputs, name_corpus, select_window
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import read_json
@@ -51,7 +51,7 @@ def window_id(
 
     Raises InputError when the window is empty.
     """
-    return digest_window(select_window(root, since, until, window_days), config, evaluate)
+    return name_corpus(list_inputs(select_window(root, since, until, window_days), config, evaluate))
 
 
 def build_corpus(
@@ -72,7 +72,8 @@ def build_corpus(
     as ingest left it, ResourceError when memory or disk do not suffice.
     """
     window = select_window(root, since, until, window_days)
-    identity = digest_window(window, config, evaluate)
+    inputs = list_inputs(window, config, evaluate)
+    identity = name_corpus(inputs)
     folder = root.corpus(identity)
     if not (folder / MANIFEST).exists():
         window.verify()
@@ -85,7 +86,7 @@ def build_corpus(
             with connect(memory_bytes // 2, scratch / "spill", threads) as con, ThreadPoolExecutor(threads) as pool:
                 build = Build(con, window, config, evaluate.max_users, building, scratch, on_event)
                 manifest = build.run(pool, max(1, memory_bytes // BYTES_PER_EVENT))
-            publish(building, folder, manifest | {"window_id": identity})
+            publish(building, folder, manifest | {"window_id": identity, "made_from": inputs})
     manifest = read_json(folder / MANIFEST)
     return {key: manifest[key] for key in _TOLD} | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 

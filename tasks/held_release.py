@@ -25,7 +25,7 @@ from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
 from trainer.infer import FrozenItems, freeze_items
 from trainer.store import FORMAT_VERSION, MANIFEST, Generation
 
-_PREFIX = "infer."
+PREFIX = "infer."
 _LOCK, _PARTIAL = ".lock", "partial"
 
 
@@ -103,8 +103,8 @@ def open_folder(root: Root) -> Iterator[Path]:
     A locked file in it says that its call lives. It gets the name that others look for only when it is locked.
     """
     root.temporary.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(root)
-    made = Path(tempfile.mkdtemp(prefix=f".new-{_PREFIX}", dir=root.temporary))
+    remove_leftovers(root)
+    made = Path(tempfile.mkdtemp(prefix=f".new-{PREFIX}", dir=root.temporary))
     folder = made.with_name(made.name.removeprefix(".new-"))
     try:
         with open(made / _LOCK, "w", encoding="ascii") as lock:
@@ -121,9 +121,19 @@ def note_partial(folder: Path, path: Path) -> None:
     (folder / _PARTIAL).symlink_to(path.absolute())
 
 
-def _remove_leftovers(root: Root) -> None:
+def find_leftovers(root: Root) -> list[Path]:
+    """The folders of calls that were killed."""
+    found = []
+    for folder in sorted(root.temporary.glob(f"{PREFIX}*")):
+        with suppress(FileNotFoundError, BlockingIOError), open(folder / _LOCK, "a", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.append(folder)
+    return found
+
+
+def remove_leftovers(root: Root) -> None:
     """Remove the folders of calls that were killed, and the files that they had half written."""
-    for folder in root.temporary.glob(f"{_PREFIX}*"):
+    for folder in root.temporary.glob(f"{PREFIX}*"):
         with suppress(FileNotFoundError, BlockingIOError), open(folder / _LOCK, "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             partial = folder / _PARTIAL

@@ -18,6 +18,8 @@ from typing import Any
 
 from trainer.errors import ResourceError
 from trainer.files import read_json, write_json
+from trainer.repartition import has_waiting, settle_manifest
+from trainer.store import lock_store
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,10 @@ def open_root(path: Path) -> Root:
 
 @contextmanager
 def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
-    """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it."""
+    """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it.
+
+    Where a repartition was killed, its store is first made to fit sources.json again.
+    """
     path = root.path / ".lock"
     with open(path, "a+", encoding="utf-8") as file:
         try:
@@ -90,6 +95,9 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
         file.truncate(0)
         file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
         file.flush()
+        if has_waiting(root.store):
+            with lock_store(root.store):
+                settle_store(root)
         yield
         file.truncate(0)
 
@@ -103,6 +111,24 @@ def use_temporary_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
+
+
+def is_locked(root: Root) -> bool:
+    """Whether a writer has the lock."""
+    path = root.path / ".lock"
+    if not path.exists():
+        return False
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def settle_store(root: Root) -> None:
+    """Finish a repartition that sources.json, its one commit point, has; undo one that it has not. Under both locks."""
+    settle_manifest(root.store, read_json(root.sources)["partitions"])
 
 
 @dataclass(frozen=True)
@@ -129,6 +155,13 @@ class Run:
     def record(self, **values: Any) -> None:
         """Set top-level values of the story."""
         write_json(self.story_path, self.story() | values)
+
+    def forget_steps(self) -> None:
+        """Let all steps but ingest be done again, as what they made is gone; the story keeps them as "gone_steps"."""
+        story = self.story()
+        gone = {name: step for name, step in story["steps"].items() if name != "ingest"}
+        kept = {name: step for name, step in story["steps"].items() if name == "ingest"}
+        self.record(steps=kept, gone_steps=story.get("gone_steps", {}) | gone)
 
     def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.

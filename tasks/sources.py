@@ -174,6 +174,12 @@ def read_catalog(root: Root) -> Catalog:
     )
 
 
+def find_orphans(root: Root, catalog: Catalog) -> list[Path]:
+    """The files under events/ that no source has."""
+    named = {root.path / name for name in catalog.files}
+    return sorted(path for path in root.events.glob("day=*/*.parquet") if path not in named)
+
+
 def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Counts by reason, added up, the largest first."""
     total: dict[str, int] = {}

@@ -43,6 +43,7 @@ with warnings.catch_warnings():
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import AnyType, Array
+    from mlflow.utils.file_utils import local_file_uri_to_path
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -84,6 +85,15 @@ class Version:
 
     name: str
     number: int
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A logged model: the copy in MLflow that a version is made of; `folder`: where its files are."""
+
+    model_id: str
+    folder: Path
     tags: dict[str, str]
 
 
@@ -255,6 +265,36 @@ def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> N
     """Move the alias to the version."""
     with connect(tracking_uri) as client:
         client.set_registered_model_alias(model_name, alias, str(version))
+
+
+def delete_version(tracking_uri: str, version: Version) -> None:
+    """Take a version out of the registry: nobody can load it any more. Its number is not given again; its run stays."""
+    with connect(tracking_uri) as client:
+        client.delete_model_version(version.name, str(version.number))
+
+
+def list_logged(tracking_uri: str, experiment: str) -> list[Logged]:
+    """The logged models of an experiment that have their files on this machine."""
+    with connect(tracking_uri) as client:
+        there = client.get_experiment_by_name(experiment)
+        found: list[Any] = []
+        token: str | None = ""
+        while there and token is not None:
+            page = client.search_logged_models([there.experiment_id], page_token=token or None)
+            found += page
+            token = page.token or None
+    return [
+        Logged(model.model_id, Path(local_file_uri_to_path(model.artifact_location)), dict(model.tags))
+        for model in found
+        if model.artifact_location.startswith(("/", "file:"))
+    ]
+
+
+def delete_model(tracking_uri: str, model_id: str) -> None:
+    """Delete a logged model and its files."""
+    with connect(tracking_uri) as client:
+        get_artifact_repository(client.get_logged_model(model_id).artifact_location).delete_artifacts()
+        client.delete_logged_model(model_id)
 
 
 def download_file(tracking_uri: str, version: Version, path: str, target: Path) -> None:

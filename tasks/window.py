@@ -127,9 +127,9 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
     return window
 
 
-def digest_window(window: Window, config: IngestConfig, evaluate: EvaluateConfig) -> str:
-    """16 hex digits for all that shapes the corpus's bytes: the same digest is the same corpus."""
-    inputs = {
+def list_inputs(window: Window, config: IngestConfig, evaluate: EvaluateConfig) -> dict[str, Any]:
+    """All that shapes the corpus's bytes."""
+    return {
         "format_version": FORMAT_VERSION,
         "partitions": window.partitions,
         "sources": window.source_digests,
@@ -139,6 +139,10 @@ def digest_window(window: Window, config: IngestConfig, evaluate: EvaluateConfig
         "cleaning": config.model_dump(mode="json", include=set(_CLEANING)),
         "max_users": evaluate.max_users,
     }
+
+
+def name_corpus(inputs: dict[str, Any]) -> str:
+    """16 hex digits for what a corpus is made of: the same name is the same bytes."""
     return digest_json(inputs)[:16]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -98,9 +99,13 @@ class Corpus:
         ends = np.where(is_held_out, offsets[:-1] + held_out, offsets[1:])
         return Histories(hashes, tokens, offsets, ends, is_held_out)
 
+    def read_ids(self, partition: int) -> pa.ChunkedArray:
+        """The users' ids of one micro-partition as an Arrow column, in row order."""
+        return self._column(f"p{partition:05d}.users.parquet", "user_id")
+
     def read_user_ids(self, partition: int) -> list[str]:
         """The users' ids of one micro-partition, in row order."""
-        return self._column(f"p{partition:05d}.users.parquet", "user_id").to_pylist()
+        return self.read_ids(partition).to_pylist()
 
     def count_training_tokens(self) -> NDArray[np.int64]:
         """How often training sees each item in an epoch, int64[V]: one pass over all tokens."""

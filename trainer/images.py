@@ -158,13 +158,17 @@ def _pages_for(num_bytes: int, spare: Bytes | None) -> Bytes:
 
 def _with_file(path: Path, flags: int, work: Callable[[int], None]) -> None:
     """Open the file past the page cache and do the work; where the filesystem has no such thing (tmpfs), in the usual way."""
-    for direct in (os.O_DIRECT, 0):
-        try:
-            descriptor = os.open(path, flags | direct, 0o666)
-            try:
-                return work(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            if not direct or error.errno != errno.EINVAL:
-                raise
+    try:
+        _open_and(path, flags | os.O_DIRECT, work)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        _open_and(path, flags, work)
+
+
+def _open_and(path: Path, flags: int, work: Callable[[int], None]) -> None:
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        work(descriptor)
+    finally:
+        os.close(descriptor)

@@ -310,7 +310,7 @@ def remove_unreferenced(folder: Path) -> int:
     """Remove vector files that no manifest names, and temporary files; answers the bytes set free."""
     referenced = referenced_files(folder)
     freed_bytes = 0
-    for path in sorted(folder.iterdir()):
+    for path in sorted([*folder.iterdir(), *folder.glob(f"pinned/.*{TEMPORARY_SUFFIX}")]):
         is_stale = _DATA_FILE.fullmatch(path.name) and path.name not in referenced
         if is_stale or path.name.endswith(TEMPORARY_SUFFIX):
             freed_bytes += path.stat().st_size

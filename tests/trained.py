@@ -1,0 +1,53 @@
+"""Roots with a trained store, made without the flow: events, corpus and vectors of planted histories."""
+
+from pathlib import Path
+from typing import Any
+
+from tasks.config import EvaluateConfig, IngestConfig
+from tasks.corpus import build_corpus
+from tasks.ingest import ingest
+from tasks.run import Root, open_root
+from tests.flows.test_nightly import write_logs
+from trainer.config import TrainConfig
+from trainer.corpus import open_corpus
+from trainer.events import ignore_event
+from trainer.loop import Job, train
+from trainer.store import Generation, open_generation, read_rows
+
+MEMORY_BYTES = 10**9
+SETTINGS: dict[str, Any] = {"vector_size": 4, "epochs": 2, "negative": 2, "threads": 1}
+
+
+def prepare(path: Path, partitions: int, num_users: int = 60) -> tuple[Root, str]:
+    """A root with events and their corpus; answers it and the corpus's window id."""
+    root = open_root(path)
+    logs = [str(write_logs(path.parent / "logs" / name, users)) for name, users in (("a.csv", num_users), ("b.csv", 9))]
+    ingest(root, logs, IngestConfig(), partitions, MEMORY_BYTES, 1, ignore_event)
+    told = build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)
+    return root, told["window_id"]
+
+
+def train_root(root: Root, window_id: str, **settings: Any) -> dict[str, Any]:
+    """Train the corpus into the root's store, or answer what is there."""
+    config = TrainConfig(**SETTINGS | settings)
+    return train(Job(root.corpus(window_id), root.store, config, MEMORY_BYTES))
+
+
+def make_trained(path: Path, partitions: int, num_users: int = 60, **settings: Any) -> Root:
+    """A root whose store is trained."""
+    root, window_id = prepare(path, partitions, num_users)
+    train_root(root, window_id, **settings)
+    return root
+
+
+def rows_by_user(root: Root, generation: Generation | None = None) -> dict[str, bytes]:
+    """Every user's vector and optimizer state as bytes, out of the store's current generation or another."""
+    generation = generation or open_generation(root.store)
+    corpus = open_corpus(root.corpus(generation.manifest["window_id"]))
+    found = {}
+    for partition, entry in generation.manifest["users"].items():
+        rows = read_rows(root.store, entry)
+        ids = corpus.read_user_ids(int(partition))
+        for user_id, vector, square in zip(ids, rows.vectors, rows.squares, strict=True):
+            found[user_id] = vector.tobytes() + square.tobytes()
+    return found
