@@ -71,7 +71,7 @@ def export_vectors(job: Export, generation: Generation, on_event: OnEvent = igno
     plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, job.config.quantise_above)
     on_event("log", {"message": f"index: {plan.reason}"})
     with replace_folder(job.export_dir) as folder:
-        check_disk(folder, corpus, identity["vector_size"], job.config.dtype)
+        check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)
         manifest = dict(identity)
         projection = None
         if job.config.pca_dim is not None:

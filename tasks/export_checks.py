@@ -54,12 +54,10 @@ def check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> N
         )
 
 
-def check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str) -> None:
+def check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int) -> None:
     """Raise ResourceError when the export will not fit; names are reckoned at 40 bytes a user, 80 an item."""
-    user_bytes = (
-        int(BYTES_A_NUMBER[dtype] * vector_size) + 2 * vector_size + 40
-    )  # an index takes no more than flat-fp16
-    needed = corpus["num_users"] * user_bytes + corpus["num_items"] * (4 * vector_size + 80)
+    user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
+    needed = index_bytes + corpus["num_users"] * user_bytes + corpus["num_items"] * (4 * vector_size + 80)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(

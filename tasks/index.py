@@ -34,14 +34,18 @@ ReadRows = Callable[[int], Iterator[tuple[NDArray[np.int64], NDArray[np.float32]
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """What index to build: faiss's name for it, its lists (0: every row is compared), the rows it is learned from."""
+    """What index to build: faiss's name for it, its lists (0: every row is compared), the rows it is learned from.
+
+    peak_bytes: of memory, while it is built; index_bytes: of its file.
+    """
 
     kind: str
     factory: str
     num_lists: int
     sample_rows: int
     peak_bytes: int
-    reason: str
+    index_bytes: int
+    reason: str = ""
 
 
 def plan_index(num_rows: int, dim: int, room_bytes: int, quantise_above: int) -> IndexPlan:
@@ -95,7 +99,8 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 
 def _plan_flat(num_rows: int, dim: int) -> IndexPlan:
     """Every row compared, in 16-bit floats: half the bytes of float32, cosines off by about 1e-4."""
-    return IndexPlan("flat-fp16", "SQfp16", 0, 0, num_rows * 2 * dim + _batch_bytes(num_rows, dim), "")
+    index_bytes = num_rows * 2 * dim
+    return IndexPlan("flat-fp16", "SQfp16", 0, 0, index_bytes + _batch_bytes(num_rows, dim), index_bytes)
 
 
 def _list_kinds(num_rows: int, dim: int) -> list[tuple[str, int]]:
@@ -114,10 +119,11 @@ def _plan_lists(num_rows: int, dim: int, code: str, code_bytes: int) -> IndexPla
     sample_rows = min(num_rows, num_lists * _TRAIN_ROWS_A_LIST)
     learn_bytes = (2 * sample_rows + 3 * min(sample_rows, _TRAIN_CODE_ROWS)) * 4 * dim
     # The codes and row numbers in lists of their very length, a tenth for the allocator, and which list each row goes to.
-    fill_bytes = num_rows * (code_bytes + 8) * 11 // 10 + num_rows * 4
-    peak_bytes = max(learn_bytes, fill_bytes) + num_lists * 4 * dim + _batch_bytes(num_rows, dim) + _LIBRARY_BYTES
+    index_bytes = num_rows * (code_bytes + 8) + num_lists * 4 * dim
+    fill_bytes = index_bytes * 11 // 10 + num_rows * 4
+    peak_bytes = max(learn_bytes, fill_bytes) + _batch_bytes(num_rows, dim) + _LIBRARY_BYTES
     kind = f"ivf{num_lists}-{code.lower().removesuffix('np')}"
-    return IndexPlan(kind, f"IVF{num_lists},{code}", num_lists, sample_rows, peak_bytes, "")
+    return IndexPlan(kind, f"IVF{num_lists},{code}", num_lists, sample_rows, peak_bytes, index_bytes)
 
 
 def _batch_bytes(num_rows: int, dim: int) -> int:
@@ -133,7 +139,7 @@ def _train(
     parts = list(read_rows(every))
     rows, sample = (np.concatenate(side) for side in zip(*parts, strict=True))
     parts.clear()
-    index.cp.min_points_per_centroid = 1  # small tables are asked for in tests only: no warnings
+    index.cp.min_points_per_centroid = 1  # a small table may be quantised, too: no warning of few rows
     if hasattr(index, "pq"):
         index.pq.cp.min_points_per_centroid = 1
     index.train(sample)

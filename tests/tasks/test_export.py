@@ -127,6 +127,14 @@ def test_a_full_disk_is_told_with_the_numbers(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "export").iterdir()) == []
 
 
+def test_the_disk_must_hold_what_is_stored_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=64_000))
+    with pytest.raises(ResourceError, match=r"needs about 0\.00 GB but the disk"):
+        make_release(Root(tmp_path / "full"), num_users=700)
+    folder = make_release(Root(tmp_path / "bytes"), num_users=700, dtype="int8")
+    assert folder.exists()
+
+
 def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "export").write_text("a file where the folder of releases should be")
     with pytest.raises(ResourceError, match=r"cannot write .*/export/r1: .*; free or widen that disk"):

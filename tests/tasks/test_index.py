@@ -12,7 +12,7 @@ from tasks.index import IndexPlan, ReadRows, build_index, plan_index, unit_rows
 from trainer.errors import ResourceError
 
 GB = 10**9
-PRODUCT = IndexPlan("ivf64-pq4", "IVF64,PQ4np", num_lists=64, sample_rows=4096, peak_bytes=0, reason="")
+PRODUCT = IndexPlan("ivf64-pq4", "IVF64,PQ4np", num_lists=64, sample_rows=4096, peak_bytes=0, index_bytes=0)
 
 
 def draw_units(num_rows: int, dim: int = 16, seed: int = 0) -> np.ndarray:
@@ -93,6 +93,7 @@ def test_recall_is_that_of_brute_force_and_the_settings_are_used(plan: IndexPlan
     index, about = build_index(plan, len(units), 16, reader(units, asked=asked))
     assert asked == [12_000 // plan.sample_rows, 1, 1]  # a sample of 64 rows a list, then all, twice
     assert index.nprobe == about["nprobe"] <= 64
+    assert plan is PRODUCT or len(faiss.serialize_index(index)) == pytest.approx(plan.index_bytes, rel=0.05)
     assert about["recall_at_10"] > least
     rows = np.arange(0, len(units), 97)
     _, found = index.search(units[rows], 11)
