@@ -5,6 +5,9 @@ the next items and the cosines of users stay nearly what they were. A score then
 anywhere alike its mean square is least when I - PP' takes what the users have least of: P is the first k eigenvectors of
 the sum of uu'. The mean is not taken off first: a mean m would take m'v off every item's score, another amount for each
 item, and so change their order.
+
+Tried on wikispeedia, 128 numbers to 64: hit@10 .254 of .265 in full; by the best approximation of all scores, which looks
+at the items' directions too (singular vectors of both tables' square roots), .250, at 32 and 96 numbers below as well.
 """
 
 from dataclasses import dataclass, field
