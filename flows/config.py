@@ -5,11 +5,19 @@ import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from tasks.config import EvaluateConfig, IngestConfig, PublishConfig, ResourcesConfig, Section, StoreConfig
+from tasks.config import (
+    EvaluateConfig,
+    ExportConfig,
+    IngestConfig,
+    PublishConfig,
+    ResourcesConfig,
+    Section,
+    StoreConfig,
+)
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
@@ -26,8 +34,18 @@ class PipelineConfig(Section):
     store: StoreConfig = Field(StoreConfig(), title="Store", description="How users are divided.")
     train: TrainConfig = Field(TrainConfig(), title="Training", description="What doc2vec learns, and how.")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), title="Evaluation", description="How quality is measured.")
+    export: ExportConfig = Field(ExportConfig(), title="Export", description="How vectors are stored in a release.")
     publish: PublishConfig = Field(PublishConfig(), title="Registry", description="Where releases are registered.")
     resources: ResourcesConfig = Field(ResourcesConfig(), title="Resources", description="What a run may use.")
+
+    @model_validator(mode="after")
+    def _reduce_to_fewer(self) -> Self:
+        if self.export.pca_dim is not None and self.export.pca_dim >= self.train.vector_size:
+            raise ValueError(
+                f"export.pca_dim is {self.export.pca_dim}, not below train.vector_size {self.train.vector_size}: set it lower, "
+                "or leave it out"
+            )
+        return self
 
     def outcome_settings(self) -> dict[str, Any]:
         """The settings that say what a run makes: all but the resources it may use for it, and what is kept."""
@@ -66,11 +84,11 @@ def check_config(values: dict[str, Any]) -> PipelineConfig:
     try:
         return PipelineConfig.model_validate(values)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg'].removeprefix('Value error, ')} "
-            f"(given: {problem['input']!r})"
-            for problem in error.errors(include_url=False)
-        ]
+        problems = []
+        for problem in error.errors(include_url=False):
+            place, text = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
+            # Without a place, it is of several keys, which the text names.
+            problems.append(f"{place}: {text} (given: {problem['input']!r})" if place else text)
         raise ConfigError("; ".join(problems)) from None
 
 

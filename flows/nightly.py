@@ -73,6 +73,6 @@ def summarize(run: Run) -> dict[str, Any]:
         "tokens": steps["corpus"]["num_tokens"],
         "export_dir": steps["export"]["export_dir"],
         "report": steps["report"]["report"],
-        "metrics": steps["evaluate"]["metrics"],
+        "metrics": steps["evaluate"]["metrics"] | steps["export"].get("metrics", {}),
         "seconds": {name: step["seconds"] for name, step in steps.items()},
     }

@@ -20,6 +20,7 @@ from tasks import export as export_task
 from tasks import ingest as ingest_task
 from tasks import publish as publish_task
 from tasks.devices import pick_device
+from tasks.export_loss import measure_loss
 from tasks.report import write_report
 from tasks.run import Root, Run
 from trainer.corpus import open_corpus
@@ -150,14 +151,18 @@ def export_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, 
     """Write the release: vectors, index and manifest; the story's "export"."""
     with report_step("export") as on_event:
         job = night.job(corpus["window_id"])
-        return run.step(
-            "export",
-            run.run_id,
-            lambda: export_task.export_vectors(
-                job.corpus_dir, open_generation(job.store_dir), night.root.export(run.run_id),
-                release=run.run_id, run_id=run.run_id, space_id=run.run_id, on_event=on_event,
-            ),
+        asked = export_task.Export(
+            job.corpus_dir, night.root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=run.run_id,
+            config=night.config.export, memory_bytes=night.memory_bytes,
         )  # fmt: skip
+
+        def make() -> dict[str, Any]:
+            generation = open_generation(job.store_dir)
+            told = export_task.export_vectors(asked, generation, on_event)
+            lost = measure_loss(open_corpus(job.corpus_dir), generation, asked.export_dir, night.threads, on_event)
+            return told | {"metrics": told["metrics"] | lost}
+
+        return run.step("export", run.run_id, make)
 
 
 @task(name="register", retries=2, retry_delay_seconds=10, retry_condition_fn=lambda task, run, state: _is_remote(state))

@@ -148,6 +148,28 @@ class EvaluateConfig(Section):
     )
 
 
+class ExportConfig(Section):
+    """How the vectors of a release are stored."""
+
+    pca_dim: int | None = Field(
+        None,
+        title="Numbers a vector",
+        description="Reduce users and items to so many numbers, fewer than train.vector_size; by default all.",
+        ge=1,
+    )
+    dtype: Literal["float32", "float16", "int8"] = Field(
+        "float32",
+        title="Stored as",
+        description="Numbers of user vectors on disk; int8 with a scale a row. Items are float32.",
+    )
+    quantise_above: int = Field(
+        1_000_000,
+        title="Quantised index above",
+        description="Above so many users the index of nearest users is a quantised one, its recall@10 reported.",
+        ge=0,
+    )
+
+
 class PublishConfig(Section):
     """Where releases are registered."""
 
@@ -167,7 +189,7 @@ class PublishConfig(Section):
 
 
 class ResourcesConfig(Section):
-    """What a run may use; it never changes the result."""
+    """What a run may use; it never changes the vectors. The index of very many users is one that fits the memory."""
 
     host_memory: Size = Field("4GB", title="Host memory", description="Budget of the whole process, e.g. 4GB.")
     device_memory: Size | None = Field(None, title="Device memory", description="Budget on the GPU, e.g. 12GB.")

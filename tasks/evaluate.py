@@ -6,6 +6,7 @@ items but those the user has seen before are ranked by `dot(user vector, item ve
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,12 @@ Score = Callable[[NDArray[np.float32]], torch.Tensor]
 
 TOP = 20
 BATCH_SCORES = 16_000_000  # scores held at once: 64 MB, whatever the number of items
+
+
+class UserReader(Protocol):
+    """Whatever has the vectors of a micro-partition's users, float32[n, D]: a generation."""
+
+    def read_users(self, partition: int, /) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ def measure(answer: Answer, num_items: int) -> dict[str, float]:
     }
 
 
-def questions(corpus: Corpus, generation: Generation) -> Iterator[Question]:
+def questions(corpus: Corpus, generation: UserReader) -> Iterator[Question]:
     """The held-out users of each micro-partition that has some."""
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)

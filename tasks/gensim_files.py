@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.export import MANIFEST, list_files
+from tasks.vector_files import VECTOR_COLUMNS, decode_vectors
 from trainer.errors import ConfigError, DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import read_json, verify_file
@@ -81,8 +82,8 @@ def _read_batches(
         path = export_dir / name
         try:
             verify_file(path, about)
-            for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=[_KEYS[which], "vector"]):
-                vectors = batch.column("vector").flatten().to_numpy().reshape(-1, vector_size)
+            for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=[_KEYS[which], *VECTOR_COLUMNS]):
+                vectors = decode_vectors(batch).reshape(-1, vector_size)
                 yield batch.column(_KEYS[which]), vectors
                 done += len(vectors)
         except DamageError as error:

@@ -14,8 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks.corpus_folder import VOCABULARY
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.reduction import read_projection
 from tasks.run import Root
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
@@ -31,12 +35,18 @@ _LOCK, _PARTIAL = ".lock", "partial"
 
 @dataclass(frozen=True)
 class Release:
-    """What inference needs of a release; `items` is its item table, read once."""
+    """What inference needs of a release: `items`, its item table, read once; `projection` float32 (D, k), if it is reduced."""
 
     name: str
     generation: Generation
     vocabulary: Path
     items: FrozenItems
+    projection: NDArray[np.float32] | None
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers of a vector in the release."""
+        return self.generation.vector_size if self.projection is None else self.projection.shape[1]
 
 
 def _follow_training(release: str, trained: TrainConfig, asked: TrainConfig, on_event: OnEvent) -> TrainConfig:
@@ -74,6 +84,11 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
     corpus = open_corpus(root.corpus(wanted["window_id"]))
     vocabulary = _hold(corpus.folder / VOCABULARY, folder)
     verify_file(vocabulary, corpus.manifest["files"][VOCABULARY])
+    projection = None
+    if "projection" in export:
+        held = _hold(path.parent / export["projection"]["file"], folder)
+        verify_file(held, export["projection"])
+        projection = read_projection(held)
     generation = Generation(folder, manifest)
     config = _follow_training(release, generation.config, asked, on_event)
     return Release(
@@ -81,6 +96,7 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
         generation=generation,
         vocabulary=vocabulary,
         items=freeze_items(generation, corpus.count_training_tokens(), config.threads),
+        projection=projection,
     )
 
 

@@ -31,6 +31,7 @@ from tasks.group_tokens import Tokens, write_tokens
 from tasks.held_release import Release, note_partial, open_folder, open_release
 from tasks.ingest import ingest
 from tasks.pseudonyms import check_user_key
+from tasks.reduction import project
 from tasks.run import Root
 from tasks.sources import read_catalog
 from tasks.window import explain_unreadable, select_window
@@ -103,7 +104,7 @@ def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore
         "events_unknown_items": cleaned.num_unknown_events,
         "rejected": ingested["num_rejected"],
         "items": frozen.generation.num_items,
-        "vector_size": frozen.generation.vector_size,
+        "vector_size": frozen.vector_size,
         "release": release,
         "out": str(asked.out),
         "bytes": num_bytes,
@@ -221,7 +222,7 @@ def _write(folder: Path, out: Path, corpus: Corpus, release: Release, rows: int,
     A row group does not depend on how many users go at once, so neither do the bytes. Raises ResourceError when `out`
     cannot be written.
     """
-    vector = pa.list_(pa.float32(), release.generation.vector_size)
+    vector = pa.list_(pa.float32(), release.vector_size)
     schema = pa.schema([("user_id", pa.string()), ("vector", vector)])
     num_done, total = 0, int(corpus.users.sum())
     try:
@@ -233,7 +234,7 @@ def _write(folder: Path, out: Path, corpus: Corpus, release: Release, rows: int,
                 compression={"user_id": "zstd", "vector.list.element": "none"},
             ) as writer:  # fmt: skip
                 for users, histories in _batches(corpus, rows):
-                    vectors = infer_users(release.items, histories)
+                    vectors = project(infer_users(release.items, histories), release.projection)
                     lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=vector)
                     writer.write_table(pa.table([users, lists], schema=schema), row_group_size=ROW_GROUP_ROWS)
                     num_done += len(vectors)

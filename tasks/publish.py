@@ -171,6 +171,7 @@ def list_metrics(story: dict[str, Any]) -> list[Point]:
     values |= steps.get("evaluate", {}).get("metrics", {})
     values |= {f"funnel_{stage}": number for stage, number in steps.get("corpus", {}).get("funnel", [])}
     values |= {name: steps.get("export", {}).get(name) for name in ("num_users", "num_items", "bytes")}
+    values |= steps.get("export", {}).get("metrics", {})
     points = [Point(_as_metric(name), float(value), started_ms) for name, value in values.items() if value is not None]
     for at in steps.get("train", {}).get("curve", []):
         at_ms = started_ms + round(1000 * at["seconds"])

@@ -237,10 +237,26 @@ def tell_made(name: str, step: Story) -> str:
     elif name == "export":
         index = f"{step.get('index_kind', 'no')} index in {duration(step.get('index_seconds'))}"
         parts = [f"{count(step.get('num_users'))} user and {count(step.get('num_items'))} item vectors", index]
+        parts += tell_storage(step)
     else:
         version = f"{step.get('model_name', UNKNOWN)} version {step.get('model_version', UNKNOWN)}"
         parts = [version, step.get("alias") or ""]
     return " · ".join(part for part in parts if part)
+
+
+def tell_storage(export: Story) -> list[str]:
+    """What a release gives up for its size: of neighbours, of the vectors, and of the quality."""
+    metrics = export.get("metrics") or {}
+    recall, kept = metrics.get("index_recall_at_10"), metrics.get("export_explained_variance")
+    hit, lost = metrics.get("export_hit_at_10"), metrics.get("export_hit_at_10_loss")
+    return [
+        f"finds {share(recall)} of the 10 nearest users" if recall is not None else "",
+        f"reduced to {export.get('vector_size')} numbers, {share(kept)} of the variance" if kept is not None else "",
+        f"stored as {export['dtype']}" if export.get("dtype", "float32") != "float32" else "",
+        f"hit@10 {score(hit)}, {abs(lost):.4f} {'below' if lost >= 0 else 'above'} that in full"
+        if lost is not None
+        else "",
+    ]
 
 
 def list_settings(values: Any) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tasks.export import MANIFEST, unit_rows
 from tasks.run import Root
+from tasks.vector_files import decode_vectors
 from trainer.errors import DamageError, InputError
 from trainer.files import read_json
 
@@ -39,7 +40,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
     row = pc.index(part["user_id"], user_id).as_py()
     if row < 0:
         raise _unknown_user(manifest)
-    vector = _as_array(part["vector"])[row]
+    vector = decode_vectors(part)[row]
     urls, item_vectors = _read_items(export_dir, manifest)
     tokens = _read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id) if urls else []
     item_scores = item_vectors @ vector
@@ -71,17 +72,21 @@ def similar_items(export_dir: Path, url: str, k: int) -> list[dict[str, Any]]:
 def _neighbours(
     export_dir: Path, manifest: dict[str, Any], vector: np.ndarray, user_id: str, k: int
 ) -> list[dict[str, Any]]:
-    """The k users nearest to float32 (D,) `vector`, without the user that it belongs to."""
+    """The k users nearest to float32 (D,) `vector`, without the user that it belongs to; of a quantised index fewer, at times."""
     path = export_dir / manifest["index"]["file"]
     try:
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError:
         raise DamageError(f"{path} cannot be read: it is missing or was altered; export again") from None
+    if "nprobe" in manifest["index"]:
+        index.nprobe = manifest["index"]["nprobe"]
     scores, rows = index.search(unit_rows(vector[None]), min(k + 1, index.ntotal))
     names = list(manifest["user_files"])
     ends = list(accumulate(about["rows"] for about in manifest["user_files"].values()))
     found = []
     for score, row in zip(scores[0], rows[0], strict=True):
+        if row < 0:  # fewer than k rows in the lists that a quantised index looks into
+            break
         part = int(np.searchsorted(ends, row, side="right"))
         ids = _read_table(export_dir / "user_vectors" / names[part], ["user_id"])["user_id"]
         found.append({"user_id": ids[int(row) - ends[part]].as_py(), "score": min(float(score), 1.0)})
@@ -94,7 +99,7 @@ def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], 
         return [], np.zeros((0, manifest["vector_size"]), dtype=np.float32)
     tables = [_read_table(export_dir / "item_vectors" / name) for name in manifest["item_files"]]
     table = pa.concat_tables(tables)
-    return table["url"].to_pylist(), _as_array(table["vector"])
+    return table["url"].to_pylist(), decode_vectors(table)
 
 
 def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
@@ -113,12 +118,6 @@ def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
 def _partition_of(user_id: str, partitions: int) -> int:
     """The micro-partition of a user: md5_number_lower, as DuckDB calls it, modulo P."""
     return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little") % partitions
-
-
-def _as_array(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of fixed-size lists as float32 (N, D)."""
-    lists = column.combine_chunks()
-    return lists.flatten().to_numpy().reshape(len(lists), column.type.list_size).copy()
 
 
 def _top(scores: np.ndarray, k: int) -> np.ndarray:

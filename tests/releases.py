@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from tasks.config import PublishConfig
-from tasks.export import Generation, export_vectors
+from tasks.config import ExportConfig, PublishConfig
+from tasks.export import Export, Generation, export_vectors
 from tasks.run import Root
 from tests.corpora import write_corpus
 
@@ -64,15 +64,18 @@ def make_corpus(root: Root, num_users: int = 60, partitions: int = 4, window_id:
     return root.corpus(window_id)
 
 
-def make_release(root: Root, release: str = "r1", num_users: int = 60, partitions: int = 4, seed: int = 1) -> Path:
-    """An export of its own corpus and vectors; answers its folder."""
+def make_release(
+    root: Root, release: str = "r1", num_users: int = 60, partitions: int = 4, seed: int = 1, **storage: Any
+) -> Path:
+    """An export of its own corpus and vectors, stored by these settings of `export.`; answers its folder."""
     corpus_dir = make_corpus(root, num_users, partitions, f"window-{release}")
-    return export_release(root, release, corpus_dir, draw_generation(corpus_dir, seed))
+    return export_release(root, release, corpus_dir, draw_generation(corpus_dir, seed), **storage)
 
 
-def export_release(root: Root, release: str, corpus_dir: Path, generation: Generation) -> Path:
+def export_release(root: Root, release: str, corpus_dir: Path, generation: Generation, **storage: Any) -> Path:
     """The export of a generation by the project's own step; answers its folder."""
-    export_vectors(corpus_dir, generation, root.export(release), release, f"run-{release}", "space-1")
+    config = ExportConfig(**storage)
+    export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)
     return root.export(release)
 
 

@@ -203,7 +203,10 @@ class UserVectors(mlflow.pyfunc.PythonModel):
     def index(self) -> Any:
         # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
         with self.export.reading(self.manifest["index"]["file"]) as path:
-            return faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
+            index = faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
+        if "nprobe" in self.manifest["index"]:  # of a quantised index: how many of its lists a search looks into
+            index.nprobe = self.manifest["index"]["nprobe"]
+        return index
 
     @cached_property
     def item_table(self) -> tuple[np.ndarray, np.ndarray]:
@@ -231,7 +234,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         for number, ids in sorted(wanted.items()):
             part = self.part(number)
             groups = {user_id: part.group_of_id(user_id) for user_id in ids}
-            tables = part.read(sorted(set(groups.values()) - {-1}), ["user_id", "vector"])
+            tables = part.read(sorted(set(groups.values()) - {-1}), ["user_id", "vector", "scale"])
             for group, table in tables.items():
                 rows = {user_id: row for row, user_id in enumerate(table["user_id"].to_pylist())}
                 vectors = as_matrix(table)
@@ -327,9 +330,10 @@ def pick(asked: list[str | None], answers: dict[str, Any]) -> list[Any]:
 
 
 def as_matrix(table: pa.Table) -> np.ndarray:
-    """The column `vector` as float32 (N, D)."""
+    """The column `vector` as float32 (N, D); it may be stored as float16, or as int8 with a column `scale`."""
     lists = table["vector"].combine_chunks()
-    return lists.flatten().to_numpy().reshape(len(lists), -1)
+    numbers = lists.flatten().to_numpy().reshape(len(lists), -1).astype(np.float32, copy=False)
+    return numbers * table["scale"].to_numpy()[:, None] if "scale" in table.column_names else numbers
 
 
 set_model(UserVectors())

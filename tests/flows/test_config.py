@@ -58,6 +58,11 @@ def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
         ("store.partitions=12", r"12 is no power of two: take 8 or 16"),
         ("resources.host_memory=4 elephants", r"is no size in bytes: write for instance 4GB"),
         ("publish.copy_below=small", r"publish.copy_below.*'small' is no size in bytes"),
+        ("export.dtype=float64", r"export.dtype.*'float32', 'float16' or 'int8'"),
+        (
+            "export.pca_dim=256",
+            r"^export.pca_dim is 256, not below train.vector_size \d+: set it lower, or leave it out$",
+        ),
         ("ingest.granularity=site", r"ingest.granularity.*'page', 'prefix' or 'host'"),
     ],
 )

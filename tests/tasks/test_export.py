@@ -11,12 +11,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.export import USER_ROW_GROUP_ROWS, export_vectors, list_files, start_index, unit_rows
+from tasks.export import USER_ROW_GROUP_ROWS, Export, export_vectors, list_files
+from tasks.index import unit_rows
 from tasks.run import Root
 from tests.corpora import user_hash
-from tests.releases import NUM_ITEMS, VECTOR_SIZE, draw_generation, make_corpus, make_release, read_items, read_users
+from tests.releases import NUM_ITEMS, draw_generation, make_corpus, make_release, read_items, read_users
 from trainer.errors import DamageError, ResourceError, TrainingError
 from trainer.files import read_json, verify_file
+
+
+def ask(root: Root, corpus_dir: Path) -> Export:
+    return Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1")
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -28,9 +33,7 @@ def test_every_user_and_item_comes_out_with_its_vector(tmp_path: Path) -> None:
     corpus_dir = make_corpus(root)
     generation = draw_generation(corpus_dir)
     events = []
-    told = export_vectors(
-        corpus_dir, generation, root.export("r1"), "r1", "run-1", "space-1", lambda *event: events.append(event)
-    )
+    told = export_vectors(ask(root, corpus_dir), generation, lambda *event: events.append(event))
     users = read_users(root.export("r1"))
     for partition in range(4):
         part = root.export("r1") / "user_vectors" / f"part-{partition:05d}.parquet"
@@ -65,13 +68,13 @@ def test_the_same_vectors_give_the_same_bytes(tmp_path: Path) -> None:
 def test_an_export_that_is_there_is_left_alone_and_another_generation_replaces_it(tmp_path: Path) -> None:
     root = Root(tmp_path)
     corpus_dir = make_corpus(root)
-    arguments = (root.export("r1"), "r1", "run-1", "space-1")
-    told = export_vectors(corpus_dir, draw_generation(corpus_dir), *arguments)
+    job = ask(root, corpus_dir)
+    told = export_vectors(job, draw_generation(corpus_dir))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = export_vectors(corpus_dir, draw_generation(corpus_dir), *arguments)
+    again = export_vectors(job, draw_generation(corpus_dir))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert again | {"index_seconds": 0} == told | {"index_seconds": 0}
-    export_vectors(corpus_dir, draw_generation(corpus_dir, seed=2), *arguments)
+    export_vectors(job, draw_generation(corpus_dir, seed=2))
     assert read_json(root.export("r1") / "manifest.json")["generation"] == 2
     assert [path.name for path in (tmp_path / "export").iterdir()] == ["r1"]
 
@@ -79,13 +82,13 @@ def test_an_export_that_is_there_is_left_alone_and_another_generation_replaces_i
 def test_a_failure_half_way_leaves_the_old_export_and_nothing_else(tmp_path: Path) -> None:
     root = Root(tmp_path)
     corpus_dir = make_corpus(root)
-    arguments = (root.export("r1"), "r1", "run-1", "space-1")
-    export_vectors(corpus_dir, draw_generation(corpus_dir), *arguments)
+    job = ask(root, corpus_dir)
+    export_vectors(job, draw_generation(corpus_dir))
     before = bytes_of(tmp_path)
     broken = draw_generation(corpus_dir, seed=2)
     broken.users[2] = np.full_like(broken.users[2], np.nan)
     with pytest.raises(TrainingError, match=r"micro-partition 2 has \d+ of \d+ vectors that are not finite"):
-        export_vectors(corpus_dir, broken, *arguments)
+        export_vectors(job, broken)
     assert bytes_of(tmp_path) == before
 
 
@@ -102,19 +105,19 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
 def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:
     root = Root(tmp_path)
     corpus_dir = make_corpus(root)
-    arguments = (root.export("r1"), "r1", "run-1", "space-1")
+    job = ask(root, corpus_dir)
     other = draw_generation(corpus_dir)
     other.users = other.users[:2]
     with pytest.raises(DamageError, match="2 micro-partitions and 40 items but .* has 4 and 40"):
-        export_vectors(corpus_dir, other, *arguments)
+        export_vectors(job, other)
     other = draw_generation(corpus_dir)
     other.users[1] = other.users[1][:-1]
     with pytest.raises(DamageError, match="micro-partition 1 has vectors of shape"):
-        export_vectors(corpus_dir, other, *arguments)
+        export_vectors(job, other)
     fitting = draw_generation(corpus_dir)
     (corpus_dir / "p00000.users.parquet").unlink()
     with pytest.raises(DamageError, match=r"p00000\.users\.parquet cannot be read"):
-        export_vectors(corpus_dir, fitting, *arguments)
+        export_vectors(job, fitting)
 
 
 def test_a_full_disk_is_told_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +125,14 @@ def test_a_full_disk_is_told_with_the_numbers(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ResourceError, match=r"needs about 0\.00 GB but the disk .* has 0\.00 GB free"):
         make_release(Root(tmp_path))
     assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_the_disk_must_hold_what_is_stored_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=64_000))
+    with pytest.raises(ResourceError, match=r"needs about 0\.00 GB but the disk"):
+        make_release(Root(tmp_path / "full"), num_users=700)
+    folder = make_release(Root(tmp_path / "bytes"), num_users=700, dtype="int8")
+    assert folder.exists()
 
 
 def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
@@ -153,16 +164,6 @@ def test_the_index_finds_what_brute_force_finds(tmp_path: Path) -> None:
 def test_unit_rows_keep_rows_of_zeros() -> None:
     units = unit_rows(np.array([[3, 4], [0, 0]], np.float32))
     np.testing.assert_allclose(units, [[0.6, 0.8], [0, 0]], rtol=1e-6)
-
-
-def test_adding_partition_by_partition_is_adding_at_once() -> None:
-    vectors = unit_rows(np.random.default_rng(0).standard_normal((300, VECTOR_SIZE), np.float32))
-    _, whole = start_index(VECTOR_SIZE)
-    whole.add(vectors)
-    _, parts = start_index(VECTOR_SIZE)
-    for start in range(0, 300, 63):
-        parts.add(vectors[start : start + 63])
-    np.testing.assert_array_equal(faiss.serialize_index(whole), faiss.serialize_index(parts))
 
 
 @pytest.mark.slow

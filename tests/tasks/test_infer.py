@@ -18,7 +18,7 @@ from flows.config import PipelineConfig
 from flows.operations import find_similar, infer_vectors
 from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from tasks.corpus import build_corpus
-from tasks.export import export_vectors
+from tasks.export import Export, export_vectors
 from tasks.infer import Inference, infer, infer_users
 from tasks.ingest import ingest
 from tasks.pseudonyms import pseudonym
@@ -58,7 +58,7 @@ def make_root(path: Path, **settings: Any) -> Root:
     built = build_corpus(root, config, evaluation, None, None, None, MEMORY_BYTES, 1)
     corpus_dir = root.corpus(built["window_id"])
     train(Job(corpus_dir, root.store, TRAIN, 4 * 10**9))
-    export_vectors(corpus_dir, open_generation(root.store), root.export("r1"), "r1", "r1", "r1")
+    export_vectors(Export(corpus_dir, root.export("r1"), "r1", "r1", "r1"), open_generation(root.store))
     pin_generation(root.store, "r1")
     return root
 

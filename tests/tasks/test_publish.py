@@ -295,5 +295,12 @@ def test_metrics_have_names_that_mlflow_takes() -> None:
     assert list_metrics(story) == list_metrics(json.loads(json.dumps(story)))
 
 
+def test_what_a_smaller_release_loses_is_a_metric() -> None:
+    story = tell_story()
+    story["steps"]["export"] = {"metrics": {"export_hit_at_10_loss": 0.002, "index_recall_at_10": 0.95}}
+    values = {point.name: point.value for point in list_metrics(story)}
+    assert (values["export_hit_at_10_loss"], values["index_recall_at_10"]) == (0.002, 0.95)
+
+
 def test_settings_are_flattened_by_dotted_name() -> None:
     assert flatten({"train": {"epochs": 5, "on": None}, "a": [1]}) == {"train.epochs": 5, "train.on": None, "a": [1]}

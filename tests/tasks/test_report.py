@@ -146,6 +146,23 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
     assert path.stat().st_size < 3_000_000
 
 
+def test_the_page_tells_what_a_smaller_release_gives_up() -> None:
+    story = copy.deepcopy(STORY)
+    assert "nearest users" not in Page(render_report(story, None)).text
+    metrics = {
+        "index_recall_at_10": 0.947, "export_explained_variance": 0.9312, "export_hit_at_10": 0.121,
+        "export_hit_at_10_loss": 0.0021,
+    }  # fmt: skip
+    story["steps"]["export"] |= {"dtype": "int8", "vector_size": 64, "metrics": metrics}
+    text = Page(render_report(story, None)).text
+    assert (
+        "finds 94.7 % of the 10 nearest users · reduced to 64 numbers, 93.1 % of the variance · stored as int8" in text
+    )
+    assert "hit@10 0.121, 0.0021 below that in full" in text
+    metrics["export_hit_at_10_loss"] = -0.0003
+    assert "hit@10 0.121, 0.0003 above that in full" in Page(render_report(story, None)).text
+
+
 def test_the_page_loads_and_runs_nothing(export_dir: Path) -> None:
     html = render_report(STORY, export_dir)
     page = Page(html)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.evaluate import Question, evaluate, rank_held_out, score_by_tree
-from tasks.export import export_vectors, list_files
+from tasks.export import Export, export_vectors, list_files
 from tasks.gensim_files import export_word2vec
 from tasks.item_map import read_pages
 from tasks.run import Root
@@ -55,7 +55,7 @@ def test_a_release_has_users_alone_and_says_so(job: Job, tmp_path: Path) -> None
     root = Root(job.store_dir.parent)
     generation = refit_held_out(job, open_corpus(job.corpus_dir), {"evaluation": {}})
     folder = root.export("r1")
-    export_vectors(job.corpus_dir, generation, folder, "r1", "run-1", "space-1")
+    export_vectors(Export(job.corpus_dir, folder, "r1", "run-1", "space-1"), generation)
     manifest = read_json(folder / "manifest.json")
     assert manifest["item_files"] == {}
     assert not [name for name in list_files(manifest) if name.startswith("item_vectors")]
