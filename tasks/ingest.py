@@ -18,14 +18,16 @@ from sql.runner import connect
 from tasks.config import IngestConfig
 from tasks.deliveries import Delivery, plan_delivery
 from tasks.failures import explain_failures
-from tasks.logfiles import LogFile, recognise
+from tasks.logfiles import recognise
+from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
 from tasks.run import Root
 from tasks.sources import Catalog, SourceFile, find_sources, read_catalog, sum_counts
+from tasks.stage_sources import Log, sample_users, stage_sources
 from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_rules
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
-from trainer.files import TEMPORARY_SUFFIX, sync_folder
+from trainer.files import TEMPORARY_SUFFIX, sync_files, sync_folder
 
 __all__ = ["ingest", "pseudonym", "read_user_key"]
 
@@ -66,13 +68,13 @@ def ingest(
         if logs:
             with (
                 _open_staging_folder(root) as folder,
-                connect(memory_bytes // 2, folder / "spill", _cores(threads)) as con,
+                connect(duckdb_bytes(memory_bytes), folder / "spill", _cores(threads)) as con,
             ):
                 passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
                 define_rules(con, config)
                 stager = Stager(con, config, key_pads(key), folder, progress)
-                catalog.partitions, staged = _stage_sources(stager, logs, catalog.partitions or partitions, on_event)
+                catalog.partitions, staged = _stage_all(stager, logs, catalog.partitions or partitions, on_event)
                 _check_rejects(root, staged, config)
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
@@ -83,6 +85,11 @@ def ingest(
         elif not catalog.entries:
             raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
     return _tell(catalog, delivery)
+
+
+def duckdb_bytes(memory_bytes: int) -> int:
+    """DuckDB's part of the budget; blocks of logs and what DuckDB itself does not count took 50 MB beside it."""
+    return spare_bytes(memory_bytes) * 2 // 3
 
 
 def _cores(threads: int) -> int:
@@ -142,21 +149,18 @@ def _remove_orphans(root: Root, catalog: Catalog) -> None:
             path.unlink()
 
 
-def _stage_sources(
-    stager: Stager, logs: list[tuple[LogFile, SourceFile]], partitions: int | None, on_event: OnEvent
-) -> tuple[int, list[Staged]]:
+def _stage_all(stager: Stager, logs: list[Log], partitions: int | None, on_event: OnEvent) -> tuple[int, list[Staged]]:
     """Stage every source; answers the number of micro-partitions, chosen from the users if it was open, and the sources."""
     is_loaded = False
     if partitions is None:
-        users: set[int] = set().union(*(stager.sample_users(log, source) for log, source in logs))
-        num_users = len(users) * SAMPLE_FACTOR
+        num_users = len(sample_users(stager, logs)) * SAMPLE_FACTOR
         partitions = choose_partitions(num_users)
         is_loaded = len(logs) == 1
         on_event("log", {"message": f"{partitions} micro-partitions, for about {num_users:,} users"})
     staged = []
-    for log, source in logs:
-        staged.append(stager.stage(log, source, partitions, is_loaded))
-        on_event("log", {"message": _describe(source, staged[-1].entry)})
+    for source in stage_sources(stager, logs, partitions, is_loaded):
+        staged.append(source)
+        on_event("log", {"message": _describe(source.source, source.entry)})
     return partitions, staged
 
 
@@ -213,7 +217,11 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
 
 
 def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
-    """Make the staged sources part of the root: files first, sources.json last, then nothing refers to the old ones."""
+    """Make the staged sources part of the root: files first, sources.json last, then nothing refers to the old ones.
+
+    All files are synced at once, before the first is moved: a log of many days has many.
+    """
+    sync_files(path for source in staged for path in source.paths)
     in_use = catalog.files
     folders = {root.events}
     for source in staged:
