@@ -27,15 +27,16 @@ from tasks.corpus_folder import MANIFEST, open_building_folders, publish, write_
 from tasks.failures import explain_failures
 from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups, stream_rows
 from tasks.group_tokens import Tokens, write_tokens
+from tasks.memory import spare_bytes
 from tasks.run import Root
 from tasks.window import FORMAT_VERSION, Window, explain_unreadable, list_inputs, name_corpus, select_window
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import read_json
 
-# What an event of a group takes of the budget: about 150 bytes at the peak of DuckDB's sort, which may use half of it;
-# the rest is for longer urls, the arrays of a micro-partition and the process itself.
-BYTES_PER_EVENT = 500
+# What an event of a group takes of what is spare: 140 bytes were measured where nothing had to spill; the rest is for longer
+# urls and the arrays of a micro-partition.
+BYTES_PER_EVENT = 250
 _TOLD = ("window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel")
 
 
@@ -77,15 +78,15 @@ def build_corpus(
     folder = root.corpus(identity)
     if not (folder / MANIFEST).exists():
         window.verify()
-        threads = threads or os.cpu_count() or 1
+        threads, spare = threads or os.cpu_count() or 1, spare_bytes(memory_bytes)
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
             explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
-            with connect(memory_bytes // 2, scratch / "spill", threads) as con, ThreadPoolExecutor(threads) as pool:
+            with connect(spare // 2, scratch / "spill", threads) as con, ThreadPoolExecutor(threads) as pool:
                 build = Build(con, window, config, evaluate.max_users, building, scratch, on_event)
-                manifest = build.run(pool, max(1, memory_bytes // BYTES_PER_EVENT))
+                manifest = build.run(pool, max(1, spare // BYTES_PER_EVENT))
             publish(building, folder, manifest | {"window_id": identity, "made_from": inputs})
     manifest = read_json(folder / MANIFEST)
     return {key: manifest[key] for key in _TOLD} | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}

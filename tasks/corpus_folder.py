@@ -1,6 +1,6 @@
 """A corpus folder being built: its files, then its manifest, then its name.
 
-Everything is written under a temporary name and synced; the rename at the end makes the corpus exist, whole.
+Everything is written under a temporary name, then synced at once; the rename at the end makes the corpus exist, whole.
 The same content is the same bytes: row groups have a fixed number of rows and no file knows when it was written.
 """
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.run import Root
-from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_file, sync_folder, write_json
+from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_json
 
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.parquet"
@@ -58,7 +58,7 @@ def write_partition(folder: Path, partition: int, users: pa.Table, arrays: dict[
         writer.write_table(users.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
     for path, array in zip(paths[1:], arrays.values(), strict=True):
         np.save(path, array, allow_pickle=False)
-    return {path.name: _seal(path) for path in paths}
+    return {path.name: describe_file(path) for path in paths}
 
 
 def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]:
@@ -73,11 +73,12 @@ def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]
                 pending = pending.slice(ROW_GROUP_ROWS)
         if pending.num_rows:
             writer.write_table(pending.combine_chunks())
-    return {path.name: _seal(path)}
+    return {path.name: describe_file(path)}
 
 
 def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest and give the folder its name, durably."""
+    """Sync the files, write the manifest and give the folder its name, durably."""
+    sync_files(building.iterdir())
     write_json(building / MANIFEST, manifest)
     if folder.exists():  # without a manifest, or there would be nothing to build
         shutil.rmtree(folder)
@@ -89,9 +90,3 @@ def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
 def _open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """A writer without dictionaries (ids and urls hardly repeat) and without the Arrow schema that names a version."""
     return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False, store_schema=False)
-
-
-def _seal(path: Path) -> dict[str, Any]:
-    """Put a written file on the disk; answers its size and sha256."""
-    sync_file(path)
-    return describe_file(path)

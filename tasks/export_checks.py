@@ -8,6 +8,7 @@ import numpy as np
 
 from tasks.vector_files import BYTES_A_NUMBER
 from trainer.errors import DamageError, ResourceError, TrainingError
+from trainer.memory import private_bytes
 from trainer.plan import size
 
 
@@ -71,7 +72,6 @@ def check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generati
 
     Raises ResourceError when a micro-partition or the item table does not fit.
     """
-    from trainer.loop import private_bytes  # with it comes numba, which takes a second to import
 
     held_bytes = private_bytes()
     room_bytes = memory_bytes - held_bytes

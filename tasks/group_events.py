@@ -62,10 +62,10 @@ class Stages:
 
 @dataclass(frozen=True)
 class PartitionEvents:
-    """One micro-partition as the log has it: its users in order, user_ids string[N], and their events."""
+    """One micro-partition as the log has it: its users in order (user_id, hash), and their events."""
 
     number: int
-    user_ids: pa.ChunkedArray
+    users: pa.Table
     events: UserEvents
 
 
@@ -143,11 +143,13 @@ def clean_group(
     """
     params = params | {"first_partition": group.first, "last_partition": group.last}
     items = create_table(con, "intermediate/int_group_items", params)
+    users = create_table(con, "intermediate/int_group_users", params)
     counts = GroupCounts(con.table(items).count("*").fetchall()[0][0])
     total = Stages()
     cleaning: deque[Future[Stages]] = deque()
-    for partition in _split_partitions(stream_rows(con, "intermediate/int_group_events", params)):
-        cleaning.append(pool.submit(_clean_partition, con, partition, config, counts, scratch))
+    group_users = con.table(users).order("user_rank").to_arrow_table()
+    for partition in _split_partitions(group_users, stream_rows(con, "intermediate/int_group_events", params)):
+        cleaning.append(pool.submit(_clean_partition, partition, config, counts, scratch))
         if len(cleaning) > MAX_WAITING:
             total.add(cleaning.popleft().result())
     for cleaned in cleaning:
@@ -155,15 +157,14 @@ def clean_group(
     con.register("group_counts", counts.to_arrow())
     copy_to_parquet(con, "intermediate/int_item_counts", group.item_counts(scratch))
     con.unregister("group_counts")
-    con.execute(f"drop table {items}")
+    for table in (items, users):
+        con.execute(f"drop table {table}")
     return total
 
 
-def _clean_partition(
-    con: duckdb.DuckDBPyConnection, partition: PartitionEvents, config: IngestConfig, counts: GroupCounts, scratch: Path
-) -> Stages:
+def _clean_partition(partition: PartitionEvents, config: IngestConfig, counts: GroupCounts, scratch: Path) -> Stages:
     """Clean one micro-partition into its scratch files and count what is left of it."""
-    events, num_users = partition.events, len(partition.user_ids)
+    events, num_users = partition.events, len(partition.users)
     stages = Stages(users=num_users, events=len(events.user))
     is_bot = find_bots(events, num_users, config.max_day_events)
     if is_bot.any():
@@ -176,43 +177,37 @@ def _clean_partition(
     path = str(scratch / partition_name(partition.number))
     np.save(f"{path}.lengths.npy", np.bincount(events.user, minlength=num_users), allow_pickle=False)
     np.save(f"{path}.items.npy", events.item, allow_pickle=False)
-    with con.cursor() as cursor:  # `con` itself is streaming events
-        cursor.register("partition_users", pa.table({"user_id": partition.user_ids}))
-        users = stream_rows(cursor, "intermediate/int_user_hashes", {})
-        with pa.OSFile(f"{path}.users.arrow", "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
-            for batch in users:
-                writer.write_batch(batch)
+    with pa.OSFile(f"{path}.users.arrow", "wb") as file, pa.ipc.new_file(file, partition.users.schema) as writer:
+        writer.write_table(partition.users)
     return stages
 
 
-def _split_partitions(rows: pa.RecordBatchReader) -> Iterator[PartitionEvents]:
-    """Cut the sorted rows of int_group_events at the ends of micro-partitions."""
-    partition, last_user = -1, None
-    ids: list[pa.Array] = []
-    columns: list[tuple[np.ndarray, ...]] = []
+def _split_partitions(users: pa.Table, rows: pa.RecordBatchReader) -> Iterator[PartitionEvents]:
+    """Cut the sorted rows of int_group_events at the ends of micro-partitions. `users`: int_group_users in order.
+
+    Every user has an event, so a micro-partition begins with its first user's.
+    """
+    partitions = users["micro_partition"].to_numpy()
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    ends = np.append(starts[1:], len(partitions))
+    at = 0
+    columns: list[tuple[NDArray[np.int32], ...]] = []
+
+    def join() -> PartitionEvents:
+        first, end = int(starts[at]), int(ends[at])
+        user, day, item = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        own = users.slice(first, end - first).select(["user_id", "hash"])
+        return PartitionEvents(int(partitions[first]), own, UserEvents(user - np.int32(first), day, item))
+
     for batch in rows:
-        partitions = batch.column("micro_partition").to_numpy()
-        cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
-        for start, stop in pairwise(cuts):
-            if start == stop:
-                continue
-            if partitions[start] != partition:
-                if columns:
-                    yield PartitionEvents(partition, pa.chunked_array(ids), _join(columns))
-                partition, last_user, ids, columns = int(partitions[start]), None, [], []
-            part = batch.slice(start, stop - start)
-            user_id = part.column("user_id")
-            is_new = np.ones(len(user_id), dtype=bool)
-            is_new[1:] = pc.not_equal(user_id[1:], user_id[:-1]).to_numpy(zero_copy_only=False)
-            is_new[0] = user_id[0].as_py() != last_user
-            last_user = user_id[-1].as_py()
-            ids.append(user_id.filter(pa.array(is_new)))
-            day = pc.fill_null(part.column("day"), UNDATED)
-            columns.append((is_new, day.to_numpy(), part.column("item_code").to_numpy()))
+        day = pc.fill_null(batch.column("day"), UNDATED)
+        user, *rest = (column.to_numpy() for column in (batch.column("user_rank"), day, batch.column("item_code")))
+        cuts = [0, *np.searchsorted(user, ends[at:][ends[at:] <= user[-1]]).tolist(), len(user)]
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            if number:
+                yield join()
+                at, columns = at + 1, []
+            if start < stop:
+                columns.append((user[start:stop], *(column[start:stop] for column in rest)))
     if columns:
-        yield PartitionEvents(partition, pa.chunked_array(ids), _join(columns))
-
-
-def _join(columns: list[tuple[np.ndarray, ...]]) -> UserEvents:
-    is_new, day, item = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    return UserEvents(np.cumsum(is_new, dtype=np.int32) - 1, day, item)
+        yield join()

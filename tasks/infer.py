@@ -30,6 +30,7 @@ from tasks.group_events import Stages, clean_group, count_partitions, plan_group
 from tasks.group_tokens import Tokens, write_tokens
 from tasks.held_release import Release, note_partial, open_folder, open_release
 from tasks.ingest import ingest
+from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key
 from tasks.reduction import project
 from tasks.run import Root
@@ -192,16 +193,16 @@ def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, 
         "undated_files": [str(file.path) for file in window.files if file.day is None],
         "vocabulary": escape(str(release.vocabulary)),
     }
-    stages, tokens = Stages(), Tokens()
+    stages, tokens, spare = Stages(), Tokens(), spare_bytes(asked.memory_bytes)
     with (
         explain_unreadable(own),
-        connect(asked.memory_bytes // 2, scratch / "spill", asked.threads) as con,
+        connect(spare // 2, scratch / "spill", asked.threads) as con,
         ThreadPoolExecutor(asked.threads) as pool,
     ):
         create_table(con, "staging/stg_vocabulary", params)
         num_unknown = fetch_rows(con, "intermediate/int_unknown_events", params)[0]["num_events"]
         num_events = count_partitions(con, params, window)
-        for group in plan_groups(num_events, max(1, asked.memory_bytes // BYTES_PER_EVENT)):
+        for group in plan_groups(num_events, max(1, spare // BYTES_PER_EVENT)):
             stages.add(clean_group(con, pool, group, params, config, scratch))
             codes = {"group_item_counts": escape(str(group.item_counts(scratch)))}
             item_ix = stream_rows(con, "intermediate/int_release_item_ix", codes).read_all()["item_ix"].to_numpy()

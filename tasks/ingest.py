@@ -18,19 +18,23 @@ from sql.runner import connect
 from tasks.config import IngestConfig
 from tasks.deliveries import Delivery, plan_delivery
 from tasks.failures import explain_failures
-from tasks.logfiles import LogFile, recognise
+from tasks.logfiles import recognise
+from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
 from tasks.run import Root
 from tasks.sources import Catalog, SourceFile, find_sources, read_catalog, sum_counts
+from tasks.stage_sources import Crew, Log
 from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_rules
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
-from trainer.files import TEMPORARY_SUFFIX, sync_folder
+from trainer.files import TEMPORARY_SUFFIX, sync_files, sync_folder
 
 __all__ = ["ingest", "pseudonym", "read_user_key"]
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
+DUCKDB_SHARE = 66  # per cent; blocks of logs, and what DuckDB does not count, took 50 MB beside it
+LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
 _STAGING_PREFIX = "ingest."
 _FAILED = "failed"
 
@@ -64,15 +68,17 @@ def ingest(
         logs = [(recognise(Path(source.name), config.columns), source) for source in delivery.to_ingest]
         _remove_leftovers(root, catalog)
         if logs:
+            least_bytes = min(memory_bytes // 2, LEAST_DUCKDB_BYTES)
+            duckdb_bytes = max(spare_bytes(memory_bytes) * DUCKDB_SHARE // 100, least_bytes)
             with (
                 _open_staging_folder(root) as folder,
-                connect(memory_bytes // 2, folder / "spill", _cores(threads)) as con,
+                connect(duckdb_bytes, folder / "spill", _cores(threads)) as con,
             ):
                 passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
                 define_rules(con, config)
-                stager = Stager(con, config, key_pads(key), folder, progress)
-                catalog.partitions, staged = _stage_sources(stager, logs, catalog.partitions or partitions, on_event)
+                crew = Crew.of(Stager(con, config, key_pads(key), folder, progress), len(logs), duckdb_bytes)
+                catalog.partitions, staged = _stage_all(crew, logs, catalog.partitions or partitions, on_event)
                 _check_rejects(root, staged, config)
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
@@ -142,21 +148,18 @@ def _remove_orphans(root: Root, catalog: Catalog) -> None:
             path.unlink()
 
 
-def _stage_sources(
-    stager: Stager, logs: list[tuple[LogFile, SourceFile]], partitions: int | None, on_event: OnEvent
-) -> tuple[int, list[Staged]]:
+def _stage_all(crew: Crew, logs: list[Log], partitions: int | None, on_event: OnEvent) -> tuple[int, list[Staged]]:
     """Stage every source; answers the number of micro-partitions, chosen from the users if it was open, and the sources."""
     is_loaded = False
     if partitions is None:
-        users: set[int] = set().union(*(stager.sample_users(log, source) for log, source in logs))
-        num_users = len(users) * SAMPLE_FACTOR
+        num_users = len(crew.sample_users(logs)) * SAMPLE_FACTOR
         partitions = choose_partitions(num_users)
         is_loaded = len(logs) == 1
         on_event("log", {"message": f"{partitions} micro-partitions, for about {num_users:,} users"})
     staged = []
-    for log, source in logs:
-        staged.append(stager.stage(log, source, partitions, is_loaded))
-        on_event("log", {"message": _describe(source, staged[-1].entry)})
+    for source in crew.stage(logs, partitions, is_loaded):
+        staged.append(source)
+        on_event("log", {"message": _describe(source.source, source.entry)})
     return partitions, staged
 
 
@@ -213,7 +216,11 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
 
 
 def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
-    """Make the staged sources part of the root: files first, sources.json last, then nothing refers to the old ones."""
+    """Make the staged sources part of the root: files first, sources.json last, then nothing refers to the old ones.
+
+    All files are synced at once, before the first is moved: a log of many days has many.
+    """
+    sync_files(path for source in staged for path in source.paths)
     in_use = catalog.files
     folders = {root.events}
     for source in staged:

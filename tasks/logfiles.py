@@ -7,7 +7,7 @@ shape that can be read raises InputError here, before anything is written.
 import csv
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -59,6 +59,11 @@ class LogFile:
     @property
     def has_times(self) -> bool:
         return self.format == "access" or self.column("time") is not None
+
+    def without_pages(self) -> "LogFile":
+        """The same log with fewer columns to read: enough to tell its users."""
+        columns = tuple((role, None if role in ("url", "time") else name) for role, name in self.columns)
+        return replace(self, columns=columns)
 
     def describe(self) -> str:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"

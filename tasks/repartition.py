@@ -24,15 +24,15 @@ from tasks.ingest import SAMPLE_FACTOR, choose_partitions
 from tasks.regroup import Regrouper, Regrouping
 from tasks.run import Root, settle_store
 from tasks.sources import Catalog, find_orphans, read_catalog
-from tasks.staging import ROW_GROUP_ROWS
+from tasks.staging import PARQUET_OPTIONS
 from tasks.window import name_corpus
 from trainer.corpus import Corpus, open_corpus
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import TEMPORARY_SUFFIX, describe_file, digest_json, read_json, sync_file, sync_folder, verify_file
 from trainer.loop import identity, next_generation
+from trainer.memory import private_bytes
 from trainer.plan import BYTES, size
-from trainer.preparation import private_bytes
 from trainer.repartition import hold_manifest
 from trainer.store import (
     Generation,
@@ -183,7 +183,6 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
     """Write each events file anew, sorted by the new micro-partitions; the catalog then names these."""
     root, catalog = change.root, change.catalog
     change.say(f"{len(catalog.files):,} events files from {catalog.partitions:,} to {change.after:,} micro-partitions")
-    options = f"compression_level 1, row_group_size {ROW_GROUP_ROWS}"
     with connect(change.memory_bytes // 2, folder / "spill", threads) as con:
         for entry in catalog.entries.values():
             moved: dict[str, Any] = {}
@@ -193,7 +192,7 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
                 target = path.with_name(f"{path.name.split('.')[0]}.p{change.after:05d}.parquet")
                 staged = folder / target.name
                 params = {"file": escape(str(path)), "partitions": change.after}
-                copy_to_parquet(con, "intermediate/int_moved_events", staged, params, options)
+                copy_to_parquet(con, "intermediate/int_moved_events", staged, params, PARQUET_OPTIONS)
                 sync_file(staged)
                 os.replace(staged, target)
                 moved[str(target.relative_to(root.path))] = {"rows": about["rows"]} | describe_file(target)

@@ -6,7 +6,8 @@ A reader sees the old file or the new one, never half of one. Nothing here knows
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from trainer.errors import DamageError, ResourceError
 
 TEMPORARY_SUFFIX = ".tmp"
+SYNCED_AT_ONCE = 8
 
 
 @contextmanager
@@ -53,6 +55,13 @@ def sync_file(path: Path) -> None:
     """Wait until the bytes of `path` are on the disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """`sync_file` for many files, several at a time: a disk takes them faster so."""
+    with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
+        for _ in pool.map(sync_file, paths):
+            pass
 
 
 def sync_folder(path: Path) -> None:

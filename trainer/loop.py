@@ -24,9 +24,10 @@ from trainer.files import digest_json, read_json
 from trainer.kernels import Kernel, pick_kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
+from trainer.memory import limit_device_memory, private_bytes
 from trainer.objectives import block_sampling, make_sampling
 from trainer.plan import Division, Work
-from trainer.preparation import limit_device_memory, make_plan, private_bytes, sizes_of, warm_up
+from trainer.preparation import make_plan, sizes_of, warm_up
 from trainer.record import read_record
 from trainer.rows import Items, Rows, at_rest, begin_items
 from trainer.schedule import (

@@ -9,8 +9,9 @@ from trainer.config import TrainConfig
 from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
+from trainer.memory import private_bytes
 from trainer.objectives import make_sampling
-from trainer.plan import DEVICE_CONTEXT_BYTES, Budget, Division, Plan, Sizes, Work, plan_training, training_sizes
+from trainer.plan import Budget, Division, Plan, Sizes, Work, plan_training, training_sizes
 from trainer.rates import measure_rates
 from trainer.rows import begin_items, begin_users
 from trainer.trees import Tree, make_tree, tree_bytes
@@ -46,21 +47,3 @@ def warm_up(kernel: Kernel, config: TrainConfig) -> None:
         alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(one + 1, config), tree=tree, recency=0.0, epoch_key=0,
     )  # fmt: skip
     train_in_steps(kernel.train_users, begin_users(config, work.hashes), items, work)
-
-
-def private_bytes() -> int:
-    """Anonymous and shared memory that this process holds now: what a budget is measured by."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines() if os.path.exists("/proc") else []
-    fields = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon", "RssShmem")))
-    return sum(int(value.split()[0]) * 1024 for value in fields.values())
-
-
-def limit_device_memory(budget_bytes: int) -> None:
-    """Let torch's allocator take no more of the GPU than the budget without the driver's own part."""
-    import torch
-
-    if torch.cuda.is_available():
-        total_bytes = torch.cuda.mem_get_info()[1]
-        torch.cuda.set_per_process_memory_fraction(
-            min(1.0, max(0.0, (budget_bytes - DEVICE_CONTEXT_BYTES) / total_bytes))
-        )

@@ -94,7 +94,7 @@ def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:
     """A row a case in results.csv: when, on what machine, with which command."""
     is_new = not RESULTS.exists()
     with RESULTS.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         if is_new:
             writer.writerow(COLUMNS)
         for case in cases:

@@ -72,20 +72,24 @@ def test_events_of_a_group_are_in_the_order_of_the_corpus(
     con: duckdb.DuckDBPyConnection, window: dict[str, Any]
 ) -> None:
     create_table(con, "intermediate/int_group_items", window)
+    create_table(con, "intermediate/int_group_users", window)
     urls = {row["item_code"]: row["url"] for row in con.table("int_group_items").to_arrow_table().to_pylist()}
+    users = {row["user_rank"]: row["user_id"] for row in con.table("int_group_users").to_arrow_table().to_pylist()}
     rows = fetch_rows(con, "intermediate/int_group_events", window)
     day = 20_454  # 2026-01-01
     ann = [("ann", None, "/z"), ("ann", day, "/c"), ("ann", day, "/a"), ("ann", day + 1, "/b")]
     groups = {partition_of("ann"): ann, partition_of("bob"): [("bob", day, "/a")]}
-    assert [(row["user_id"], row["day"], urls[row["item_code"]]) for row in rows] == [
+    assert [(users[row["user_rank"]], row["day"], urls[row["item_code"]]) for row in rows] == [
         event for partition in sorted(groups) for event in groups[partition]
     ]
-    assert [row["user_id"] for row in fetch_rows(con, "intermediate/int_group_events", window | only("bob"))] == ["bob"]
+    rows = fetch_rows(con, "intermediate/int_group_events", window | only("bob"))
+    assert [users[row["user_rank"]] for row in rows] == ["bob"]
 
 
 def test_without_undated_files_every_event_has_a_day(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
     window |= {"files": window["files"][:1], "undated_files": []}
-    create_table(con, "intermediate/int_group_items", window)
+    for model in ("int_group_items", "int_group_users"):
+        create_table(con, f"intermediate/{model}", window)
     assert all(row["day"] for row in fetch_rows(con, "intermediate/int_group_events", window))
 
 
@@ -135,8 +139,18 @@ def test_codes_of_items_outside_of_the_vocabulary_are_absent(con: duckdb.DuckDBP
     assert rows == [{"item_code": 1, "item_ix": 0}]
 
 
-def test_hashes_of_users_are_those_of_md5_and_the_order_is_bytewise(con: duckdb.DuckDBPyConnection) -> None:
+def test_users_of_a_group_have_the_hashes_of_md5_and_a_bytewise_order(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     users = ["zoe", "Zoë", "日本", ""]
-    con.register("partition_users", pa.table({"user_id": users}))
-    rows = fetch_rows(con, "intermediate/int_user_hashes")
-    assert rows == [{"user_id": user, "hash": user_hash(user)} for user in sorted(users, key=str.encode)]
+    write_events_file(
+        tmp_path / "e.parquet", [Event(user, "/a", moment(n % 2 + 1)) for n, user in enumerate(users * 2)], partitions=2
+    )
+    params = {"files": [str(tmp_path / "e.parquet")], "first_partition": 0, "last_partition": 1}
+    rows = fetch_rows(con, "intermediate/int_group_users", params)
+    ordered = sorted(users, key=lambda user: (user_hash(user) % 2, user.encode()))
+    assert sorted(tuple(row.values()) for row in rows) == [
+        (rank, user_hash(user) % 2, user, user_hash(user)) for rank, user in enumerate(ordered)
+    ]
+    rows = fetch_rows(con, "intermediate/int_group_users", params | {"first_partition": 1})
+    assert {row["user_id"] for row in rows} == {user for user in users if user_hash(user) % 2}

@@ -15,7 +15,7 @@ from tasks.config import IngestConfig
 from tasks.pseudonyms import key_pads
 from tasks.staging import LEFT_OUT, define_rules
 from tasks.times import EARLIEST
-from tasks.urls import ASSET_PATTERN, UrlRules
+from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 LATEST = datetime(2026, 11, 22)
 Row = tuple[Any, ...]
@@ -77,6 +77,23 @@ def test_users_are_ranked_by_micro_partition_then_bytes(con: duckdb.DuckDBPyConn
     make(con, "int_ranked_users", partitions=4)
     ranked = con.execute("select user_id, micro_partition from int_ranked_users order by user_rank").fetchall()
     assert ranked == [("z", 0), ("B", 3), ("a", 3), ("b", 3), ("ä", 3)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://www.a.example/b", "https://www.a.example/b/", "https://www.a.example/b//", "https://www.a.example",
+        "https://www.a.example/", "https://www.a.example//", "http://www.a.example/b/", "https://www.www.a.example/b",
+        "https://www.example", "https://www.a.example/index.html", "https://www.a.example/b/index.html/", "httpfoo/",
+        "https://WWW.a.example/b", "https://www.a.example:443/b", "https://www.a.example/ä/", "/b/", "www.a.example/",
+        "http://a.example/www.b/", "https://www.a.example/b/../c", "http:///b/",
+    ],
+)  # fmt: skip
+def test_what_sql_shortens_is_what_the_rules_make(con: duckdb.DuckDBPyConnection, url: str) -> None:
+    put_lines(con, (1, "u", url, "1", None))
+    params = {"canonical_pattern": UrlRules().canonical_pattern, "asset_pattern": ASSET_PATTERN}
+    pages = make(con, "int_source_pages", drops_assets=False, **params)
+    assert [item for _, item, _ in pages] == [canonical_item(url, UrlRules())]
 
 
 def test_sampled_users(con: duckdb.DuckDBPyConnection) -> None:

@@ -119,6 +119,7 @@ def test_a_corpus_is_what_the_plain_rules_make(
     folder = Path(tempfile.mkdtemp())
     try:
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(corpus_module, "spare_bytes", lambda memory_bytes: memory_bytes)
             patch.setattr(corpus_module, "BYTES_PER_EVENT", MEMORY_BYTES // group_events)
             root = write_events(folder, events, partitions)
             if not model.users:
@@ -185,6 +186,7 @@ def test_the_bytes_do_not_depend_on_memory_threads_or_groups(
     expected = digests(build(many, IngestConfig()))
     shutil.rmtree(many.path / "corpus")
     monkeypatch.setattr("tests.tasks.test_corpus.MEMORY_BYTES", MEMORY_BYTES * factor)
+    monkeypatch.setattr(corpus_module, "spare_bytes", lambda memory_bytes: memory_bytes)
     monkeypatch.setattr(corpus_module, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
     assert digests(build(many, IngestConfig(), threads=threads)) == expected
 

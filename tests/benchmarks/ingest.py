@@ -1,0 +1,95 @@
+"""Our ingest and corpus beside a bare DuckDB read, sort and join of the same rows, and their memory at 1 and 4 times the users.
+
+Sample logs (14 days, about 25 events a user, 1 million pages) in Parquet and in CSV. Both sides get the same files, threads,
+memory limit and number of micro-partitions, run in turn in processes of their own, and end with fsync; each gets the best
+of two. What the bare side is stands in `ingest_sides.py`; `ratio_raw` compares with one that joins URLs as they are. Our
+side leaves cleaned events for any later window besides the corpus. Memory is anonymous and shared memory of the process.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.ingest import choose_partitions
+from tasks.sample_logs import Format, write_sample_logs
+from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.ingest_sides import SIDES, Run
+
+DAYS, ITEMS, SEED = 14, 1_000_000, 1
+MEMORY_BYTES = 10**9
+REPEATS = 2
+LEAST_RATIO = 0.8
+FORMATS: tuple[Format, ...] = ("parquet", "csv")
+
+
+def run_side(side: str, logs: Path, folder: Path, users: int) -> Run:
+    """One side in a new process and a new folder, which goes afterwards."""
+    place = folder / side
+    command = [sys.executable, "-m", "tests.benchmarks.ingest_sides", side, f"{logs}/*", str(place)]
+    command += [str(choose_partitions(users)), str(MEMORY_BYTES)]
+    try:
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return Run(**json.loads(done.stdout))
+
+
+def compare(format: Format, users: int, folder: Path) -> list[dict[str, Any]]:
+    """The speed of one format, and the memory that we take for a quarter of the users and for all."""
+    small, logs = folder / f"{format}-small", folder / format
+    write_sample_logs(small, users // 4, DAYS, ITEMS, SEED, format)
+    write_sample_logs(logs, users, DAYS, ITEMS, SEED, format)
+    few = run_side("ours", small, folder, users // 4)
+    runs: dict[str, list[Run]] = {side: [] for side in SIDES}
+    for _ in range(REPEATS):
+        for side in SIDES:
+            runs[side].append(run_side(side, logs, folder, users))
+    for path in (small, logs):
+        shutil.rmtree(path)
+    return [show_speed(format, runs), show_memory(format, few, max(runs["ours"], key=lambda run: run.peak_bytes))]
+
+
+def show_speed(format: Format, runs: dict[str, list[Run]]) -> dict[str, Any]:
+    """The case of speed: rows a second of ours over those of the bare side."""
+    best = {side: min(runs[side], key=lambda run: run.seconds) for side in SIDES}
+    ours = best["ours"]
+    ratio = best["bare"].seconds / ours.seconds
+    return {
+        "case": f"speed, {format}", "ratio": ratio, "mark": f">= {LEAST_RATIO:g} x bare DuckDB",
+        "passed": ratio >= LEAST_RATIO, "ratio_raw": best["raw"].seconds / ours.seconds,
+        "ratio_cpu": min(run.cpu_seconds for run in runs["bare"]) / min(run.cpu_seconds for run in runs["ours"]),
+        "rows": ours.rows, "seconds": ours.seconds, "bare_seconds": best["bare"].seconds,
+        "raw_seconds": best["raw"].seconds, "ingest_seconds": ours.ingest_seconds,
+        "rows_per_second": ours.rows / ours.seconds, "disk_bytes": ours.disk_bytes, "memory_bytes": MEMORY_BYTES,
+    }  # fmt: skip
+
+
+def show_memory(format: Format, few: Run, all_users: Run) -> dict[str, Any]:
+    """The case of memory: within the budget, however many users."""
+    peak_bytes = max(few.peak_bytes, all_users.peak_bytes)
+    return {
+        "case": f"memory, {format}", "ratio": MEMORY_BYTES / peak_bytes, "mark": "peak <= budget",
+        "passed": peak_bytes <= MEMORY_BYTES, "rows": all_users.rows,
+        "peak_bytes": all_users.peak_bytes, "quarter_peak_bytes": few.peak_bytes,
+        "budget_bytes": MEMORY_BYTES,
+    }  # fmt: skip
+
+
+def measure_ingest(users: int, formats: Sequence[Format] = FORMATS) -> list[dict[str, Any]]:
+    """All cases, in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="surf2vec-ingest-") as folder:
+        return [case for format in formats for case in compare(format, users, Path(folder))]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--users", type=int, default=200_000)
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
+    options, sys.argv[1:] = parser.parse_known_args()
+    sys.exit(run_benchmark("ingest", __doc__ or "", lambda _: measure_ingest(options.users, options.formats)))

@@ -1,0 +1,24 @@
+"""What of the memory this process holds, and how much of a GPU it may take."""
+
+import os
+from pathlib import Path
+
+from trainer.plan import DEVICE_CONTEXT_BYTES
+
+
+def private_bytes() -> int:
+    """Anonymous and shared memory that this process holds now: what a budget is measured by."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines() if os.path.exists("/proc") else []
+    fields = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+    return sum(int(value.split()[0]) * 1024 for value in fields.values())
+
+
+def limit_device_memory(budget_bytes: int) -> None:
+    """Let torch's allocator take no more of the GPU than the budget without the driver's own part."""
+    import torch
+
+    if torch.cuda.is_available():
+        total_bytes = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, max(0.0, (budget_bytes - DEVICE_CONTEXT_BYTES) / total_bytes))
+        )
