@@ -11,8 +11,8 @@ from tasks.config import ResourcesConfig
 from tasks.devices import pick_device
 from trainer.config import TrainConfig
 from trainer.kernels import pick_kernel
-from trainer.plan import Work, parse_bytes
-from trainer.preparation import make_plan, sizes_of, warm_up
+from trainer.plan import Work, parse_bytes, training_sizes
+from trainer.preparation import make_plan, warm_up
 from trainer.trees import make_tree
 
 
@@ -39,7 +39,7 @@ def plan_size(root: Path, volume: Volume, config: TrainConfig, resources: Resour
     work = Work(spread_users(volume.users, volume.partitions), volume.tokens, config.epochs, config.commit_seconds)
     device_bytes = parse_bytes(resources.device_memory) if resources.device_memory else None
     memory_bytes = parse_bytes(resources.host_memory), device_bytes
-    plan = make_plan(kernel, config, work, sizes_of(config, volume.items, tree), memory_bytes, folder)
+    plan = make_plan(kernel, config, work, training_sizes(config, volume.items, tree), memory_bytes, folder)
     return {"kernel": kernel.name, "kernel_reason": kernel.reason} | plan.to_json()
 
 

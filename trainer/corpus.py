@@ -4,7 +4,7 @@ Layout (design, section 3): `manifest.json` and for each micro-partition p `p000
 int64[n+1], `.tokens.npy` int32[...], `.held_out.npy` int32[n]. The trainer reads; `tasks/corpus.py` writes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,6 @@ class Histories:
     def held_out_items(self) -> NDArray[np.int32]:
         """The held-out item of each held-out user, in row order."""
         return self.tokens[self.ends[self.is_held_out]]
-
-
-def histories_of_block(histories: Histories, block: int, num_blocks: int, num_rows: int) -> Histories:
-    """The same histories with tokens that are rows of an item block, or `num_rows` for items of other blocks.
-
-    Every token keeps its place, by which its draws and its weight go.
-    """
-    rows, blocks = np.divmod(histories.tokens, np.int32(num_blocks))
-    return replace(histories, tokens=np.where(blocks == block, rows, np.int32(num_rows)))
 
 
 def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

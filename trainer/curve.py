@@ -28,6 +28,11 @@ class Targets:
     config: TrainConfig
     sampling: Sampling
     tree: Tree | None
+    class_is_here: NDArray[np.bool_] | None = None
+
+    def has(self, items: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these items, or rows of an item block, are learned now; others are in blocks that are not in memory."""
+        return items < len(self.sampling.aliases) if self.class_is_here is None else self.class_is_here[items]
 
 
 def token_losses(
@@ -101,10 +106,9 @@ class Curve:
         seed, negative = targets.config.seed, targets.config.negative
         held_rows = first_users(histories.is_held_out)
         held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
-        num_items = len(targets.sampling.aliases)
         sums: list[float] = []
         for asked, wanted in (sampled_tokens(seed, histories), (held_rows, held_items)):
-            is_here = wanted < num_items  # others are in item blocks that are not in memory
+            is_here = targets.has(wanted)
             asked, wanted = asked[is_here], wanted[is_here]
             negatives = fixed_negatives(seed, histories.hashes[asked], targets.sampling, negative)
             sums += [float(token_losses(targets, users[asked], outputs, wanted, negatives).sum()), len(asked)]

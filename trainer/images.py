@@ -26,8 +26,10 @@ from trainer.errors import DamageError
 PAGE_BYTES = 4096
 SUM_BYTES = 65_536
 _PIECE_BYTES = 256 * SUM_BYTES
-_CODES = {"float32": "F32", "uint16": "BF16"}  # numpy has no bfloat16: its halves are uint16
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype(np.float32), "BF16": np.dtype(np.uint16)}
+_CODES = {"float32": "F32", "uint32": "U32", "uint16": "BF16"}  # numpy has no bfloat16: its halves are uint16
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32), "U32": np.dtype(np.uint32), "BF16": np.dtype(np.uint16),
+}  # fmt: skip
 
 Bytes = NDArray[np.uint8]
 Shapes = dict[str, tuple[Any, tuple[int, ...]]]
@@ -43,7 +45,7 @@ class Image:
 
 
 def make_image(shapes: Shapes, spare: Bytes | None = None) -> Image:
-    """An image of arrays, not filled yet: name → (dtype float32 or uint16, shape); in the pages `spare` where they suffice."""
+    """An image of arrays, not filled yet: name → (dtype, shape); in the pages `spare` where they suffice."""
     header: dict[str, Any] = {}
     end = 0
     for name, (dtype, shape) in shapes.items():

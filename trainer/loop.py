@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, Histories, histories_of_block, open_corpus
-from trainer.curve import MAX_POINTS, Targets
+from trainer.corpus import Corpus, Histories, open_corpus
+from trainer.curve import MAX_POINTS
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, SurfError, TrainingError
 from trainer.events import OnEvent, ignore_event
@@ -25,11 +26,10 @@ from trainer.kernels import Kernel, pick_kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.memory import limit_device_memory, private_bytes
-from trainer.objectives import block_sampling, make_sampling
-from trainer.plan import Division, Work
-from trainer.preparation import make_plan, sizes_of, warm_up
+from trainer.plan import Division, Work, training_sizes
+from trainer.preparation import make_plan, warm_up
 from trainer.record import read_record
-from trainer.rows import Items, Rows, at_rest, begin_items
+from trainer.rows import Rows, at_rest
 from trainer.schedule import (
     Step,
     learning_rates,
@@ -133,7 +133,7 @@ class Training:
         """Pick the kernel, make the plan, say what is in memory when. Says what was chosen and why."""
         config, job = self.config, self.job
         self.kernel: Kernel = pick_kernel(job.kernel, config)
-        self.counts = self.corpus.count_training_tokens()
+        counts = self.corpus.count_training_tokens()
         self.recency = effective_recency(config, self.corpus)
         if job.device_memory_bytes:
             limit_device_memory(job.device_memory_bytes)
@@ -142,7 +142,7 @@ class Training:
         if self.generation:
             manifest = self.generation.manifest
             began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"])
-        sizes = sizes_of(config, self.corpus.num_items, make_tree(config, self.counts))
+        sizes = training_sizes(config, self.corpus.num_items, make_tree(config, counts))
         work = Work(self.corpus.users.tolist(), int(self.corpus.tokens.sum()), config.epochs, config.commit_seconds)
         self.plan = make_plan(
             self.kernel, config, work, sizes, (job.host_memory_bytes, job.device_memory_bytes), job.store_dir, began
@@ -152,15 +152,26 @@ class Training:
         if self.recency != config.recency:
             self.on_event("log", {"message": "the log has no times: a user's tokens all count the same"})
         self.num_positions = config.epochs * self.corpus.num_partitions * self.plan.num_blocks
-        users, items = {}, {}
+        self.blocks = ItemBlocks(config, counts, self.plan.num_blocks)
+        users, items, shared_from = {}, {}, None
         if self.generation:
             done = f"{self.record.position:,} of {self.num_positions:,} micro-partitions"
             self.on_event("log", {"message": f"resuming at {done}"})
             if self.record.best and self.record.best["generation"] == self.generation.generation:
                 pin_generation(job.store_dir, "best")  # the crash may have come between the commit and the pin
             users, items = self.generation.manifest["users"], self.generation.item_entries()
+            shared_from = self.generation.manifest["resident_block"]
         writer = Writer(job.store_dir, next_generation(job.store_dir), users, items)
-        self.slots = Slots(self.corpus, writer, config, self.record, self.plan.place_bytes, self._first_items)
+        self.slots = Slots(self.corpus, writer, config, self.record, self.plan.place_bytes, self.blocks, shared_from)
+        if self.warm_start and not self.generation:
+            self._begin_from(self.warm_start)
+
+    def _begin_from(self, warm_start: WarmStart) -> None:
+        """Let the items begin from the vectors given; there is one block then."""
+        self._admit_block(0)
+        num_found = apply_warm_start(self.items, self.corpus.folder, warm_start)
+        message = f"{num_found:,} of {self.corpus.num_items:,} items begin from the vectors given"
+        self.on_event("log", {"message": message})
 
     def run(self, stop: threading.Event) -> None:
         """Train every micro-partition that is left, in order; commit when it is time, when stopped, and at the end."""
@@ -208,12 +219,6 @@ class Training:
             return None
         return step_at(self.record.position + num_steps, plan.num_partitions, plan.chunk_partitions, plan.num_blocks)
 
-    def _targets(self, block: int) -> Targets:
-        """What the tokens of an item block are learned against."""
-        if self.plan.num_blocks == 1:
-            return Targets(self.config, make_sampling(self.counts, self.config), make_tree(self.config, self.counts))
-        return Targets(self.config, block_sampling(self.counts, self.config, block, self.plan.num_blocks), None)
-
     def _swap(self, step: Step, order: np.ndarray) -> None:
         """At a chunk's first micro-partition: evict the chunk before, and begin to read this one and the next.
 
@@ -233,11 +238,14 @@ class Training:
                 following_order = partition_order(self.config.seed, following.epoch, num_partitions)
                 self.slots.prefetch([int(following_order[place]) for place in following.chunk])
         if step.block != self.slots.block:
-            self.items = self.slots.admit_block(step.block)
-            self.targets = self._targets(step.block)
+            self._admit_block(step.block)
             following = self._step_after(step.chunk.stop - step.place)
             if following:
                 self.slots.prefetch_block(following.block)
+
+    def _admit_block(self, block: int) -> None:
+        self.items = self.slots.admit_block(block)
+        self.targets = self.blocks.targets(block)
 
     def _train_partition(self, step: Step, order: np.ndarray) -> None:
         config, num_blocks = self.config, self.plan.num_blocks
@@ -255,8 +263,7 @@ class Training:
         )
         self.alpha = float(alphas[-1])
         self.record.tokens_done += int((histories.ends - histories.starts).sum()) / num_blocks
-        if num_blocks > 1:
-            histories = histories_of_block(histories, step.block, num_blocks, len(self.items.outputs.squares))
+        histories = self.blocks.histories(histories, step.block)
         work = Pass(
             config=config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,
             hashes=histories.hashes, order=users, alphas=alphas, sampling=self.targets.sampling, tree=self.targets.tree,
@@ -331,20 +338,6 @@ class Training:
             )
             self.on_event("train", point)
 
-    def _first_items(self, block: int) -> Items:
-        """The items of a block as they begin."""
-        num_items, num_blocks = self.corpus.num_items, self.plan.num_blocks
-        if num_blocks > 1:
-            num_rows = len(range(block, num_items, num_blocks))
-            return begin_items(self.config, num_rows, num_rows)
-        tree = make_tree(self.config, self.counts)
-        items = begin_items(self.config, num_items, tree.num_rows if tree else num_items)
-        if self.warm_start:
-            num_found = apply_warm_start(items, self.corpus.folder, self.warm_start)
-            message = f"{num_found:,} of {num_items:,} items begin from the vectors given"
-            self.on_event("log", {"message": message})
-        return items
-
     def _commit(self) -> None:
         self.record.num_commits += 1
         self.slots.commit(self._manifest())
@@ -360,6 +353,7 @@ class Training:
             "partitions": self.corpus.num_partitions,
             "num_items": self.corpus.num_items,
             "num_blocks": self.plan.num_blocks,
+            "resident_block": self.slots.block,
             "vector_size": self.config.vector_size,
             "stage": "trained" if self.is_done else "training",
             "kernel": self.kernel.name,

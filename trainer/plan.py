@@ -14,6 +14,8 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
+from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
+from trainer.trees import Tree, tree_bytes
 
 BYTES = {"float32": 4, "bfloat16": 2}
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
@@ -41,39 +43,53 @@ _UNITS = {
 class Sizes:
     """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
 
-    can_split: whether the item table may be divided into blocks.
+    can_split: whether the item table may be divided into blocks. Of a tree every block has the rows above the cut,
+    shared_bytes, and may be larger than its share by a subtree of granule_bytes.
     """
 
     user_bytes: int
     work_bytes: int
     item_table_bytes: int
-    sums_bytes: int
+    has_sums: bool
     sampling_bytes: int
     tree_bytes: int
     num_items: int
     can_split: bool
+    shared_bytes: int = 0
+    granule_bytes: int = 0
+
+    def block_bytes(self, num_blocks: int) -> int:
+        """An item block: the rows of the table that are in memory together."""
+        if num_blocks == 1:
+            return self.item_table_bytes
+        own_bytes = -(-(self.item_table_bytes - self.shared_bytes) // num_blocks)
+        return self.shared_bytes + min(own_bytes + self.granule_bytes, self.item_table_bytes - self.shared_bytes)
 
     def item_bytes(self, num_blocks: int) -> int:
         """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead."""
         images = 2 if num_blocks == 1 else 3
-        block_bytes = images * self.item_table_bytes + self.sums_bytes + self.sampling_bytes
-        counts_bytes = 8 * self.num_items if num_blocks > 1 else 0
-        return -(-block_bytes // num_blocks) + self.tree_bytes + counts_bytes
+        sampling_bytes = self.sampling_bytes if self.tree_bytes else -(-self.sampling_bytes // num_blocks)
+        counts_bytes = 16 * self.num_items if num_blocks > 1 else 0
+        sums_bytes = self.block_bytes(num_blocks) if self.has_sums else 0
+        return images * self.block_bytes(num_blocks) + sums_bytes + sampling_bytes + self.tree_bytes + counts_bytes
 
 
-def training_sizes(config: TrainConfig, num_items: int, num_outputs: int, tree_bytes: int) -> Sizes:
-    """The sizes for a configuration; `num_outputs`: rows that predict, one an item or those of a tree of `tree_bytes`."""
+def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
+    """The sizes for a configuration; tree: what items are learned by, if not by draws."""
+    num_outputs = tree.num_rows if tree else num_items
     row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
     table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
     return Sizes(
         user_bytes=config.vector_size * BYTES[config.dtype] + 4,
         work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
         item_table_bytes=table_bytes,
-        sums_bytes=table_bytes if config.accumulate > 1 else 0,
+        has_sums=config.accumulate > 1,
         sampling_bytes=num_items * SAMPLING_BYTES_AN_ITEM,
-        tree_bytes=tree_bytes,
+        tree_bytes=tree_bytes(tree) if tree else 0,
         num_items=num_items,
-        can_split=not (config.has_inputs or config.hs or config.items_from),
+        can_split=not (config.has_inputs or config.items_from),
+        shared_bytes=shared_rows(tree) * row_bytes if tree else 0,
+        granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
     )
 
 
@@ -181,7 +197,7 @@ def plan_training(
     item_bytes = _item_bytes(work, sizes, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
     moved_bytes = _moved_bytes(work, sizes, division)
-    commit_bytes = -(-sizes.item_table_bytes // division.num_blocks) + (users_bytes if is_resident else 0)
+    commit_bytes = sizes.block_bytes(division.num_blocks) + (users_bytes if is_resident else 0)
     seconds = _predict_seconds(work, moved_bytes, commit_bytes, users_bytes, rates) if rates else None
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
@@ -240,7 +256,7 @@ def _largest_bytes(work: Work, sizes: Sizes) -> int:
 
 def _device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     """On the GPU are its context, an item block with its tables, and one micro-partition with its tokens."""
-    block_bytes = -(-(sizes.item_table_bytes + sizes.sampling_bytes) // num_blocks)
+    block_bytes = sizes.block_bytes(num_blocks) + -(-sizes.sampling_bytes // num_blocks)
     share = max(work.users, default=0) / max(sum(work.users), 1)
     tokens_bytes = int(work.num_tokens * share) * 8  # a token, and its place among those kept
     users_bytes = max(work.users, default=0) * (sizes.user_bytes + sizes.work_bytes + SCHEDULE_BYTES_A_USER)
@@ -251,7 +267,7 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     """Bytes that an epoch reads, and writes: every user once, and a block at each change of it."""
     num_chunks = -(-len(work.users) // division.chunk_partitions)
     users_bytes = sum(work.users) * sizes.user_bytes if num_chunks > 1 else 0
-    return users_bytes + num_chunks * (division.num_blocks - 1) * (sizes.item_table_bytes // division.num_blocks)
+    return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
 
 
 def _predict_seconds(work: Work, moved_bytes: int, commit_bytes: int, users_bytes: int, rates: Rates) -> float:
@@ -274,7 +290,7 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
     if plan.num_blocks > 1:
         lines.append(
             f"with the whole item table nothing fits: {plan.num_blocks} item blocks of "
-            f"{size(sizes.item_table_bytes // plan.num_blocks)}, every chunk meets each"
+            f"{size(sizes.block_bytes(plan.num_blocks))}, every chunk meets each"
         )
     if plan.is_resident:
         lines.append(

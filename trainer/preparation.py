@@ -11,10 +11,10 @@ from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.memory import private_bytes
 from trainer.objectives import make_sampling
-from trainer.plan import Budget, Division, Plan, Sizes, Work, plan_training, training_sizes
+from trainer.plan import Budget, Division, Plan, Sizes, Work, plan_training
 from trainer.rates import measure_rates
 from trainer.rows import begin_items, begin_users
-from trainer.trees import Tree, make_tree, tree_bytes
+from trainer.trees import make_tree
 
 
 def make_plan(
@@ -30,11 +30,6 @@ def make_plan(
     rates = measure_rates(kernel, config, sizes.num_items, work.num_tokens / num_users, all_tokens, folder)
     budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1])
     return plan_training(work, sizes, budget, rates, began)
-
-
-def sizes_of(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
-    """The planner's sizes for items that are learned by `tree`, or by draws."""
-    return training_sizes(config, num_items, tree.num_rows if tree else num_items, tree_bytes(tree) if tree else 0)
 
 
 def warm_up(kernel: Kernel, config: TrainConfig) -> None:

@@ -6,15 +6,16 @@ while it is written: it waits only where it would change what has not been writt
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
-from trainer.images import Bytes, Image, make_pages
+from trainer.images import Bytes, Image, image_of, make_pages
 from trainer.record import Record
 from trainer.rows import Items, Rows, at_rest, begin_users
 from trainer.store import Writer, image_of_items, image_of_rows, items_in, rows_in
@@ -42,15 +43,16 @@ class Slots:
     """What is in memory. It comes from the writer's files, or begins at random where there is none.
 
     record: where waiting and bytes are added up. page_bytes: the size of the places for micro-partitions that come and go; 0
-    where all stay. first_items: the items of a block as they begin.
+    where all stay. shared_from: the item block in whose file the rows that all blocks share are as they were left.
     """
 
     def __init__(
         self, corpus: Corpus, writer: Writer, config: TrainConfig, record: Record, page_bytes: int,
-        first_items: Callable[[int], Items],
+        blocks: ItemBlocks, shared_from: int | None = None,
     ) -> None:  # fmt: skip
         self.corpus, self.writer, self.config = corpus, writer, config
-        self.record, self.page_bytes, self.first_items = record, page_bytes, first_items
+        self.record, self.page_bytes, self.blocks = record, page_bytes, blocks
+        self.shared_from = shared_from
         self.residents: dict[int, Resident] = {}
         self.block = -1
         self._items: Image
@@ -107,6 +109,7 @@ class Slots:
                 wanted, read = self._next_block
                 assert wanted == block
                 items = read.result()
+            self._share_rows(items)
             if self.block >= 0:
                 self._block_write = self._behind.submit(self._write_block, self.block, self._items)
             self._items, self.block, self._next_block = items, block, None
@@ -120,7 +123,7 @@ class Slots:
             if resident.is_dirty:
                 resident.is_dirty = False
                 resident.writing = self._behind.submit(self._write, partition, resident.image)
-        copy = image_of_items(items_in(self._items), self._free_blocks.pop() if self._free_blocks else None)
+        copy = image_of(self._items.arrays, self._free_blocks.pop() if self._free_blocks else None)
         self._committing = self._behind.submit(self._commit, self.block, copy, values)
         self.record.commit_stall_seconds += time.perf_counter() - started
 
@@ -160,10 +163,23 @@ class Slots:
             write_before.result()
         pages = self._free_blocks.pop() if self._free_blocks else None
         if block not in self.writer.items:
-            return image_of_items(self.first_items(block), pages)
+            return image_of_items(self.blocks.first_items(block), self.blocks.rows(block), pages)
         image = self.writer.read_items(block, pages)
         self.record.bytes_read += image.num_bytes
         return image
+
+    def _share_rows(self, image: Image) -> None:
+        """Bring the rows that all blocks share into the block that comes in: from the one that goes, or from its file."""
+        if self.block >= 0:
+            before = self._items
+        elif self.shared_from is not None and self.blocks.num_shared_rows:
+            before = self.writer.read_items(self.shared_from)
+        else:
+            return
+        for mine, theirs in zip(
+            vars(items_in(image).outputs).values(), vars(items_in(before).outputs).values(), strict=True
+        ):
+            mine[: self.blocks.num_shared_rows] = theirs[: self.blocks.num_shared_rows]
 
     def _write(self, partition: int, image: Image) -> None:
         with self._keep_failure():

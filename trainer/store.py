@@ -6,7 +6,8 @@
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
                                    with context "inputs" and "input_squares"; with a tree, outputs are its rows. The rows
-                                   of block b of B are rows b, b + B, b + 2 B, ... of the item table
+                                   of block b of B are rows b, b + B, b + 2 B, ... of the item table, or as "rows"
+                                   uint32[R] says: with a tree, blocks share its upper rows
     store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
 
 New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
@@ -99,8 +100,8 @@ class Generation:
     def read_item_table(self) -> Items:
         """All that training keeps of items. Raises DamageError when a file was altered."""
         with tell_way_out(self.folder):
-            blocks = (items_in(read_image(self.folder / entry["file"], entry)) for entry in self.manifest["items"])
-            return join_blocks(blocks, len(self.manifest["items"]))
+            images = [read_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
+        return join_blocks(images, self.manifest.get("resident_block", 0))
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -135,30 +136,30 @@ def image_of_rows(rows: Rows, spare: Bytes | None = None) -> Image:
     return image_of({"vectors": rows.vectors, "squares": rows.squares}, spare)
 
 
-def image_of_items(items: Items, spare: Bytes | None = None) -> Image:
-    """The image of an item block's file with a copy of this table."""
+def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: Bytes | None = None) -> Image:
+    """The image of an item block's file with a copy of this table; `rows`: which rows it has, where not every B-th."""
     arrays = {
         "outputs": items.outputs.vectors, "output_squares": items.outputs.squares,
         "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
     }  # fmt: skip
-    return image_of(arrays, spare)
+    return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
 
 
-def join_blocks(blocks: Iterator[Items], num_blocks: int) -> Items:
-    """The item table from its blocks, in order."""
-    if num_blocks == 1:
-        return next(blocks)
-    parts = list(blocks)
-
-    def join(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-        joined = np.empty((sum(len(array) for array in arrays), *arrays[0].shape[1:]), dtype=arrays[0].dtype)
-        for block, array in enumerate(arrays):
-            joined[block::num_blocks] = array
-        return joined
-
-    outputs = Rows(join([part.outputs.vectors for part in parts]), join([part.outputs.squares for part in parts]))
-    inputs = Rows(join([part.inputs.vectors for part in parts]), join([part.inputs.squares for part in parts]))
-    return Items(outputs, inputs)
+def join_blocks(images: list[Image], last: int) -> Items:
+    """The item table from its blocks, in order. Rows that several blocks have are those of block `last`."""
+    if len(images) == 1:
+        return items_in(images[0])
+    block_rows = [
+        image.arrays.get("rows", np.arange(len(image.arrays["outputs"]), dtype=np.int64) * len(images) + block)
+        for block, image in enumerate(images)
+    ]
+    num_rows = max(int(rows[-1]) + 1 if len(rows) else 0 for rows in block_rows)
+    first = images[0].arrays
+    outputs = Rows(np.empty((num_rows, first["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
+    for block in [*(block for block in range(len(images)) if block != last), last]:
+        outputs.vectors[block_rows[block]] = images[block].arrays["outputs"]
+        outputs.squares[block_rows[block]] = images[block].arrays["output_squares"]
+    return Items(outputs, items_in(images[0]).inputs)  # no inputs: what has any is not divided
 
 
 def open_generation(folder: Path) -> Generation:

@@ -209,7 +209,7 @@ def path_lengths(tree: Tree) -> NDArray[np.int32]:
 
 def expected_rows(tree: Tree, counts: Int64s) -> float:
     """The parameter rows that a token touches on average when classes have these counts, int64[V], not all zero."""
-    touched = np.append(_rows_of(tree.widths), 0)  # the last is for parent -1: none
+    touched = np.append(rows_of(tree.widths), 0)  # the last is for parent -1: none
     for start, end in pairwise(level_starts(tree)):
         touched[start:end] += touched[tree.parents[tree.num_classes + start : tree.num_classes + end]]
     weights = counts.astype(np.float64)
@@ -253,7 +253,7 @@ def _log_normalisers(tree: Tree, logits: Float32s) -> Float32s:
     if len(wide):
         widths = tree.widths[wide]
         starts = np.cumsum(widths) - widths
-        weights = logits[:, np.flatnonzero(np.repeat(tree.widths > 2, _rows_of(tree.widths)))]
+        weights = logits[:, np.flatnonzero(np.repeat(tree.widths > 2, rows_of(tree.widths)))]
         highest = np.maximum.reduceat(weights, starts, axis=1)
         weights -= np.repeat(highest, widths, axis=1)
         np.exp(weights, out=weights)
@@ -271,11 +271,11 @@ def _child_rows(tree: Tree) -> Int64s:
 
 def _with_rows(parents: NDArray[np.int32], slots: NDArray[np.uint32], widths: NDArray[np.int32]) -> Tree:
     """The tree with its parameter rows laid out in the order of the inner nodes."""
-    rows = _rows_of(widths)
+    rows = rows_of(widths)
     return Tree(parents, slots, (np.cumsum(rows) - rows).astype(np.int32), widths, num_rows=int(rows.sum()))
 
 
-def _rows_of(widths: NDArray[np.int32]) -> Int64s:
+def rows_of(widths: NDArray[np.int32]) -> Int64s:
     """How many parameter rows nodes with so many children own, int64[I]."""
     return np.where(widths > 2, widths, widths == 2).astype(np.int64)
 

@@ -104,10 +104,28 @@ def test_item_blocks_learn_as_well_as_one_table(
     assert (nearest % 4 == np.arange(len(items)) % 4).mean() > 0.9
 
 
-def test_item_blocks_resume_bit_for_bit(corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tree", ["huffman", "two_level", "balanced"])
+def test_a_tree_in_blocks_learns_as_well_as_a_whole_one(
+    corpus_dir: Path, tmp_path: Path, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+    for num_blocks in (1, 3):
+        monkeypatch.setattr("trainer.preparation.plan_training", divided(3, num_blocks))
+        job = make_job(corpus_dir, tmp_path / str(num_blocks), hs=1, tree=tree, tree_branching=4, epochs=8)
+        losses.append(train(job)["heldout_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    one, three = (open_generation(tmp_path / str(n)).read_item_table() for n in (1, 3))
+    assert one.outputs.vectors.shape == three.outputs.vectors.shape
+    assert np.abs(three.outputs.vectors).sum(axis=1).all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"hs": 1}, {"hs": 1, "tree": "two_level"}], ids=str)
+def test_item_blocks_resume_bit_for_bit(
+    corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("trainer.preparation.plan_training", divided(3, num_blocks=3))
-    train(make_job(corpus_dir, tmp_path / "whole"))
-    job = make_job(corpus_dir, tmp_path / "stopped", commit_seconds=0)
+    train(make_job(corpus_dir, tmp_path / "whole", **settings))
+    job = make_job(corpus_dir, tmp_path / "stopped", commit_seconds=0, **settings)
     num_stops = 0
     for _ in range(50):
         stop = threading.Event()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,13 +10,14 @@ from hypothesis import strategies as st
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.plan import Budget, Division, Rates, Sizes, Work, parse_bytes, plan_training, training_sizes
+from trainer.trees import make_tree
 
 USERS = st.lists(st.integers(0, 100_000), min_size=1, max_size=64).filter(any)
 PLENTY = 10**15
 
 
 def sizes_of(num_items: int, dim: int, **settings: Any) -> Sizes:
-    return training_sizes(TrainConfig(vector_size=dim, **settings), num_items, num_items, 0)
+    return training_sizes(TrainConfig(vector_size=dim, **settings), num_items, None)
 
 
 def work_of(users: list[int], epochs: int = 1) -> Work:
@@ -84,7 +86,7 @@ def test_items_that_do_not_fit_are_divided_into_blocks() -> None:
     assert plan.num_blocks > 3
     assert plan.peak_bytes <= 12 * 10**9
     assert plan.moved_bytes == 20_000_000 * 1204 + plan.num_chunks * (plan.num_blocks - 1) * (
-        12_040_000_000 // plan.num_blocks
+        -(-12_040_000_000 // plan.num_blocks)
     )
     with pytest.raises(ResourceError, match="10,000,000 items and"):
         plan_training(work_of([50_000] * 400), sizes_of(10**7, 300, dm=1), Budget(12 * 10**9, 0, PLENTY))
@@ -142,14 +144,26 @@ def test_no_sizes(text: str) -> None:
 
 def test_sizes_by_hand() -> None:
     """128 dimensions: 512 bytes of float32 or 256 of bfloat16, and 4 of optimizer state."""
-    plain = training_sizes(TrainConfig(), 1000, 1000, 0)
+    plain = training_sizes(TrainConfig(), 1000, None)
     assert (plain.user_bytes, plain.work_bytes, plain.item_table_bytes) == (516, 0, 516_000)
-    half = training_sizes(TrainConfig(dtype="bfloat16"), 1000, 1000, 0)
+    half = training_sizes(TrainConfig(dtype="bfloat16"), 1000, None)
     assert (half.user_bytes, half.work_bytes) == (260, 512)
-    context = training_sizes(TrainConfig(dm=1, accumulate=8), 1000, 1000, 0)
+    context = training_sizes(TrainConfig(dm=1, accumulate=8), 1000, None)
     assert context.item_table_bytes == 2 * 516_000
-    assert context.sums_bytes == 2 * 516_000
+    assert context.has_sums
+    assert context.item_bytes(1) == 3 * 2 * 516_000 + 32_000  # the table, its copy, and sums
     assert (
         plain.item_bytes(1) == 2 * 516_000 + 32_000
     )  # the table, a copy of it while a commit is written, what draws need
-    assert plain.item_bytes(4) == (3 * 516_000 + 32_000) // 4 + 8000
+    assert plain.item_bytes(4) == (3 * 516_000 + 32_000) // 4 + 16_000
+
+
+def test_a_tree_is_divided_below_its_upper_levels() -> None:
+    """Every block has the 316 rows of the root of a two-level tree, and about its share of the others."""
+    tree = make_tree(TrainConfig(hs=1, tree="two_level"), np.arange(1, 100_001))
+    assert tree is not None
+    sizes = training_sizes(TrainConfig(hs=1, tree="two_level", vector_size=128), 100_000, tree)
+    assert sizes.can_split
+    assert sizes.shared_bytes == 316 * 516
+    assert sizes.block_bytes(1) == (316 + 100_000) * 516
+    assert sizes.block_bytes(4) == (316 + 25_000 + 317) * 516
