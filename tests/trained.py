@@ -14,7 +14,7 @@ from trainer.events import ignore_event
 from trainer.loop import Job, train
 from trainer.store import Generation, open_generation, read_rows
 
-MEMORY_BYTES = 10**9
+MEMORY_BYTES = 4 * 10**9
 SETTINGS: dict[str, Any] = {"vector_size": 4, "epochs": 2, "negative": 2, "threads": 1}
 
 
