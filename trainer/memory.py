@@ -1,14 +1,16 @@
 """What of the memory this process holds, and how much of a GPU it may take."""
 
-import os
 from pathlib import Path
 
 from trainer.plan import DEVICE_CONTEXT_BYTES
 
 
-def private_bytes() -> int:
-    """Anonymous and shared memory that this process holds now: what a budget is measured by."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines() if os.path.exists("/proc") else []
+def private_bytes(process: int | str = "self") -> int:
+    """Anonymous and shared memory that a process holds now, what a budget is measured by; 0 when it is no more."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
     fields = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon", "RssShmem")))
     return sum(int(value.split()[0]) * 1024 for value in fields.values())
 

@@ -19,6 +19,7 @@ from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results.csv")
 COLUMNS = ["date", "name", "case", "ratio", "mark", "passed", "figures", "machine", "command"]
+MOST_COLUMNS = 14
 DEFAULT_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -63,15 +64,19 @@ def worst_case(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def print_table(name: str, cases: Sequence[dict[str, Any]]) -> None:
-    """The cases, a row each; those with the same figures share a table."""
+    """The cases, a row each; those with the same figures share a table. Where figures are many, they get the rows."""
     console = Console(width=200 if not sys.stdout.isatty() else None)
     for columns in dict.fromkeys(tuple(case) for case in cases):
-        table = Table(title=name, title_justify="left")
-        for column in columns:
-            table.add_column(column)
-        for case in cases:
-            if tuple(case) == columns:
+        rows = [case for case in cases if tuple(case) == columns]
+        table = Table(title=name, title_justify="left", show_header=len(columns) <= MOST_COLUMNS)
+        if len(columns) <= MOST_COLUMNS:
+            for column in columns:
+                table.add_column(column)
+            for case in rows:
                 table.add_row(*map(show_figure, case.values()))
+        else:
+            for column in columns:
+                table.add_row(column, *(show_figure(case[column]) for case in rows))
         console.print(table)
 
 
@@ -79,6 +84,8 @@ def show_figure(value: Any) -> str:
     """A figure for a person: `yes`, `1,234`, `0.1234`, `12,345`; nothing for None."""
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {show_figure(figure)}" for name, figure in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

@@ -18,8 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.benchmarks.cgroups import drop_caches, memory_group
 from tests.benchmarks.harness import run_benchmark
 from trainer.draws import mix_array
 from trainer.files import describe_file, write_json
@@ -38,7 +37,6 @@ PLENTY_BYTES = 16 * 10**9
 FASTEST = {"vector_size": 128, "share_negatives": 256, "negative": 4, "threads": 2}
 EPOCHS, REPEATS = 3, 2
 RATIO_MARK, STALL_MARK = 1.05, 0.03
-CGROUPS = Path("/sys/fs/cgroup/memory")
 
 
 def measure_swap(_: Path) -> list[dict[str, Any]]:
@@ -131,31 +129,6 @@ def run_alone(corpus_dir: Path, store_dir: Path, budget_bytes: int, epochs: int)
         "cgroup": f"{limit_bytes:,} bytes" if group else "none",
         **{name: result[name] for name in ("stall", "commit_stall", "peak_bytes")},
     }  # fmt: skip
-
-
-def drop_caches() -> None:
-    """Write out and forget the page cache, where this process may."""
-    os.sync()
-    if os.access("/proc/sys/vm/drop_caches", os.W_OK):
-        Path("/proc/sys/vm/drop_caches").write_text("3")
-
-
-@contextmanager
-def memory_group(limit_bytes: int | None) -> Iterator[Path | None]:
-    """A memory cgroup (version 1) with this limit for a child to enter; None where none can be made or is wanted."""
-    group = CGROUPS / f"surf2vec-swap-{os.getpid()}"
-    try:
-        if limit_bytes is None:
-            raise PermissionError
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(limit_bytes))
-    except OSError:
-        yield None
-        return
-    try:
-        yield group
-    finally:
-        group.rmdir()
 
 
 if __name__ == "__main__":

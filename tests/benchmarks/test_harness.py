@@ -29,6 +29,7 @@ def test_without_marks_the_worst_case_is_the_lowest() -> None:
         (True, "yes"), (False, "no"), (None, ""), (1234567, "1,234,567"), (0.12346, "0.1235"), (0.0, "0.0000"),
         (-2.5, "-2.5000"), (61.234, "61.23"), (12345.6, "12,346"), (0.0000123, "1.23e-05"), ("PV-DM", "PV-DM"),
         (float("inf"), "inf"),
+        ({"train": 1234, "loss": 0.5}, "train 1,234, loss 0.5000"),
     ],
 )  # fmt: skip
 def test_figures(value: Any, shown: str) -> None:
@@ -56,3 +57,12 @@ def test_cases_with_other_figures_stand_in_a_table_of_their_own(monkeypatch: pyt
     assert "at 4.0" in tables[0]
     assert "seconds" not in tables[0]
     assert "seconds" in tables[1]
+
+
+def test_many_figures_stand_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(harness.sys, "stdout", written)
+    print_table("some", [case(1.0, "none") | {f"figure {n}": n for n in range(20)}])
+    lines = written.getvalue().splitlines()
+    assert any("figure 7" in line and line.count("7") == 2 for line in lines)
+    assert not any("figure 7" in line and "figure 8" in line for line in lines)

@@ -1,0 +1,220 @@
+"""The headline: from logs of 20 million users to a registered release on two cores and 4 GB, killed twice on the way.
+
+`surf2vec sample-logs` writes the logs; then one `surf2vec run` (1 epoch, 128 dimensions, registered by reference) is
+started as often as it is killed: once half way through training, once half way through the export. Each life is in a memory
+cgroup where one can be made, whose limit is the budget and LEEWAY_MB, for Prefect's temporary server is in it, and so is the
+page cache. Twice a second a watcher looks at what the run's process holds (anonymous and shared memory: what the
+budget is about), and at which step is under way; a step's seconds are those of all lives.
+
+Needs about 2.8 kB of disk a user, 56 GB for 20 million, where temporary files go (TMPDIR). With --record the story is written
+to headline.md as well.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.cgroups import memory_group
+from tests.benchmarks.harness import run_benchmark, show_figure
+from trainer.files import read_json
+from trainer.memory import private_bytes
+
+STEPS = ("ingest", "corpus", "train", "evaluate", "export", "register", "report")
+DAYS, DIM = 14, 128
+LEEWAY_MB = 600
+LOOK_SECONDS, SIZE_SECONDS = 0.5, 10.0
+NOTES = Path(__file__).with_name("headline.md")
+
+
+@dataclass
+class Step:
+    """What a step took over all lives: wall seconds, the process's peak of private memory, the root's largest size."""
+
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass
+class Watch:
+    """What the watcher saw: the steps by name, and each kill in words."""
+
+    steps: dict[str, Step] = field(default_factory=lambda: defaultdict(Step))
+    kills: list[str] = field(default_factory=list)
+
+
+def measure_headline(_: Path, users: int, items: int, budget_mb: int) -> list[dict[str, Any]]:
+    """Everything, in a temporary folder; the ratio is the largest peak over the budget."""
+    watch = Watch()
+    command = [sys.executable, "-m", "flows.cli"]
+    with tempfile.TemporaryDirectory(prefix="headline.") as name:
+        folder = Path(name)
+        logs, root = folder / "logs", folder / "root"
+        sample = ["sample-logs", "--out", str(logs), "--users", str(users), "--items", str(items)]
+        sample += ["--days", str(DAYS), "--format", "parquet", "--json"]
+        sampled = live([*command, *sample], root, watch, budget_mb, until="", only="sample-logs")
+        run = ["run", "--logs", f"{logs}/*", "--root", str(root), "--host-memory", f"{budget_mb}MB", "--json"]
+        run += ["--set", f"train.vector_size={DIM}", "--set", "train.epochs=1"]
+        for step in ("train", "export", ""):
+            told = live([*command, *run], root, watch, budget_mb, until=step)
+        story = read_json(root / "runs" / told["run_id"] / "run.json")["steps"]
+        size_bytes = size_of(root)
+    case = tell_case(watch, story, told, sampled, budget_mb) | {"root_bytes": size_bytes}
+    if "--record" in sys.argv:
+        NOTES.write_text(write_notes(case, watch, story, shlex.join(run)), encoding="utf-8")
+    return [case]
+
+
+def live(
+    command: list[str], root: Path, watch: Watch, budget_mb: int, until: str, only: str | None = None
+) -> dict[str, Any]:
+    """One life of a process, watched; killed with -9 half way through the step `until`, or answered with what it printed."""
+    was_killed = False
+    with memory_group((budget_mb + LEEWAY_MB) * 10**6) as group, tempfile.TemporaryFile() as out:
+        enter = (lambda: (group / "cgroup.procs").write_text(str(os.getpid()))) if group else None
+        process = subprocess.Popen(command, stdout=out, preexec_fn=enter)
+        for step in look(process, root, watch, only):
+            if step == until and (done := share_done(root, step)) >= 0.5:
+                process.kill()
+                watch.kills.append(
+                    f"{step}, {done:.0%} of it committed" if step == "train" else f"{step}, {done:.0%} of it"
+                )
+                until, was_killed = "", True
+        code = process.wait()
+        end_group(group)
+        if was_killed:
+            return {}
+        out.seek(0)
+        printed = out.read()
+    if code:
+        raise SystemExit(f"{shlex.join(command)} ended with {code}: {printed.decode(errors='replace')}")
+    return dict(json.loads(printed))
+
+
+def look(process: subprocess.Popen[bytes], root: Path, watch: Watch, only: str | None) -> Iterator[str]:
+    """The step that is under way, LOOK_SECONDS by LOOK_SECONDS, while the process lives; adds up what is seen."""
+    last = sized = time.monotonic()
+    while process.poll() is None:
+        time.sleep(LOOK_SECONDS)
+        name = only or step_under_way(root)
+        step, now = watch.steps[name], time.monotonic()
+        step.seconds, last = step.seconds + now - last, now
+        step.peak_bytes = max(step.peak_bytes, private_bytes(process.pid))
+        if now - sized >= SIZE_SECONDS:
+            sized = now
+            step.disk_bytes = max(step.disk_bytes, size_of(root))
+        yield name
+
+
+def step_under_way(root: Path) -> str:
+    """The first step that the run's story does not have yet."""
+    stories = list(root.glob("runs/*/run.json"))
+    done = read_json(stories[0])["steps"] if stories else {}
+    return next((step for step in STEPS if step not in done), STEPS[-1])
+
+
+def share_done(root: Path, step: str) -> float:
+    """How much of training is committed, or of the export written."""
+    corpus = read_json(next(root.glob("corpus/*/manifest.json")))
+    if step == "train":
+        manifest = root / "store" / "MANIFEST.json"
+        return read_json(manifest)["position"] / corpus["partitions"] if manifest.exists() else 0.0
+    return len(list(root.glob("export/.*.new.tmp/user_vectors/*.parquet"))) / corpus["partitions"]
+
+
+def size_of(folder: Path) -> int:
+    """Bytes on disk of all files in a folder; those that go meanwhile are not counted."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def end_group(group: Path | None) -> None:
+    """End what a killed run left in its cgroup: Prefect's temporary server."""
+    if group is None:
+        return
+    for _ in range(100):
+        left = (group / "cgroup.procs").read_text().split()
+        if not left:
+            return
+        for pid in left:
+            os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def tell_case(
+    watch: Watch, story: dict[str, Any], told: dict[str, Any], sampled: dict[str, Any], budget_mb: int
+) -> dict[str, Any]:
+    """The one case."""
+    train, steps, budget_bytes = story["train"], watch.steps, budget_mb * 10**6
+    peak_bytes = max(step.peak_bytes for step in steps.values())
+    is_whole = told["users"] == story["corpus"]["num_users"] and len(watch.kills) == 2 and told["alias"] == "champion"
+    return {
+        "case": f"{sampled['users']:,} users", "ratio": peak_bytes / budget_bytes,
+        "mark": "peak <= budget, killed twice, registered", "passed": peak_bytes <= budget_bytes and is_whole,
+        "budget_bytes": budget_bytes, "peak_bytes": peak_bytes,
+        **{name: told[name] for name in ("users", "items", "events", "tokens")},
+        "all_seconds": sum(step.seconds for step in steps.values()),
+        "predicted_train_seconds": train["plan"]["seconds"],
+        "train_seconds": train["train_seconds"] * (1 + train["commit_stall"]),
+        **{name: train[name] for name in ("stall", "commit_stall", "bytes_read", "bytes_written")},
+        "log_bytes": sampled["bytes"], "disk_bytes": max(step.disk_bytes for step in steps.values()),
+        "seconds": {name: step.seconds for name, step in steps.items()},
+        "peaks": {name: step.peak_bytes for name, step in steps.items()},
+        "kills": watch.kills, "metrics": told["metrics"],
+    }  # fmt: skip
+
+
+def write_notes(case: dict[str, Any], watch: Watch, story: dict[str, Any], command: str) -> str:
+    """The story in Markdown."""
+    newline = "\n"
+    rows = [
+        f"| {name} | {step.seconds:,.0f} | {step.peak_bytes / 1e9:.2f} | {step.disk_bytes / 1e9:.1f} |"
+        for name, step in watch.steps.items()
+    ]
+    figures = [f"* {name}: {show_figure(value)}" for name, value in case.items() if not isinstance(value, dict | list)]
+    return f"""# Logs to registry: {case["case"]} within {case["budget_bytes"] / 1e9:g} GB
+
+{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, by
+`python -m tests.benchmarks.headline {shlex.join(sys.argv[1:])}`, which ran
+
+    surf2vec {command}
+
+and killed it with -9 twice: in {"; in ".join(case["kills"])}. The same command went on each time. Seconds are those of all
+lives, with what was done again.
+
+| step | seconds | peak memory, GB | the root on disk at most, GB |
+|---|--:|--:|--:|
+{newline.join(rows)}
+
+## The plan of the training
+
+{newline.join(f"* {reason}" for reason in story["train"]["plan"]["reasons"])}
+
+## Figures
+
+{newline.join(figures)}
+
+Metrics: {show_figure(case["metrics"])}.
+"""
+
+
+if __name__ == "__main__":
+    options = {"users": 20_000_000, "items": 1_000_000, "budget_mb": 4_000}
+    sys.exit(run_benchmark("headline", __doc__ or "", measure_headline, options))
