@@ -3,8 +3,9 @@
 In memory all the time are what the process already holds, one item block with its sampling tables or tree, a copy of it while a
 commit is written, and the micro-partition under work where users rest in bfloat16. What is left of the budget is divided into
 slots for chunks of users: one when all users fit, otherwise three (one is read ahead, one is trained, one is written
-behind). When the item table leaves no room for that it is divided into blocks: each chunk then meets every block, one
-after the other, and the next block is read ahead. Of all divisions that fit the one that moves fewest bytes is taken.
+behind). Only when the item table leaves no room for that it is divided into blocks, for what is learned then hangs on the
+division: each chunk meets every block, one after the other, and the next block is read ahead. Of all such divisions that
+fit the one that moves fewest bytes is taken.
 """
 
 import re
@@ -208,13 +209,15 @@ def plan_training(
 
 
 def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> Division | None:
-    """The division that fits and moves fewest bytes, None when none fits."""
+    """One block where that fits, or else the division that moves fewest bytes; None when none fits."""
     if began and began.num_blocks > 1:
         is_resident = began.chunk_partitions >= len(work.users)
         chunk_bytes = 3 * began.chunk_partitions * _largest_bytes(work, sizes)
         slots_bytes = _all_bytes(work, sizes) if is_resident else chunk_bytes
         return began if slots_bytes <= _left_bytes(work, sizes, budget, began.num_blocks) else None
-    choices = range(1, MAX_BLOCKS + 1) if sizes.can_split and not began else [1]
+    if chunk_partitions := _largest_chunk(work, sizes, budget, 1):
+        return Division(chunk_partitions, 1)
+    choices = range(2, MAX_BLOCKS + 1) if sizes.can_split and not began else []
     divisions = [Division(_largest_chunk(work, sizes, budget, num_blocks), num_blocks) for num_blocks in choices]
     possible = [division for division in divisions if division.chunk_partitions]
     return min(possible, key=lambda division: _moved_bytes(work, sizes, division), default=None)
