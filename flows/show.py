@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trainer.plan import size
+from trainer.units import size
 
 
 def show_run(result: dict[str, Any]) -> None:

@@ -28,9 +28,9 @@ from trainer.errors import ResourceError
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.loop import Job, train
-from trainer.plan import parse_bytes
 from trainer.signals import stop_on_sigterm
 from trainer.store import open_generation, pin_generation, unpin_generations
+from trainer.units import parse_bytes
 
 
 @dataclass(frozen=True)

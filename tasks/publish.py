@@ -24,7 +24,7 @@ from tasks.tracking import Content, Point
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json
-from trainer.plan import parse_bytes
+from trainer.units import parse_bytes
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")

@@ -15,9 +15,10 @@ from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError, TrainingError
 from trainer.kernels import Kernel
 from trainer.loop import Job, StoppedError, train
-from trainer.plan import parse_bytes, plan_training
+from trainer.plan import plan_training
 from trainer.rows import Items, Rows
 from trainer.store import open_generation
+from trainer.units import parse_bytes
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5)
 
