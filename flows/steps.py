@@ -21,6 +21,7 @@ from tasks import ingest as ingest_task
 from tasks import publish as publish_task
 from tasks.devices import pick_device
 from tasks.export_loss import measure_loss
+from tasks.measured import list_caveats, list_measured
 from tasks.report import write_report
 from tasks.run import Root, Run
 from trainer.corpus import open_corpus
@@ -120,7 +121,12 @@ def train_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, A
     with report_step("train") as on_event, stop_on_sigterm() as stop:
         if reason := pick_device(night.config.train, night.config.resources).reason:
             on_event("log", {"message": reason})
-        return run.step("train", run.run_id, lambda: train(night.job(corpus["window_id"]), on_event, stop=stop))
+        result = run.step("train", run.run_id, lambda: train(night.job(corpus["window_id"]), on_event, stop=stop))
+    caveats = list_caveats(result, night.config.train.epochs)
+    create_table_artifact(
+        key="training", table=list_measured(result), description=" ".join(["Planned and measured.", *caveats])
+    )
+    return result
 
 
 @task(name="evaluate")

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
-from trainer.prediction import Rates, predict_seconds
+from trainer.prediction import Rates, Traffic, predict
 from trainer.sizes import BYTES, SAMPLING_BYTES_AN_ITEM, Sizes, Work
 from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.trees import Tree, tree_bytes
@@ -71,8 +71,9 @@ class Plan:
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
     place_bytes: the size of the place of a micro-partition that comes and goes, 0 where all stay.
-    moved_bytes: what an epoch reads from the store, and writes to it, because of the division.
-    seconds: of the whole training, None where the machine's rates are not known.
+    moved_bytes: what an epoch reads from the store, and writes to it, because of the division. commit_bytes: the most that a
+    commit writes. num_commits, read_bytes, written_bytes (commits included), seconds: predicted of the whole training; seconds
+    is None where the machine's rates are not known.
     """
 
     num_partitions: int
@@ -90,6 +91,9 @@ class Plan:
     disk_bytes: int
     moved_bytes: int
     commit_bytes: int
+    num_commits: int
+    read_bytes: int
+    written_bytes: int
     seconds: float | None
     reasons: tuple[str, ...]
 
@@ -129,13 +133,13 @@ def plan_training(
     num_slots = 1 if is_resident else 3
     item_bytes = _item_bytes(work, sizes, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
-    moved_bytes = _moved_bytes(work, sizes, division)
-    commit_bytes = sizes.block_bytes(division.num_blocks) + (users_bytes if is_resident else 0)
-    seconds = predict_seconds(work, moved_bytes, commit_bytes, rates) if rates else None
+    traffic = _plan_traffic(work, sizes, division)
+    told = predict(work, traffic, rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
         item_bytes, _device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
-        peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, commit_bytes, seconds, (),
+        peak_bytes, budget.host_bytes, disk_bytes, traffic.moved_bytes, traffic.block_bytes + traffic.resident_bytes,
+        told.num_commits, told.read_bytes, told.written_bytes, told.seconds, (),
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 
@@ -203,6 +207,14 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
 
 
+def _plan_traffic(work: Work, sizes: Sizes, division: Division) -> Traffic:
+    users_bytes, block_bytes = sum(work.users) * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
+    is_resident = division.chunk_partitions >= len(work.users)
+    begun_bytes = (0 if is_resident else users_bytes) + (division.num_blocks - 1) * block_bytes
+    moved_bytes = _moved_bytes(work, sizes, division)
+    return Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, users_bytes if is_resident else 0)
+
+
 def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:
     users_bytes = sizes.user_bytes + SCHEDULE_BYTES_A_USER
     lines = [
@@ -234,7 +246,8 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         lines.append(
             f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "
             f"{size(int(rates.read_bytes_per_second))}/s read, {size(int(rates.write_bytes_per_second))}/s written: "
-            f"about {plan.seconds:,.0f} s"
+            f"about {plan.seconds:,.0f} s; in all {size(plan.read_bytes)} are read and {size(plan.written_bytes)} written, "
+            f"with {plan.num_commits:,} commit{'' if plan.num_commits == 1 else 's'}"
         )
     return tuple(lines)
 

@@ -162,7 +162,7 @@ def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Pat
         with pytest.raises(StoppedError, match="goes on from there"):
             train(job, stop_later, stop=stop)
     result = train(job)
-    assert len(result["curve"]) == 4 * 8
+    assert (len(result["curve"]), result["num_processes"]) == (4 * 8, 4)
     assert_same_bits(tmp_path, undisturbed)
 
 
