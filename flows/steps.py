@@ -30,7 +30,7 @@ from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.loop import Job, train
 from trainer.signals import stop_on_sigterm
-from trainer.store import open_generation, pin_generation, unpin_generations
+from trainer.store import lock_store, open_generation, pin_generation, remove_unreferenced, unpin_generations
 from trainer.units import parse_bytes
 
 
@@ -204,8 +204,10 @@ def _registration(
             night.root, night.config.publish, story, night.root.export(run.run_id), None, on_event
         )
         if registered["alias"] == "champion":
-            pin_generation(night.root.store, run.run_id)
-            unpin_generations(night.root.store, keep={run.run_id})
+            with lock_store(night.root.store):
+                pin_generation(night.root.store, run.run_id)
+                unpin_generations(night.root.store, keep={run.run_id})
+                remove_unreferenced(night.root.store)  # the champion's before: as large as this one's
         return registered
 
     return make

@@ -57,19 +57,22 @@ def list_caveats(train: Train, epochs: int | None) -> list[str]:
 
 def list_train_metrics(train: Train) -> dict[str, float | None]:
     """The same figures by the names they have in MLflow; `train_seconds` has the waiting for commits in it, as the plan has."""
-    plan = train.get("plan") or {}
+    plan, seconds = train.get("plan") or {}, spent_seconds(train)
+    read_bytes, written_bytes = train.get("bytes_read"), train.get("bytes_written")
     return {
-        "train_seconds": spent_seconds(train),
+        "train_seconds": seconds,
         "train_predicted_seconds": plan.get("seconds"),
         "train_stall": train.get("stall"),
         "train_commit_stall": train.get("commit_stall"),
         "train_peak_bytes": train.get("peak_bytes"),
         "train_predicted_peak_bytes": plan.get("peak_bytes"),
         "train_budget_bytes": plan.get("budget_bytes"),
-        "train_bytes_read": train.get("bytes_read"),
+        "train_bytes_read": read_bytes,
         "train_predicted_bytes_read": plan.get("read_bytes"),
-        "train_bytes_written": train.get("bytes_written"),
+        "train_bytes_written": written_bytes,
         "train_predicted_bytes_written": plan.get("written_bytes"),
+        "train_bytes_read_per_second": None if not seconds or read_bytes is None else read_bytes / seconds,
+        "train_bytes_written_per_second": None if not seconds or written_bytes is None else written_bytes / seconds,
         "train_num_commits": train.get("num_commits"),
         "train_predicted_num_commits": plan.get("num_commits"),
     }

@@ -1,30 +1,15 @@
 """What a person finds in Prefect after a night: the flow, its steps, and artifacts that can be read."""
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.config import load_config
 from flows.nightly import nightly
 from tests.flows.test_nightly import write_logs
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
-
-
-@pytest.fixture(scope="module")
-def _prefect() -> Iterator[None]:
-    with (
-        warnings.catch_warnings(),
-        prefect_test_harness(server_startup_timeout=180),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        warnings.simplefilter("ignore")
-        yield
 
 
 @pytest.mark.usefixtures("_prefect")

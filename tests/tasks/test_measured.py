@@ -48,6 +48,7 @@ def test_metrics_have_the_same_figures() -> None:
     metrics = list_train_metrics(TRAIN)
     assert (metrics["train_seconds"], metrics["train_predicted_seconds"]) == (10.0, 10.0)
     assert (metrics["train_bytes_read"], metrics["train_predicted_bytes_read"]) == (190_000_000, 200_000_000)
+    assert (metrics["train_bytes_read_per_second"], metrics["train_bytes_written_per_second"]) == (19e6, 32e6)
     assert (metrics["train_stall"], metrics["train_commit_stall"]) == (0.02, 0.25)
     assert None not in metrics.values()
 
