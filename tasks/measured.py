@@ -17,27 +17,27 @@ def list_measured(train: Train) -> list[dict[str, str]]:
     if seconds is None:
         return []
     is_resident = plan.get("num_chunks") == 1 and plan.get("num_blocks", 1) == 1
-    commits = f"{several(train.get('num_commits'), 'commit')}, {count(plan.get('num_commits'))} planned"
-    waited = f"{share(train.get('commit_stall'))} for commits"
+    commits = f"{several(train.get('num_commits'), 'commit')} ({count(plan.get('num_commits'))} planned)"
+    waited = share(train.get("commit_stall"))
     rows = [
         ("Time", duration(plan.get("seconds")), duration(seconds), "of training, and of waiting for commits"),
         (
             "Memory", amount(plan.get("peak_bytes")), amount(train.get("peak_bytes")),
-            f"of this process at its highest; the budget is {amount(plan.get('budget_bytes'))}",
+            f"of the process at most; budget {amount(plan.get('budget_bytes'))}",
         ),
         (
             "Read", amount(plan.get("read_bytes")), amount(train.get("bytes_read")),
-            "nothing has to come back: all vectors stay in memory" if is_resident else "vectors that come back into memory",
+            "nothing comes back: all vectors stay in memory" if is_resident else "vectors that come back",
         ),
         (
             "Written", amount(plan.get("written_bytes")), amount(train.get("bytes_written")),
-            f"{'' if is_resident else 'vectors that leave memory, and '}{commits}",
+            f"{'' if is_resident else 'vectors that leave, and '}{commits}",
         ),
         (
             "Disk", tell_rates(plan.get("read_bytes"), plan.get("written_bytes"), plan.get("seconds")),
             tell_rates(train.get("bytes_read"), train.get("bytes_written"), seconds), "read / written on average",
         ),
-        ("Waiting", UNKNOWN, share(train.get("stall")), f"share of training's time, for the disk; {waited} beside it"),
+        ("Waiting", UNKNOWN, share(train.get("stall")), f"of training's time, for the disk; for commits another {waited}"),
     ]  # fmt: skip
     return [dict(zip(("what", "planned", "measured", "note"), row, strict=True)) for row in rows]
 

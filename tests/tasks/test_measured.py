@@ -28,10 +28,10 @@ def test_both_sides_have_the_waiting_for_commits_in_them() -> None:
 
 def test_the_notes_say_what_the_figures_mean() -> None:
     notes = {row["what"]: row["note"] for row in list_measured(TRAIN)}
-    assert "the budget is 400.0 MB" in notes["Memory"]
+    assert "budget 400.0 MB" in notes["Memory"]
     assert "come back" in notes["Read"]
-    assert notes["Written"].endswith("3 commits, 2 planned")
-    assert "25.0 % for commits" in notes["Waiting"]
+    assert notes["Written"].endswith("3 commits (2 planned)")
+    assert "for commits another 25.0 %" in notes["Waiting"]
     resident = TRAIN | {"plan": TRAIN["plan"] | {"num_chunks": 1}}
     assert "all vectors stay in memory" in next(row["note"] for row in list_measured(resident) if row["what"] == "Read")
 

@@ -170,8 +170,8 @@ def test_the_page_tells_what_a_smaller_release_gives_up() -> None:
 def test_the_page_holds_the_plan_against_what_was_measured() -> None:
     text = Page(render_report(STORY, None)).text
     assert "Time 2.50 s 2.97 s of training" in text
-    assert "Memory 320.0 MB 310.0 MB of this process at its highest; the budget is 400.0 MB" in text
-    assert "Written 4.5 MB 9.0 MB 2 commits, 1 planned" in text
+    assert "Memory 320.0 MB 310.0 MB of the process at most; budget 400.0 MB" in text
+    assert "Written 4.5 MB 9.0 MB 2 commits (1 planned)" in text
     assert "resumed" not in text
     text = Page(render_report(changed("train", num_processes=3, stopped_after_epoch=1), None)).text
     assert "the sums over 3 processes" in text
