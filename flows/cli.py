@@ -156,7 +156,7 @@ def tune(
     from flows.config import load_config
     from flows.operations import tune_settings
     from tasks.study import Search
-    from trainer.plan import parse_bytes
+    from trainer.units import parse_bytes
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
     asked = Search(

@@ -19,6 +19,7 @@ from flows.steps import (
     train_vectors,
     write_reports,
 )
+from tasks.measured import list_train_metrics
 from tasks.run import Run, lock_root, open_root
 
 DEFAULT_CONFIG = PipelineConfig()
@@ -73,6 +74,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "tokens": steps["corpus"]["num_tokens"],
         "export_dir": steps["export"]["export_dir"],
         "report": steps["report"]["report"],
+        "training": list_train_metrics(steps["train"]),
         "metrics": steps["evaluate"]["metrics"] | steps["export"].get("metrics", {}),
         "seconds": {name: step["seconds"] for name, step in steps.items()},
     }

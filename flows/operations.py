@@ -16,8 +16,8 @@ from tasks.run import Root, lock_root, open_root
 from tasks.similar import similar_users
 from trainer.errors import InputError
 from trainer.events import OnEvent
-from trainer.plan import parse_bytes
 from trainer.store import lock_store
+from trainer.units import parse_bytes
 
 if TYPE_CHECKING:
     from tasks.study import Search

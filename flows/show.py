@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trainer.plan import size
+from tasks.wording import amount, duration, share
+from trainer.units import size
 
 
 def show_run(result: dict[str, Any]) -> None:
@@ -16,11 +17,19 @@ def show_run(result: dict[str, Any]) -> None:
         table.add_row(name, f"{result[name]:,}")
     if metrics:
         table.add_row("hit@10", f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}")
+    table.add_row("trained", tell_training(result["training"]))
     table.add_row("registered", f"{result['model_name']} version {result['model_version']}, {result['alias']}")
     table.add_row("tracking", result["tracking_uri"])
     table.add_row("vectors", result["export_dir"])
     table.add_row("report", result["report"])
     Console().print(table)
+
+
+def tell_training(training: dict[str, float | None]) -> str:
+    """`12.3 s, planned 11.0 s   380.0 MB of 400.0 MB   0.10 % waiting for the disk`."""
+    spent = f"{duration(training['train_seconds'])}, planned {duration(training['train_predicted_seconds'])}"
+    memory = f"{amount(training['train_peak_bytes'])} of {amount(training['train_budget_bytes'])}"
+    return f"{spent}   {memory}   {share(training['train_stall'])} waiting for the disk"
 
 
 def show_plan(result: dict[str, Any]) -> None:

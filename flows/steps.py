@@ -21,6 +21,7 @@ from tasks import ingest as ingest_task
 from tasks import publish as publish_task
 from tasks.devices import pick_device
 from tasks.export_loss import measure_loss
+from tasks.measured import list_caveats, list_measured
 from tasks.report import write_report
 from tasks.run import Root, Run
 from trainer.corpus import open_corpus
@@ -28,9 +29,9 @@ from trainer.errors import ResourceError
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.loop import Job, train
-from trainer.plan import parse_bytes
 from trainer.signals import stop_on_sigterm
-from trainer.store import open_generation, pin_generation, unpin_generations
+from trainer.store import lock_store, open_generation, pin_generation, remove_unreferenced, unpin_generations
+from trainer.units import parse_bytes
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,12 @@ def train_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, A
     with report_step("train") as on_event, stop_on_sigterm() as stop:
         if reason := pick_device(night.config.train, night.config.resources).reason:
             on_event("log", {"message": reason})
-        return run.step("train", run.run_id, lambda: train(night.job(corpus["window_id"]), on_event, stop=stop))
+        result = run.step("train", run.run_id, lambda: train(night.job(corpus["window_id"]), on_event, stop=stop))
+    caveats = list_caveats(result, night.config.train.epochs)
+    create_table_artifact(
+        key="training", table=list_measured(result), description=" ".join(["Planned and measured.", *caveats])
+    )
+    return result
 
 
 @task(name="evaluate")
@@ -198,8 +204,10 @@ def _registration(
             night.root, night.config.publish, story, night.root.export(run.run_id), None, on_event
         )
         if registered["alias"] == "champion":
-            pin_generation(night.root.store, run.run_id)
-            unpin_generations(night.root.store, keep={run.run_id})
+            with lock_store(night.root.store):
+                pin_generation(night.root.store, run.run_id)
+                unpin_generations(night.root.store, keep={run.run_id})
+                remove_unreferenced(night.root.store)  # the champion's before: as large as this one's
         return registered
 
     return make

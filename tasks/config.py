@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from trainer.errors import ConfigError
-from trainer.plan import parse_bytes
+from trainer.units import parse_bytes
 
 
 def one_or_more(value: object) -> object:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tasks.config import ResourcesConfig
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
-from trainer.plan import parse_bytes
+from trainer.units import parse_bytes
 
 
 @dataclass(frozen=True)

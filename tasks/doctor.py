@@ -16,8 +16,8 @@ from tasks.export import list_files
 from tasks.run import Root
 from trainer.corpus import Corpus
 from trainer.errors import DamageError
+from trainer.examine import examine_store
 from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
-from trainer.store import examine_store
 
 Level = Literal["ok", "warning", "damage"]
 

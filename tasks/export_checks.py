@@ -9,7 +9,7 @@ import numpy as np
 from tasks.vector_files import BYTES_A_NUMBER
 from trainer.errors import DamageError, ResourceError, TrainingError
 from trainer.memory import private_bytes
-from trainer.plan import size
+from trainer.units import size
 
 
 class Generation(Protocol):

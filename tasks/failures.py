@@ -9,7 +9,7 @@ import duckdb
 
 from tasks.run import Root
 from trainer.errors import ResourceError, SurfError
-from trainer.plan import size
+from trainer.units import size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)

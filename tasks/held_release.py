@@ -27,7 +27,8 @@ from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent
 from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
 from trainer.infer import FrozenItems, freeze_items
-from trainer.store import FORMAT_VERSION, MANIFEST, Generation
+from trainer.manifests import FORMAT_VERSION, MANIFEST
+from trainer.store import Generation
 
 PREFIX = "infer."
 _LOCK, _PARTIAL = ".lock", "partial"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import ResourceError
-from trainer.plan import size
+from trainer.units import size
 
 BATCH_ROWS = 32_768
 NEIGHBOURS = 10

@@ -42,8 +42,9 @@ from trainer.errors import ConfigError, InputError, RejectedError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import replace_file
 from trainer.infer import FrozenItems, infer_vectors
-from trainer.plan import SAMPLING_BYTES_AN_ITEM, size
+from trainer.sizes import SAMPLING_BYTES_AN_ITEM
 from trainer.trees import tree_bytes
+from trainer.units import size
 
 ROW_GROUP_ROWS = 8192
 _RULES = ("timezone", "granularity", "prefix_depth", "keep_query")

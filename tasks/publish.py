@@ -18,13 +18,14 @@ from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.credentials import mask_credentials, mask_values
 from tasks.export import MANIFEST, list_files
+from tasks.measured import list_train_metrics
 from tasks.pull import find_version
 from tasks.run import Root
 from tasks.tracking import Content, Point
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json
-from trainer.plan import parse_bytes
+from trainer.units import parse_bytes
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")
@@ -161,14 +162,16 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def list_metrics(story: dict[str, Any]) -> list[Point]:
-    """All metrics of a run: quality, funnel, sizes, seconds a step, and the training curve by thousandths of an epoch.
+    """All metrics of a run: quality, training beside its plan, funnel, sizes, seconds a step, and the training curve.
 
-    Times are the run's own, so that the same story gives the same points and logging them again adds none.
+    The curve's step is thousandths of an epoch. Times are the run's own, so that the same story gives the same points and
+    logging them again adds none.
     """
     steps = story.get("steps", {})
     started_ms = int(datetime.fromisoformat(story["created_at"]).timestamp() * 1000)
     values: dict[str, Any] = {f"seconds_{name}": step.get("seconds") for name, step in steps.items()}
     values |= steps.get("evaluate", {}).get("metrics", {})
+    values |= list_train_metrics(steps.get("train", {}))
     values |= {f"funnel_{stage}": number for stage, number in steps.get("corpus", {}).get("funnel", [])}
     values |= {name: steps.get("export", {}).get(name) for name in ("num_users", "num_items", "bytes")}
     values |= steps.get("export", {}).get("metrics", {})

@@ -32,8 +32,8 @@ from trainer.events import OnEvent, ignore_event
 from trainer.files import TEMPORARY_SUFFIX, describe_file, digest_json, read_json, sync_file, sync_folder, verify_file
 from trainer.loop import identity, next_generation
 from trainer.memory import private_bytes
-from trainer.plan import BYTES, size
 from trainer.repartition import hold_manifest
+from trainer.sizes import BYTES
 from trainer.store import (
     Generation,
     Writer,
@@ -44,6 +44,7 @@ from trainer.store import (
     pin_generation,
     remove_unreferenced,
 )
+from trainer.units import size
 from trainer.warm_start import read_warm_start
 
 _PREFIX = "repartition."

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks import plots
+from tasks.measured import list_caveats, list_measured
 from tasks.report_pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
 from tasks.report_tables import (
     Story,
@@ -22,7 +23,7 @@ from tasks.report_tables import (
     tell_status,
     tell_verdict,
 )
-from tasks.wording import UNKNOWN, amount, brief, count, redact, several
+from tasks.wording import UNKNOWN, brief, count, redact
 from trainer.files import replace_file
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -64,6 +65,8 @@ def render_report(story: Story, export_dir: Path | None) -> str:
         funnel=list_funnel(story),
         training=draw_training(story),
         training_facts=list_training_facts(train),
+        measured=list_measured(train),
+        caveats=list_caveats(train, ((story.get("config") or {}).get("train") or {}).get("epochs")),
         item_map=item_map,
         neighbours=neighbours,
         steps=list_steps(story),
@@ -91,7 +94,6 @@ def list_training_facts(train: Story) -> list[tuple[str, str]]:
         ("final loss", show_loss(train.get("loss"))),
         ("final loss, held out", show_loss(train.get("heldout_loss"))),
         ("kernel", f"{kernel}: {reason}" if reason and str(kernel) not in reason else str(reason or kernel or UNKNOWN)),
-        ("written", f"{amount(train.get('bytes_written'))} in {several(train.get('num_commits'), 'commit')}"),
     ]
     return facts if train else []
 

@@ -16,7 +16,7 @@ from tasks.run import Root
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, write_json
-from trainer.plan import size
+from trainer.units import size
 
 FORMAT_VERSION = 1
 Stamp = tuple[int, int, int]

@@ -2,7 +2,7 @@
 
 import re
 
-from trainer.plan import size
+from trainer.units import size
 
 UNKNOWN = "–"
 Number = int | float | None

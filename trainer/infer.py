@@ -19,10 +19,10 @@ from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
 from trainer.loop import Job
 from trainer.objectives import Sampling, make_sampling
-from trainer.plan import size
 from trainer.rows import Items, Rows, at_rest, begin_users
 from trainer.store import Generation, Writer, lock_store, open_generation, rows_in
 from trainer.trees import Tree, make_tree
+from trainer.units import size
 
 
 @dataclass(frozen=True)

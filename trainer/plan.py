@@ -8,71 +8,23 @@ division: each chunk meets every block, one after the other, and the next block 
 fit the one that moves fewest bytes is taken.
 """
 
-import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
+from trainer.errors import ResourceError
+from trainer.prediction import Rates, Traffic, predict
+from trainer.sizes import BYTES, SAMPLING_BYTES_AN_ITEM, Sizes, Work
 from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.trees import Tree, tree_bytes
+from trainer.units import size
 
-BYTES = {"float32": 4, "bfloat16": 2}
-SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
 BUFFER_BYTES_A_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
 DEVICE_CONTEXT_BYTES = 700 * 10**6  # what a GPU's driver and libraries take before the first row
 MAX_BLOCKS = 256
-
-_UNITS = {
-    "": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
-
-    can_split: whether the item table may be divided into blocks. Of a tree every block has the rows above the cut,
-    shared_bytes, and may be larger than its share by a subtree of granule_bytes.
-    """
-
-    user_bytes: int
-    work_bytes: int
-    item_table_bytes: int
-    has_sums: bool
-    sampling_bytes: int
-    tree_bytes: int
-    num_items: int
-    can_split: bool
-    shared_bytes: int = 0
-    granule_bytes: int = 0
-
-    def block_bytes(self, num_blocks: int) -> int:
-        """An item block: the rows of the table that are in memory together."""
-        if num_blocks == 1:
-            return self.item_table_bytes
-        own_bytes = -(-(self.item_table_bytes - self.shared_bytes) // num_blocks)
-        return self.shared_bytes + min(own_bytes + self.granule_bytes, self.item_table_bytes - self.shared_bytes)
-
-    def item_bytes(self, num_blocks: int) -> int:
-        """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead."""
-        images = 2 if num_blocks == 1 else 3
-        sampling_bytes = self.sampling_bytes if self.tree_bytes else -(-self.sampling_bytes // num_blocks)
-        counts_bytes = 16 * self.num_items if num_blocks > 1 else 0
-        sums_bytes = self.block_bytes(num_blocks) if self.has_sums else 0
-        return images * self.block_bytes(num_blocks) + sums_bytes + sampling_bytes + self.tree_bytes + counts_bytes
 
 
 def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
@@ -108,15 +60,6 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """How fast this machine is, as measured: tokens trained a second, bytes a second from and to the store's disk."""
-
-    tokens_per_second: float
-    read_bytes_per_second: float
-    write_bytes_per_second: float
-
-
-@dataclass(frozen=True)
 class Division:
     """How users and items are divided: micro-partitions a chunk, and item blocks."""
 
@@ -129,8 +72,9 @@ class Plan:
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
     place_bytes: the size of the place of a micro-partition that comes and goes, 0 where all stay.
-    moved_bytes: what an epoch reads from the store, and writes to it, because of the division.
-    seconds: of the whole training, None where the machine's rates are not known.
+    moved_bytes: what an epoch reads from the store, and writes to it, because of the division. commit_bytes: the most that a
+    commit writes. num_commits, read_bytes, written_bytes (commits included), seconds: predicted of the whole training; seconds
+    is None where the machine's rates are not known.
     """
 
     num_partitions: int
@@ -148,6 +92,9 @@ class Plan:
     disk_bytes: int
     moved_bytes: int
     commit_bytes: int
+    num_commits: int
+    read_bytes: int
+    written_bytes: int
     seconds: float | None
     reasons: tuple[str, ...]
 
@@ -158,16 +105,6 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is to be trained: users of each micro-partition, tokens of an epoch, epochs, and when a commit is due."""
-
-    users: Sequence[int]
-    num_tokens: int
-    epochs: int
-    commit_seconds: float
 
 
 def plan_training(
@@ -197,13 +134,13 @@ def plan_training(
     num_slots = 1 if is_resident else 3
     item_bytes = _item_bytes(work, sizes, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
-    moved_bytes = _moved_bytes(work, sizes, division)
-    commit_bytes = sizes.block_bytes(division.num_blocks) + (users_bytes if is_resident else 0)
-    seconds = _predict_seconds(work, moved_bytes, commit_bytes, users_bytes, rates) if rates else None
+    traffic = _plan_traffic(work, sizes, division)
+    told = predict(work, traffic, rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
         item_bytes, _device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
-        peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, commit_bytes, seconds, (),
+        peak_bytes, budget.host_bytes, disk_bytes, traffic.moved_bytes, traffic.block_bytes + traffic.resident_bytes,
+        told.num_commits, told.read_bytes, told.written_bytes, told.seconds, (),
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 
@@ -273,15 +210,12 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
 
 
-def _predict_seconds(work: Work, moved_bytes: int, commit_bytes: int, users_bytes: int, rates: Rates) -> float:
-    """Training, or moving where that takes longer, for they overlap; the commits on the way; the last one, waited for."""
-    training = work.num_tokens / rates.tokens_per_second
-    moving = moved_bytes / rates.read_bytes_per_second + moved_bytes / rates.write_bytes_per_second
-    epochs_seconds = work.epochs * max(training, moving)
-    num_commits = epochs_seconds / work.commit_seconds if work.commit_seconds else work.epochs * len(work.users)
-    hidden = epochs_seconds - work.epochs * moving  # the disk is idle for so long: commits are written meanwhile
-    committing = num_commits * commit_bytes / rates.write_bytes_per_second
-    return epochs_seconds + max(0.0, committing - hidden) + commit_bytes / rates.write_bytes_per_second
+def _plan_traffic(work: Work, sizes: Sizes, division: Division) -> Traffic:
+    users_bytes, block_bytes = sum(work.users) * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
+    is_resident = division.chunk_partitions >= len(work.users)
+    begun_bytes = (0 if is_resident else users_bytes) + (division.num_blocks - 1) * block_bytes
+    moved_bytes = _moved_bytes(work, sizes, division)
+    return Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, users_bytes if is_resident else 0)
 
 
 def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:
@@ -315,7 +249,8 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         lines.append(
             f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "
             f"{size(int(rates.read_bytes_per_second))}/s read, {size(int(rates.write_bytes_per_second))}/s written: "
-            f"about {plan.seconds:,.0f} s"
+            f"about {plan.seconds:,.0f} s; in all {size(plan.read_bytes)} are read and {size(plan.written_bytes)} written, "
+            f"with {plan.num_commits:,} commit{'' if plan.num_commits == 1 else 's'}"
         )
     return tuple(lines)
 
@@ -343,20 +278,3 @@ def _explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division |
         f"micro-partitions of up to {max(work.users):,} users, but the budget is {size(budget.host_bytes)}: raise --host-memory, "
         "lower train.vector_size, or raise store.partitions"
     )
-
-
-def size(num_bytes: int) -> str:
-    """Bytes for a person: `1.5 GB`."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if abs(num_bytes) >= factor:
-            return f"{num_bytes / factor:.1f} {unit}"
-    return f"{num_bytes} B"
-
-
-def parse_bytes(text: str | int) -> int:
-    """Bytes from `4GB`, `512MiB` or a plain number. Raises ConfigError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", str(text).lower())
-    unit = match and (match[2] if match[2].endswith("b") or not match[2] else match[2] + "b")
-    if not match or unit not in _UNITS:
-        raise ConfigError(f"{text!r} is no size in bytes: write for instance 4GB, 512MiB or 1000000")
-    return int(float(match[1]) * _UNITS[unit])

@@ -15,7 +15,7 @@ from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.objectives import make_sampling
-from trainer.plan import Rates
+from trainer.prediction import Rates
 from trainer.rows import begin_items, begin_users
 from trainer.trees import make_tree
 

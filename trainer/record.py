@@ -12,8 +12,9 @@ class Record:
     """Sums over all processes that worked on a training.
 
     position: micro-partitions trained over all epochs and item blocks. stall_seconds: what training waited for reads and
-    writes, as a part of train_seconds; commit_stall_seconds: for commits, beside them. peak_bytes: the most private memory of a
-    process. best: epoch, held-out loss and generation of the best epoch so far, with early stopping.
+    writes, as a part of train_seconds; commit_stall_seconds: for commits, beside them. num_processes: one, and another for each
+    time it was resumed; peak_bytes: the most private memory of one. best: epoch, held-out loss and generation of the best epoch
+    so far, with early stopping.
     """
 
     position: int = 0
@@ -21,6 +22,7 @@ class Record:
     stall_seconds: float = 0.0
     commit_stall_seconds: float = 0.0
     tokens_done: float = 0.0
+    num_processes: int = 1
     num_commits: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -41,6 +43,7 @@ class Record:
             "stopped_after_epoch",
             "peak_bytes",
             "train_seconds",
+            "num_processes",
             "num_commits",
             "bytes_read",
             "bytes_written",
@@ -58,7 +61,9 @@ class Record:
 
 
 def read_record(manifest: dict[str, Any]) -> Record:
-    """The record in a manifest; an empty one where there is no manifest."""
+    """The record in a manifest, for a process that reads it to go on or to answer; an empty one where there is no manifest."""
     names = [field.name for field in dataclasses.fields(Record)]
     values = {name: manifest[name] for name in names if name in manifest}
+    if manifest.get("stage") == "training":
+        values["num_processes"] = manifest.get("num_processes", 1) + 1
     return Record(**values | {"curve": Curve(**manifest.get("curve", {}))})

@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig, config_from_dict
-from trainer.errors import ConfigError, DamageError, ResourceError
+from trainer.errors import ConfigError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
-from trainer.images import Bytes, Image, image_of, read_image, verify_image, write_image
+from trainer.images import Bytes, Image, image_of, read_image, write_image
 from trainer.manifests import (
     FORMAT_VERSION,
     MANIFEST,
@@ -41,7 +41,7 @@ from trainer.manifests import (
     tell_way_out,
     write_manifest,
 )
-from trainer.rows import Items, Rows
+from trainer.rows import Items, Rows, join_blocks
 
 _DATA_FILE = re.compile(r"(?:users|items)-\d{5}-g(\d{6,})\.safetensors")
 
@@ -101,7 +101,8 @@ class Generation:
         """All that training keeps of items. Raises DamageError when a file was altered."""
         with tell_way_out(self.folder):
             images = [read_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
-        return join_blocks(images, self.manifest.get("resident_block", 0))
+        tables, rows = [items_in(image) for image in images], [image.arrays.get("rows") for image in images]
+        return join_blocks(tables, rows, self.manifest.get("resident_block", 0))
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -143,23 +144,6 @@ def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: 
         "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
     }  # fmt: skip
     return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
-
-
-def join_blocks(images: list[Image], last: int) -> Items:
-    """The item table from its blocks, in order. Rows that several blocks have are those of block `last`."""
-    if len(images) == 1:
-        return items_in(images[0])
-    block_rows = [
-        image.arrays.get("rows", np.arange(len(image.arrays["outputs"]), dtype=np.int64) * len(images) + block)
-        for block, image in enumerate(images)
-    ]
-    num_rows = max(int(rows[-1]) + 1 if len(rows) else 0 for rows in block_rows)
-    first = images[0].arrays
-    outputs = Rows(np.empty((num_rows, first["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
-    for block in [*(block for block in range(len(images)) if block != last), last]:
-        outputs.vectors[block_rows[block]] = images[block].arrays["outputs"]
-        outputs.squares[block_rows[block]] = images[block].arrays["output_squares"]
-    return Items(outputs, items_in(images[0]).inputs)  # no inputs: what has any is not divided
 
 
 def open_generation(folder: Path) -> Generation:
@@ -206,9 +190,8 @@ def lock_store(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise ResourceError(
-                f"{holder} is training on the store {folder}: wait for it, or give another store"
-            ) from None
+            told = f"{holder} is training on the store {folder}: wait for it, or give another store"
+            raise ResourceError(told) from None
         file.truncate(0)
         with suppress(OSError):  # a full disk: who has the lock is then not said
             os.write(file.fileno(), f"process {os.getpid()}".encode())
@@ -226,10 +209,8 @@ class Writer:
         self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None
     ) -> None:
         """`users`, `items`: the entries that the next generation starts from, by micro-partition and by block."""
-        self.folder = folder
-        self.generation = generation
-        self.users = dict(users)
-        self.items = dict(items or {})
+        self.folder, self.generation = folder, generation
+        self.users, self.items = dict(users), dict(items or {})
 
     def has_users(self, partition: int) -> bool:
         """Whether vectors of this micro-partition are in a file."""
@@ -317,31 +298,3 @@ def remove_unreferenced(folder: Path) -> int:
             freed_bytes += path.stat().st_size
             path.unlink()
     return freed_bytes
-
-
-def examine_store(folder: Path) -> list[tuple[str, str, str]]:
-    """What `doctor` says of a store: (level "ok" | "warning" | "damage", place, message) a finding."""
-    findings: list[tuple[str, str, str]] = []
-    manifests = [folder / MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
-    for path in (path for path in manifests if path.exists()):
-        try:
-            if is_of_earlier_version(read_json(path)):
-                findings.append(("warning", str(path), "is of an earlier version: the next run trains anew"))
-                continue
-            generation = Generation(folder, read_manifest(path))
-            for name, entry in generation.files().items():
-                verify_image(folder / name, entry)
-            findings.append(
-                ("ok", str(path), f"generation {generation.generation}: {len(generation.files())} files whole")
-            )
-        except DamageError as error:
-            findings.append(("damage", str(path), str(error)))
-        except (KeyError, TypeError, AttributeError):
-            findings.append(("damage", str(path), "is not a manifest of a store: it was altered"))
-    if not any(level == "damage" for level, _, _ in findings):
-        orphans = {path.name for path in folder.glob("*.safetensors")} - referenced_files(folder)
-        if orphans:
-            findings.append(
-                ("warning", str(folder), f"{len(orphans)} files belong to no generation; the next commit removes them")
-            )
-    return findings

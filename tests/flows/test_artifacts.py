@@ -1,30 +1,15 @@
 """What a person finds in Prefect after a night: the flow, its steps, and artifacts that can be read."""
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.config import load_config
 from flows.nightly import nightly
 from tests.flows.test_nightly import write_logs
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
-
-
-@pytest.fixture(scope="module")
-def _prefect() -> Iterator[None]:
-    with (
-        warnings.catch_warnings(),
-        prefect_test_harness(server_startup_timeout=180),
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        warnings.simplefilter("ignore")
-        yield
 
 
 @pytest.mark.usefixtures("_prefect")
@@ -36,8 +21,10 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
         artifacts = {artifact.key: artifact for artifact in client.read_artifacts()}
         tasks = {run.name.rsplit("-", 1)[0]: run for run in client.read_task_runs()}
         parameters = client.read_flow_runs()[0].parameters
-    assert {"sources", "funnel", "quality", "report"} <= set(artifacts)
+    assert {"sources", "funnel", "training", "quality", "report"} <= set(artifacts)
     assert "report.html" in str(artifacts["report"].data)
+    assert "planned" in str(artifacts["training"].data)
+    assert "resumed" not in str(artifacts["training"].description)
     assert "hit_at_10" in str(artifacts["quality"].data)
     assert {"ingest", "corpus", "train", "evaluate", "export", "register", "report"} <= set(tasks)
     assert all(run.state and run.state.is_completed() for run in tasks.values())

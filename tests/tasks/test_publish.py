@@ -302,5 +302,18 @@ def test_what_a_smaller_release_loses_is_a_metric() -> None:
     assert (values["export_hit_at_10_loss"], values["index_recall_at_10"]) == (0.002, 0.95)
 
 
+def test_training_beside_its_plan_is_in_the_metrics() -> None:
+    story = tell_story()
+    plan = {"seconds": 3.0, "peak_bytes": 9, "read_bytes": 5}
+    story["steps"]["train"] |= {"train_seconds": 2.0, "commit_stall": 0.5, "stall": 0.25, "bytes_read": 4, "plan": plan}
+    values = {point.name: point.value for point in list_metrics(story)}
+    expected = {
+        "train_seconds": 3.0, "train_predicted_seconds": 3.0, "train_stall": 0.25, "train_bytes_read": 4.0,
+        "train_predicted_bytes_read": 5.0, "train_predicted_peak_bytes": 9.0,
+    }  # fmt: skip
+    assert expected.items() <= values.items()
+    assert "train_peak_bytes" not in values
+
+
 def test_settings_are_flattened_by_dotted_name() -> None:
     assert flatten({"train": {"epochs": 5, "on": None}, "a": [1]}) == {"train.epochs": 5, "train.on": None, "a": [1]}

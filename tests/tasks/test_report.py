@@ -36,7 +36,11 @@ STORY: dict[str, Any] = {
         },
         "train": {
             "seconds": 90.0, "generation": 4, "kernel": "cpu", "kernel_reason": "cpu: no GPU", "tokens": 2_200_000,
-            "plan": {"num_chunks": 1, "peak_bytes": 320_000_000, "reasons": ["all users fit"]},
+            "plan": {
+                "num_chunks": 1, "num_blocks": 1, "peak_bytes": 320_000_000, "budget_bytes": 400_000_000, "num_commits": 1,
+                "read_bytes": 0, "written_bytes": 4_500_000, "seconds": 2.5, "reasons": ["all users fit"],
+            },
+            "train_seconds": 2.7, "stall": 0.012, "commit_stall": 0.1, "peak_bytes": 310_000_000, "bytes_read": 0,
             "tokens_per_second": 812_000.0, "loss": 2.5, "heldout_loss": 2.625, "bytes_written": 9_000_000, "num_commits": 2,
             "curve": [
                 {"epoch": 1.0, "seconds": 1.4, "tokens_per_second": 800_000.0, "loss": 3.0, "heldout_loss": None, "alpha": 0.02},
@@ -161,6 +165,17 @@ def test_the_page_tells_what_a_smaller_release_gives_up() -> None:
     assert "hit@10 0.121, 0.0021 below that in full" in text
     metrics["export_hit_at_10_loss"] = -0.0003
     assert "hit@10 0.121, 0.0003 above that in full" in Page(render_report(story, None)).text
+
+
+def test_the_page_holds_the_plan_against_what_was_measured() -> None:
+    text = Page(render_report(STORY, None)).text
+    assert "Time 2.50 s 2.97 s of training" in text
+    assert "Memory 320.0 MB 310.0 MB of the process at most; budget 400.0 MB" in text
+    assert "Written 4.5 MB 9.0 MB 2 commits (1 planned)" in text
+    assert "resumed" not in text
+    text = Page(render_report(changed("train", num_processes=3, stopped_after_epoch=1), None)).text
+    assert "the sums over 3 processes" in text
+    assert "after epoch 1 of 2" in text
 
 
 def test_the_page_loads_and_runs_nothing(export_dir: Path) -> None:

@@ -15,9 +15,10 @@ from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError, TrainingError
 from trainer.kernels import Kernel
 from trainer.loop import Job, StoppedError, train
-from trainer.plan import parse_bytes, plan_training
+from trainer.plan import plan_training
 from trainer.rows import Items, Rows
 from trainer.store import open_generation
+from trainer.units import parse_bytes
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5)
 
@@ -161,7 +162,7 @@ def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Pat
         with pytest.raises(StoppedError, match="goes on from there"):
             train(job, stop_later, stop=stop)
     result = train(job)
-    assert len(result["curve"]) == 4 * 8
+    assert (len(result["curve"]), result["num_processes"]) == (4 * 8, 4)
     assert_same_bits(tmp_path, undisturbed)
 
 

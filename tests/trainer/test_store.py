@@ -9,11 +9,11 @@ import torch
 from safetensors import safe_open
 
 from trainer.errors import ConfigError, DamageError, ResourceError
+from trainer.examine import examine_store
 from trainer.manifests import FORMAT_VERSION
 from trainer.rows import Items, Rows
 from trainer.store import (
     Writer,
-    examine_store,
     image_of_items,
     image_of_rows,
     lock_store,

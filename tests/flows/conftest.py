@@ -1,0 +1,20 @@
+"""What tests of flows share: a Prefect server of their own, which takes seconds to start."""
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+
+@pytest.fixture(scope="package")
+def _prefect() -> Iterator[None]:
+    """A server with an empty database, until the last test of flows has run; a flow runs in the test's process."""
+    with (
+        warnings.catch_warnings(),
+        prefect_test_harness(server_startup_timeout=180),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+    ):
+        warnings.simplefilter("ignore")
+        yield

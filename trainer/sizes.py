@@ -1,0 +1,52 @@
+"""How much a training is: what is to be done, and the bytes of what it holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BYTES = {"float32": 4, "bfloat16": 2}
+SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be trained: users of each micro-partition, tokens of an epoch, epochs, and when a commit is due."""
+
+    users: Sequence[int]
+    num_tokens: int
+    epochs: int
+    commit_seconds: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
+
+    can_split: whether the item table may be divided into blocks. Of a tree every block has the rows above the cut,
+    shared_bytes, and may be larger than its share by a subtree of granule_bytes.
+    """
+
+    user_bytes: int
+    work_bytes: int
+    item_table_bytes: int
+    has_sums: bool
+    sampling_bytes: int
+    tree_bytes: int
+    num_items: int
+    can_split: bool
+    shared_bytes: int = 0
+    granule_bytes: int = 0
+
+    def block_bytes(self, num_blocks: int) -> int:
+        """An item block: the rows of the table that are in memory together."""
+        if num_blocks == 1:
+            return self.item_table_bytes
+        own_bytes = -(-(self.item_table_bytes - self.shared_bytes) // num_blocks)
+        return self.shared_bytes + min(own_bytes + self.granule_bytes, self.item_table_bytes - self.shared_bytes)
+
+    def item_bytes(self, num_blocks: int) -> int:
+        """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead."""
+        images = 2 if num_blocks == 1 else 3
+        sampling_bytes = self.sampling_bytes if self.tree_bytes else -(-self.sampling_bytes // num_blocks)
+        counts_bytes = 16 * self.num_items if num_blocks > 1 else 0
+        sums_bytes = self.block_bytes(num_blocks) if self.has_sums else 0
+        return images * self.block_bytes(num_blocks) + sums_bytes + sampling_bytes + self.tree_bytes + counts_bytes
