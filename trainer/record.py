@@ -33,6 +33,16 @@ class Record:
         """As a manifest has it; a copy, which does not change when training goes on."""
         return dataclasses.asdict(self)
 
+    def add_point(self, positions_an_epoch: int, alpha: float) -> dict[str, Any]:
+        """Close a point of the curve, at the learning rate alpha; answers it."""
+        return self.curve.add_point(
+            epoch=round(self.position / positions_an_epoch, 4),
+            seconds=round(self.train_seconds, 3),
+            tokens=round(self.tokens_done),
+            tokens_per_second=self.tokens_done / max(self.train_seconds, 1e-9),
+            alpha=alpha,
+        )
+
     def story(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The story's "train" (without seconds), with what else the last manifest says."""
         seconds = max(self.train_seconds, 1e-9)

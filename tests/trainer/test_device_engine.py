@@ -1,0 +1,403 @@
+"""The engine for a GPU ends as copying everything each time does, and its events suffice, whatever the device does when.
+
+In Triton's interpreter, which is deterministic; on tiny corpora, for it is slow. Only the last test needs a card.
+"""
+
+import dataclasses
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.corpora import planted_histories, write_corpus
+from tests.stores import assert_same_bits
+from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
+from tests.trainer.test_loop import divided
+from trainer import device_engine
+from trainer.config import TrainConfig
+from trainer.corpus import open_corpus
+from trainer.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
+from trainer.device_engine import DeviceEngine, Largest
+from trainer.errors import ResourceError, TrainingError
+from trainer.kernels import Kernel
+from trainer.kernels.device import Accelerator, Launch
+from trainer.kernels.streams import PinnedPages
+from trainer.loop import Job, StoppedError, train
+from trainer.plan import (
+    DEVICE_CONTEXT_BYTES,
+    DEVICE_ROUNDING_BYTES,
+    DEVICE_SAMPLE_BYTES,
+    Budget,
+    Work,
+    plan_training,
+    training_sizes,
+)
+from trainer.record import Record
+from trainer.schedule import partition_order
+from trainer.slots import Slots
+
+CONFIG = TrainConfig(vector_size=3, epochs=2, threads=1, alpha=0.1, negative=2, sample=0)
+exact = pytest.mark.skipif(HAS_GPU, reason="on a GPU users run side by side, and the last digits differ")
+
+
+@pytest.fixture(autouse=True)
+def interpret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", str(int(is_interpreted)))
+
+
+@pytest.fixture(scope="module")
+def corpus_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """10 users in 8 micro-partitions, of which some have none."""
+    folder = tmp_path_factory.mktemp("corpora") / "planted"
+    corpus = write_corpus(folder, planted_histories(num_users=10, num_items=12, topics=3, length=5), partitions=8)
+    assert 0 in corpus.users
+    return folder
+
+
+@pytest.fixture
+def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Trains by the engine from now on."""
+
+    def use(launch: Launch = gpu.launch) -> None:
+        kernel = Kernel("gpu", "a test's", gpu.train_users, Accelerator(gpu.find_device(), launch))
+        monkeypatch.setattr("trainer.loop.pick_kernel", lambda *_: kernel)
+
+    return use
+
+
+def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
+    return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
+
+
+Copied = Callable[..., tuple[Path, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def copied(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Copied:
+    """The store and the story of a training that copies everything to the device and back each time; chunks do not matter."""
+    known: dict[str, tuple[Path, dict[str, Any]]] = {}
+
+    def find(num_blocks: int = 1, **settings: Any) -> tuple[Path, dict[str, Any]]:
+        key = f"{num_blocks} {settings}"
+        if key not in known:
+            folder = tmp_path_factory.mktemp("copied")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("trainer.preparation.plan_training", divided(1 if num_blocks == 2 else 8, num_blocks))
+                patch.setattr("trainer.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
+                known[key] = folder, train(make_job(corpus_dir, folder, **settings))
+        return known[key]
+
+    return find
+
+
+def losses_of(told: dict[str, Any]) -> list[Any]:
+    return [(point["epoch"], point["loss"], point["heldout_loss"], point["tokens"]) for point in told["curve"]]
+
+
+@exact
+@pytest.mark.parametrize(
+    ("chunk_partitions", "num_blocks", "settings"),
+    [
+        *((chunk_partitions, 1, {"dtype": "float32"}) for chunk_partitions in (8, 3, 1)),
+        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"share_negatives": 2}), (1, 2, {}),
+        (8, 1, {"dtype": "bfloat16", "objective": "negative_sampling", "optimizer": "sgd", "l2": 0.0}),
+    ],
+)  # fmt: skip
+def test_it_ends_as_copying_everything_each_time_does(
+    corpus_dir: Path, tmp_path: Path, copied: Copied, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
+    chunk_partitions: int, num_blocks: int, settings: dict[str, Any],
+) -> None:  # fmt: skip
+    store_dir, expected = copied(num_blocks, **settings)
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(chunk_partitions, num_blocks))
+    use_device()
+    told = train(make_job(corpus_dir, tmp_path, **settings))
+    assert_same_bits(tmp_path, store_dir)
+    assert losses_of(told) == losses_of(expected)
+
+
+@exact
+@pytest.mark.parametrize(
+    "settings", [{"dtype": "float32"}, {"patience": 1, "alpha": 5.0, "min_alpha": 5.0, "l2": 0.0, "epochs": 4}], ids=str
+)
+def test_stopped_and_resumed_ends_as_undisturbed(
+    corpus_dir: Path, tmp_path: Path, copied: Copied, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:  # fmt: skip
+    store_dir, expected = copied(**settings)
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(3))
+    use_device()
+    job, num_stops = make_job(corpus_dir, tmp_path, commit_seconds=0, **settings), 0
+    told: dict[str, Any] = {}
+    while not told:
+        stop = threading.Event()
+
+        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
+            if name == "progress" and values["done"] % 5 == 0:
+                stop.set()
+
+        try:
+            told = train(job, stop_later, stop=stop)
+        except StoppedError:
+            num_stops += 1
+    assert num_stops > 1
+    assert_same_bits(tmp_path, store_dir)
+    assert losses_of(told) == losses_of(expected)
+    assert (told["best"] or {}).get("epoch") == (expected["best"] or {}).get("epoch")
+    assert told["stopped_after_epoch"] == expected["stopped_after_epoch"]
+    assert bool(told["stopped_after_epoch"]) == ("patience" in settings)
+
+
+@pytest.mark.parametrize("chunk_partitions", [8, 1])
+def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
+    corpus_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
+    chunk_partitions: int,
+) -> None:  # fmt: skip
+    """Also where the micro-partition has left its slot before the host hears of it."""
+    users = open_corpus(corpus_dir).users[partition_order(CONFIG.seed, 0, 8)]
+    place = max(place for place in range(7) if users[place] and users[place + 1])
+    last, begun = np.count_nonzero(users[: place + 1]), []
+
+    def explode(users: Any, *others: Any) -> None:
+        gpu.launch(users, *others)
+        begun.append(users)
+        if len(begun) == last:
+            users.vectors[-1, -1] = np.inf
+
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(chunk_partitions))
+    use_device(explode)
+    with pytest.raises(
+        TrainingError, match=r"no longer finite in epoch 1, micro-partition \d.*lower train.alpha"
+    ) as error:
+        train(make_job(corpus_dir, tmp_path))
+    assert len(begun) == last + 1, "the visit after it had begun"
+    partition = str(error.value).split("micro-partition ")[1][0]
+    assert not (tmp_path / "MANIFEST.json").exists()
+    written = {path.name[10] for path in tmp_path.glob("users-*.safetensors")}
+    assert partition not in written
+    assert bool(written) == (chunk_partitions == 1)
+
+
+class LateDevice:
+    """Streams that do nothing until somebody waits, and then whichever may go on, by chance: a race that events allow happens."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.streams, self.num_done = random.Random(seed), [], 0
+
+    def stream(self, _: torch.device) -> "LateStream":
+        self.streams.append(LateStream(self))
+        return self.streams[-1]
+
+    def go_on_until(self, event: "LateEvent") -> None:
+        while not event.has_come:
+            ready = [stream for stream in self.streams if stream.is_ready]
+            assert ready, "every stream waits for another"
+            self.random.choice(ready).do_next()
+            self.num_done += 1
+
+
+class LateEvent:
+    def __init__(self, device: LateDevice) -> None:
+        self.device, self.has_come = device, False
+
+    def wait(self) -> None:
+        self.device.go_on_until(self)
+
+    def seconds_since(self, earlier: "LateEvent") -> float:
+        assert self.has_come
+        assert earlier.has_come
+        return 0.0
+
+
+class LateStream:
+    def __init__(self, device: LateDevice) -> None:
+        self.device, self.asked = device, deque()
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.asked) and (not isinstance(self.asked[0], LateEvent) or self.asked[0].has_come)
+
+    def do_next(self) -> None:
+        work = self.asked.popleft()
+        if not isinstance(work, LateEvent):
+            work()
+
+    def run(self, work: Callable[[], None]) -> None:
+        self.asked.append(work)
+
+    def after(self, event: LateEvent) -> None:
+        self.asked.append(event)
+
+    def mark(self) -> LateEvent:
+        event = LateEvent(self.device)
+        self.asked.append(lambda: setattr(event, "has_come", True))
+        return event
+
+
+@exact
+@pytest.mark.parametrize(
+    ("chunk_partitions", "dtype", "seed"),
+    [(8, "float32", 0), (1, "float32", 1), (1, "float32", 2), (3, "bfloat16", 3)],
+)
+def test_events_suffice_whatever_a_device_does_when(
+    corpus_dir: Path, tmp_path: Path, copied: Copied, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
+    chunk_partitions: int, dtype: str, seed: int,
+) -> None:  # fmt: skip
+    store_dir, expected = copied(dtype=dtype)
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(chunk_partitions))
+    device = LateDevice(seed)
+    monkeypatch.setattr(device_engine, "Stream", device.stream)
+    use_device()
+    told = train(make_job(corpus_dir, tmp_path, dtype=dtype))
+    assert device.num_done > 50
+    assert_same_bits(tmp_path, store_dir)
+    assert losses_of(told) == losses_of(expected)
+
+
+@exact
+def test_a_single_micro_partition_visited_again_and_again(
+    tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next visit needs what this one changes, so it may not be copied ahead."""
+    write_corpus(tmp_path / "corpus", planted_histories(num_users=3, num_items=6, topics=2, length=4), partitions=1)
+    use_device()
+    monkeypatch.setattr(device_engine, "Stream", LateDevice(1).stream)
+    train(make_job(tmp_path / "corpus", tmp_path / "stayed", epochs=3))
+    monkeypatch.setattr("trainer.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
+    train(make_job(tmp_path / "corpus", tmp_path / "copied", epochs=3))
+    assert_same_bits(tmp_path / "stayed", tmp_path / "copied")
+
+
+def test_the_next_visit_begins_before_the_last_one_is_looked_at(
+    corpus_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    def telling(name: str, position: Callable[[Any], int]) -> None:
+        real = getattr(DeviceEngine, name)
+
+        def tell(engine: DeviceEngine, what: Any) -> Any:
+            told.append((name, position(what)))
+            return real(engine, what)
+
+        monkeypatch.setattr(DeviceEngine, name, tell)
+
+    telling("_stage", lambda visit: visit.position)
+    telling("_begin", lambda flight: flight.visit.position)
+    telling("_send_home", lambda flight: flight.visit.position)
+    use_device()
+    train(
+        make_job(corpus_dir, tmp_path),
+        lambda name, values: told.append(("ended", values["done"] - 1)) if name == "progress" else None,
+    )
+    users = open_corpus(corpus_dir).users
+    assert told.count(("ended", 15)) == 1
+    num_overlapped = 0
+    for position in range(15):
+        if ("_begin", position) in told and ("_begin", position + 1) in told:
+            order = [
+                ("_stage", position + 1),
+                ("_begin", position + 1),
+                ("ended", position),
+                ("_send_home", position + 1),
+            ]
+            places = [told.index(one) for one in order]
+            num_overlapped += places == sorted(places)
+    assert num_overlapped >= np.count_nonzero(users) - 2  # but beside those without users
+
+
+def test_the_time_when_the_device_has_nothing_to_train_is_stall(
+    corpus_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the disk is waited for or the host is slow; and what is waited for counts once."""
+    use_device()
+    real_admit, slow = Slots.admit, 0.02
+
+    def admit_slowly(slots: Slots, partition: int) -> Any:
+        time.sleep(slow)
+        return real_admit(slots, partition)
+
+    def admit_late(slots: Slots, partition: int) -> Any:
+        with slots._stall():
+            time.sleep(slow)
+        return real_admit(slots, partition)
+
+    for name, admit in (("host", admit_slowly), ("disk", admit_late)):
+        monkeypatch.setattr(Slots, "admit", admit)
+        told = train(make_job(corpus_dir, tmp_path / name, epochs=1))
+        stall_seconds = told["stall"] * told["train_seconds"]
+        assert stall_seconds >= 7 * slow
+        assert stall_seconds <= told["train_seconds"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"vector_size": 128}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5}], ids=str
+)
+def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any]) -> None:
+    config, users, num_items = TrainConfig(**settings), [20_000, 30_000, 10_000], 50_000
+    work = Work(users, 20 * sum(users), 1, 60.0)
+    budget = Budget(10**12, 0, 10**15, device_bytes=10**11)
+    plan = plan_training(work, training_sizes(config, num_items, None), budget)
+    largest = Largest(max(users), int(1.25 * 20 * max(users)), num_items)
+    engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
+    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
+    planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
+    assert held <= planned <= held + 1.05 * min(DEVICE_SAMPLE_BYTES, 50_000 * 516)
+    assert DEVICE_SAMPLE_BYTES == MAX_SAMPLES * gpu.MAX_NUMBERS * 4
+    assert MAX_SAMPLES == 2 * MAX_SAMPLE_USERS
+
+
+def tensors_of(thing: Any) -> Iterator[torch.Tensor]:
+    """All tensors in dictionaries, lists and dataclasses."""
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        yield from (tensor for one in thing.values() for tensor in tensors_of(one))
+    elif isinstance(thing, list):
+        yield from (tensor for one in thing for tensor in tensors_of(one))
+    elif dataclasses.is_dataclass(thing):
+        yield from tensors_of(vars(thing))
+
+
+def test_what_the_device_does_not_hold_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(ResourceError, match=r"1,000 item rows.*20 users and 300 tokens.*raise --device-memory"):
+        DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), CONFIG, Largest(20, 300, 1000), Record())
+
+
+def test_pages_are_pinned_once_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def __init__(self) -> None:
+            self.pinned: dict[int, int] = {}
+
+        def cudaHostRegister(self, address: int, num_bytes: int, _: int) -> int:  # noqa: N802 (the driver's name)
+            if num_bytes > 10**6:
+                return 2
+            assert address not in self.pinned
+            self.pinned[address] = num_bytes
+            return 0
+
+        def cudaHostUnregister(self, address: int) -> None:  # noqa: N802
+            del self.pinned[address]
+
+    driver = Driver()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    pinned = PinnedPages(torch.device("cuda"))
+    array = pinned.make(np.float32, 100, 3)
+    pinned.pin(array.view(np.uint8))
+    assert driver.pinned == {array.ctypes.data: 4096}
+    with pytest.raises(ResourceError, match=r"did not pin 2,002,944 bytes.*CUDA error 2.*lower --host-memory"):
+        pinned.make(np.uint8, 2 * 10**6)
+    pinned.release()
+    assert not driver.pinned
+    PinnedPages(torch.device("cpu")).make(np.int64, 5)
+    assert not driver.pinned
