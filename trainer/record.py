@@ -12,8 +12,9 @@ class Record:
     """Sums over all processes that worked on a training.
 
     position: micro-partitions trained over all epochs and item blocks. stall_seconds: what training waited for reads and
-    writes, as a part of train_seconds; commit_stall_seconds: for commits, beside them. peak_bytes: the most private memory of a
-    process. best: epoch, held-out loss and generation of the best epoch so far, with early stopping.
+    writes, and a GPU for anything to train, as a part of train_seconds; commit_stall_seconds: for commits, beside them.
+    peak_bytes: the most private memory of a process. best: epoch, held-out loss and generation of the best epoch so far, with
+    early stopping.
     """
 
     position: int = 0

@@ -401,3 +401,17 @@ def test_pages_are_pinned_once_and_let_go(monkeypatch: pytest.MonkeyPatch) -> No
     assert not driver.pinned
     PinnedPages(torch.device("cpu")).make(np.int64, 5)
     assert not driver.pinned
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+def test_on_a_card_the_budget_holds_and_the_loss_is_the_same(tmp_path: Path) -> None:
+    """The driver's figure, context included, by --device-memory; nobody else may use the card meanwhile."""
+    from tests.benchmarks.device_swap import train_on_card
+
+    write_corpus(tmp_path / "corpus", planted_histories(num_users=4000), partitions=8)
+    settings = {"vector_size": 64, "epochs": 5, "negative": 5, "threads": 1}
+    job = Job(tmp_path / "corpus", tmp_path / "cpu", TrainConfig(**settings), host_memory_bytes=4 * 10**9)
+    for dtype in ("float32", "bfloat16"):
+        told = train_on_card(tmp_path / "corpus", tmp_path / dtype, settings | {"dtype": dtype}, 10**9)
+        assert 0 < told["device_peak_bytes"] <= 10**9
+        assert told["loss"] == pytest.approx(train(job)["loss"], rel=0.05)
