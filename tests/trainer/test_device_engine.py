@@ -28,7 +28,6 @@ from trainer.device_engine import DeviceEngine, Largest
 from trainer.errors import ResourceError, TrainingError
 from trainer.kernels import Kernel
 from trainer.kernels.device import Accelerator, Launch
-from trainer.kernels.streams import PinnedPages
 from trainer.loop import Job, StoppedError, train
 from trainer.plan import (
     DEVICE_CONTEXT_BYTES,
@@ -372,35 +371,6 @@ def test_what_the_device_does_not_hold_is_refused_with_the_numbers(monkeypatch: 
     monkeypatch.setattr(torch, "empty", refuse)
     with pytest.raises(ResourceError, match=r"1,000 item rows.*20 users and 300 tokens.*raise --device-memory"):
         DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), CONFIG, Largest(20, 300, 1000), Record())
-
-
-def test_pages_are_pinned_once_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Driver:
-        def __init__(self) -> None:
-            self.pinned: dict[int, int] = {}
-
-        def cudaHostRegister(self, address: int, num_bytes: int, _: int) -> int:  # noqa: N802 (the driver's name)
-            if num_bytes > 10**6:
-                return 2
-            assert address not in self.pinned
-            self.pinned[address] = num_bytes
-            return 0
-
-        def cudaHostUnregister(self, address: int) -> None:  # noqa: N802
-            del self.pinned[address]
-
-    driver = Driver()
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
-    pinned = PinnedPages(torch.device("cuda"))
-    array = pinned.make(np.float32, 100, 3)
-    pinned.pin(array.view(np.uint8))
-    assert driver.pinned == {array.ctypes.data: 4096}
-    with pytest.raises(ResourceError, match=r"did not pin 2,002,944 bytes.*CUDA error 2.*lower --host-memory"):
-        pinned.make(np.uint8, 2 * 10**6)
-    pinned.release()
-    assert not driver.pinned
-    PinnedPages(torch.device("cpu")).make(np.int64, 5)
-    assert not driver.pinned
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
