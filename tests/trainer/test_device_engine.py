@@ -123,14 +123,18 @@ def test_it_ends_as_copying_everything_each_time_does(
 
 @exact
 @pytest.mark.parametrize(
-    "settings", [{"dtype": "float32"}, {"patience": 1, "alpha": 5.0, "min_alpha": 5.0, "l2": 0.0, "epochs": 4}], ids=str
-)
+    ("num_blocks", "settings"),
+    [
+        (1, {"dtype": "float32"}), (2, {}),
+        (1, {"patience": 1, "alpha": 5.0, "min_alpha": 5.0, "l2": 0.0, "epochs": 4}),
+    ],
+)  # fmt: skip
 def test_stopped_and_resumed_ends_as_undisturbed(
     corpus_dir: Path, tmp_path: Path, copied: Copied, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
+    num_blocks: int, settings: dict[str, Any],
 ) -> None:  # fmt: skip
-    store_dir, expected = copied(**settings)
-    monkeypatch.setattr("trainer.preparation.plan_training", divided(3))
+    store_dir, expected = copied(num_blocks, **settings)
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(1 if num_blocks == 2 else 3, num_blocks))
     use_device()
     job, num_stops = make_job(corpus_dir, tmp_path, commit_seconds=0, **settings), 0
     told: dict[str, Any] = {}
