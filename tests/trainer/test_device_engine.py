@@ -4,41 +4,28 @@ In Triton's interpreter, which is deterministic; on tiny corpora, for it is slow
 """
 
 import dataclasses
-import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.corpora import planted_histories, write_corpus
+from tests.late_device import LateDevice
 from tests.stores import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 from tests.trainer.test_loop import divided
 from trainer import device_engine
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
-from trainer.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
-from trainer.device_engine import DeviceEngine, Largest
-from trainer.errors import ResourceError, TrainingError
+from trainer.device_engine import DeviceEngine
+from trainer.errors import TrainingError
 from trainer.kernels import Kernel
 from trainer.kernels.device import Accelerator, Launch
 from trainer.loop import Job, StoppedError, train
-from trainer.plan import (
-    DEVICE_CONTEXT_BYTES,
-    DEVICE_ROUNDING_BYTES,
-    DEVICE_SAMPLE_BYTES,
-    Budget,
-    Work,
-    plan_training,
-    training_sizes,
-)
-from trainer.record import Record
 from trainer.schedule import partition_order
 from trainer.slots import Slots
 
@@ -187,62 +174,6 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
     assert bool(written) == (chunk_partitions == 1)
 
 
-class LateDevice:
-    """Streams that do nothing until somebody waits, and then whichever may go on, by chance: a race that events allow happens."""
-
-    def __init__(self, seed: int) -> None:
-        self.random, self.streams, self.num_done = random.Random(seed), [], 0
-
-    def stream(self, _: torch.device) -> "LateStream":
-        self.streams.append(LateStream(self))
-        return self.streams[-1]
-
-    def go_on_until(self, event: "LateEvent") -> None:
-        while not event.has_come:
-            ready = [stream for stream in self.streams if stream.is_ready]
-            assert ready, "every stream waits for another"
-            self.random.choice(ready).do_next()
-            self.num_done += 1
-
-
-class LateEvent:
-    def __init__(self, device: LateDevice) -> None:
-        self.device, self.has_come = device, False
-
-    def wait(self) -> None:
-        self.device.go_on_until(self)
-
-    def seconds_since(self, earlier: "LateEvent") -> float:
-        assert self.has_come
-        assert earlier.has_come
-        return 0.0
-
-
-class LateStream:
-    def __init__(self, device: LateDevice) -> None:
-        self.device, self.asked = device, deque()
-
-    @property
-    def is_ready(self) -> bool:
-        return bool(self.asked) and (not isinstance(self.asked[0], LateEvent) or self.asked[0].has_come)
-
-    def do_next(self) -> None:
-        work = self.asked.popleft()
-        if not isinstance(work, LateEvent):
-            work()
-
-    def run(self, work: Callable[[], None]) -> None:
-        self.asked.append(work)
-
-    def after(self, event: LateEvent) -> None:
-        self.asked.append(event)
-
-    def mark(self) -> LateEvent:
-        event = LateEvent(self.device)
-        self.asked.append(lambda: setattr(event, "has_come", True))
-        return event
-
-
 @exact
 @pytest.mark.parametrize(
     ("chunk_partitions", "dtype", "seed"),
@@ -337,44 +268,6 @@ def test_the_time_when_the_device_has_nothing_to_train_is_stall(
         stall_seconds = told["stall"] * told["train_seconds"]
         assert stall_seconds >= 7 * slow
         assert stall_seconds <= told["train_seconds"]
-
-
-@pytest.mark.parametrize(
-    "settings", [{"vector_size": 128}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5}], ids=str
-)
-def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any]) -> None:
-    config, users, num_items = TrainConfig(**settings), [20_000, 30_000, 10_000], 50_000
-    work = Work(users, 20 * sum(users), 1, 60.0)
-    budget = Budget(10**12, 0, 10**15, device_bytes=10**11)
-    plan = plan_training(work, training_sizes(config, num_items, None), budget)
-    largest = Largest(max(users), int(1.25 * 20 * max(users)), num_items)
-    engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
-    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
-    planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
-    assert held <= planned <= held + 1.05 * min(DEVICE_SAMPLE_BYTES, 50_000 * 516)
-    assert DEVICE_SAMPLE_BYTES == MAX_SAMPLES * gpu.MAX_NUMBERS * 4
-    assert MAX_SAMPLES == 2 * MAX_SAMPLE_USERS
-
-
-def tensors_of(thing: Any) -> Iterator[torch.Tensor]:
-    """All tensors in dictionaries, lists and dataclasses."""
-    if isinstance(thing, torch.Tensor):
-        yield thing
-    elif isinstance(thing, dict):
-        yield from (tensor for one in thing.values() for tensor in tensors_of(one))
-    elif isinstance(thing, list):
-        yield from (tensor for one in thing for tensor in tensors_of(one))
-    elif dataclasses.is_dataclass(thing):
-        yield from tensors_of(vars(thing))
-
-
-def test_what_the_device_does_not_hold_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(torch, "empty", refuse)
-    with pytest.raises(ResourceError, match=r"1,000 item rows.*20 users and 300 tokens.*raise --device-memory"):
-        DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), CONFIG, Largest(20, 300, 1000), Record())
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
