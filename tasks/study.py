@@ -24,7 +24,7 @@ from tasks.search_space import Point, Space
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import digest_json, read_json, replace_file, write_json
-from trainer.loop import RESULT_NEUTRAL
+from trainer.job import RESULT_NEUTRAL
 
 _FORMAT_VERSION = 1
 _TOLD = ("num_users", "num_tokens", "num_held_out", "of_partitions")

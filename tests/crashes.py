@@ -16,7 +16,9 @@ import numpy as np
 
 from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
 from tests.stores import count_differences, read_tables
+from trainer.files import read_json
 from trainer.loop import Job, train
+from trainer.manifests import MANIFEST
 from trainer.rows import Rows
 from trainer.store import has_generation, open_generation
 
@@ -172,8 +174,8 @@ def remember_positions(job: Job) -> dict[int, list[Rows]]:
 
     def remember(name: str, values: dict[str, Any]) -> None:
         if name == "progress" and (before := values["done"] - 1):
-            while not has_generation(job.store_dir) or open_generation(job.store_dir).position != before:
-                time.sleep(0.001)  # it is written while training goes on
+            while not has_generation(job.store_dir) or read_json(job.store_dir / MANIFEST)["position"] != before:
+                time.sleep(0.001)  # it is written while training goes on, and the files of the one before are removed
             tables[before] = read_tables(job.store_dir)
 
     train(job, remember)

@@ -19,6 +19,7 @@ from trainer.trees import Tree, path
 MAX_SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
 MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # and of small ones no more than every eighth, so that measuring stays cheap
 MAX_POINTS = 100
+MAX_SAMPLES = 2 * MAX_SAMPLE_USERS  # a training token and a held-out item each
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,34 @@ def sampled_tokens(seed: int, histories: Histories) -> tuple[NDArray[np.int64], 
     return rows, histories.tokens[places].astype(np.int64)
 
 
+@dataclass(frozen=True)
+class Sample:
+    """What is measured of a micro-partition: training tokens, then held-out items.
+
+    Of each: the rows of the users int64[m], the items' rows int64[m], and the rows they are told from int64[m, K].
+    """
+
+    parts: tuple[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ...]
+
+    def item_rows(self) -> NDArray[np.int64]:
+        """The rows of the item table, or block, that the losses are reckoned from; not for a tree."""
+        return np.unique(np.concatenate([rows.ravel() for _, *both in self.parts for rows in both]))
+
+
+def draw_sample(targets: Targets, histories: Histories) -> Sample:
+    """The fixed sample of a micro-partition, as far as its items are learned now."""
+    held_rows = first_users(histories.is_held_out)
+    held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
+    parts = []
+    for asked, wanted in (sampled_tokens(targets.config.seed, histories), (held_rows, held_items)):
+        is_here = targets.has(wanted)
+        asked, wanted = asked[is_here], wanted[is_here]
+        hashes = histories.hashes[asked]
+        negatives = fixed_negatives(targets.config.seed, hashes, targets.sampling, targets.config.negative)
+        parts.append((asked, wanted, negatives))
+    return Sample(tuple(parts))
+
+
 @dataclass
 class Curve:
     """Points of the curve, and the sums that make up the next point and the epoch's mean."""
@@ -100,17 +129,11 @@ class Curve:
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
 
     def measure(
-        self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], histories: Histories
+        self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], sample: Sample
     ) -> None:
         """Add the losses of one micro-partition's sample to the sums; users float32[n, D]."""
-        seed, negative = targets.config.seed, targets.config.negative
-        held_rows = first_users(histories.is_held_out)
-        held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
         sums: list[float] = []
-        for asked, wanted in (sampled_tokens(seed, histories), (held_rows, held_items)):
-            is_here = targets.has(wanted)
-            asked, wanted = asked[is_here], wanted[is_here]
-            negatives = fixed_negatives(seed, histories.hashes[asked], targets.sampling, negative)
+        for asked, wanted, negatives in sample.parts:
             sums += [float(token_losses(targets, users[asked], outputs, wanted, negatives).sum()), len(asked)]
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]

@@ -47,3 +47,9 @@ def tell_way_out(folder: Path) -> Iterator[None]:
         raise DamageError(
             f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and train anew"
         ) from None
+
+
+def next_generation(store_dir: Path) -> int:
+    """The number of the generation that the next commit makes: higher than any before, pinned ones included."""
+    paths = [store_dir / MANIFEST, *(store_dir / "pinned").glob("*.json")]
+    return 1 + max((read_json(path)["generation"] for path in paths if path.exists()), default=0)

@@ -24,6 +24,14 @@ BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is re
 BUFFER_BYTES_A_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
 DEVICE_CONTEXT_BYTES = 700 * 10**6  # what a GPU's driver and libraries take before the first row
+DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch takes memory in pieces of 2 and 20 MiB; and what it needs for a moment
+DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
+DEVICE_SAMPLE_BYTES = (
+    2 * 512 * 32_768 * 4
+)  # tokens measured of a micro-partition, by the most numbers that the kernel holds for one
+PASS_BYTES_A_USER = 8 * 4 + 4  # start, end, hash, place in the order; learning rate
+SCRATCH_BYTES_A_USER = 8 + 4  # key, tokens kept
+TOKEN_SPREAD = 1.25  # a micro-partition may have that much more than its share of the tokens
 MAX_BLOCKS = 256
 
 
@@ -195,12 +203,23 @@ def _largest_bytes(work: Work, sizes: Sizes) -> int:
 
 
 def _device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
-    """On the GPU are its context, an item block with its tables, and one micro-partition with its tokens."""
-    block_bytes = sizes.block_bytes(num_blocks) + -(-sizes.sampling_bytes // num_blocks)
-    share = max(work.users, default=0) / max(sum(work.users), 1)
-    tokens_bytes = int(work.num_tokens * share) * 8  # a token, and its place among those kept
-    users_bytes = max(work.users, default=0) * (sizes.user_bytes + sizes.work_bytes + SCHEDULE_BYTES_A_USER)
-    return DEVICE_CONTEXT_BYTES + block_bytes + users_bytes + tokens_bytes
+    """On the GPU: its context; an item block with its tables; places for two micro-partitions, one trained and one coming;
+    what training one writes for itself; and the item rows that the curve looks at.
+    """
+    users = max(work.users, default=0)
+    tokens = int(TOKEN_SPREAD * work.num_tokens * users / max(sum(work.users), 1))
+    block_bytes = sizes.block_bytes(num_blocks)
+    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (-(-sizes.num_items // num_blocks) + 1)
+    row_bytes = (sizes.work_bytes or sizes.user_bytes - 4) + 4  # float32 and the optimizer's state, however it rests
+    halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
+    place_bytes = users * (row_bytes + PASS_BYTES_A_USER) + tokens * 4
+    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * 4
+    sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
+    index_bytes = 2 * 8 * (sample_bytes // row_bytes + 1)
+    held_bytes = (
+        block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
+    )
+    return DEVICE_CONTEXT_BYTES + DEVICE_ROUNDING_BYTES + held_bytes
 
 
 def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:

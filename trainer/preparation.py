@@ -2,16 +2,20 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
+from trainer.corpus import Corpus
+from trainer.job import Job
 from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.memory import private_bytes
 from trainer.objectives import make_sampling
-from trainer.plan import Budget, Division, Plan, plan_training
+from trainer.plan import Budget, Division, Plan, plan_training, training_sizes
 from trainer.rates import measure_rates
 from trainer.rows import begin_items, begin_users
 from trainer.sizes import Sizes, Work
@@ -31,6 +35,18 @@ def make_plan(
     rates = measure_rates(kernel, config, sizes.num_items, work.num_tokens / num_users, all_tokens, folder)
     budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1])
     return plan_training(work, sizes, budget, rates, began)
+
+
+def plan_job(
+    kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any] | None
+) -> Plan:
+    """The plan for a job; manifest: of the generation that it goes on from. Raises ResourceError when nothing fits."""
+    config = job.config
+    began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if manifest else None
+    sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
+    work = Work(corpus.users.tolist(), int(corpus.tokens.sum()), config.epochs, config.commit_seconds)
+    memory_bytes = job.host_memory_bytes, job.device_memory_bytes
+    return make_plan(kernel, config, work, sizes, memory_bytes, job.store_dir, began)
 
 
 def warm_up(kernel: Kernel, config: TrainConfig) -> None:

@@ -12,9 +12,9 @@ class Record:
     """Sums over all processes that worked on a training.
 
     position: micro-partitions trained over all epochs and item blocks. stall_seconds: what training waited for reads and
-    writes, as a part of train_seconds; commit_stall_seconds: for commits, beside them. num_processes: one, and another for each
-    time it was resumed; peak_bytes: the most private memory of one. best: epoch, held-out loss and generation of the best epoch
-    so far, with early stopping.
+    writes, and a GPU for anything to train, as a part of train_seconds; commit_stall_seconds: for commits, beside them.
+    num_processes: one, and another for each time it was resumed; peak_bytes: the most private memory of one. best: epoch,
+    held-out loss and generation of the best epoch so far, with early stopping.
     """
 
     position: int = 0
@@ -34,6 +34,16 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """As a manifest has it; a copy, which does not change when training goes on."""
         return dataclasses.asdict(self)
+
+    def add_point(self, positions_an_epoch: int, alpha: float) -> dict[str, Any]:
+        """Close a point of the curve, at the learning rate alpha; answers it."""
+        return self.curve.add_point(
+            epoch=round(self.position / positions_an_epoch, 4),
+            seconds=round(self.train_seconds, 3),
+            tokens=round(self.tokens_done),
+            tokens_per_second=self.tokens_done / max(self.train_seconds, 1e-9),
+            alpha=alpha,
+        )
 
     def story(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The story's "train" (without seconds), with what else the last manifest says."""

@@ -5,6 +5,7 @@ order: what is evicted, then a commit, then what is evicted after it. So a commi
 while it is written: it waits only where it would change what has not been written yet.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,8 @@ from trainer.store import Writer, image_of_items, image_of_rows, items_in, rows_
 class Resident:
     """A micro-partition in memory: the image of its file, its histories, and whether the disk is behind.
 
-    pages: where the image is, for the next one; writing: its write under way, before whose end it must not change.
+    pages: where the image is, for the next one; writing: its write under way, before whose end it must not change;
+    landed: set once its rows are back from the device and `is_dirty` is right, before which they must not be written.
     """
 
     image: Image
@@ -33,6 +35,7 @@ class Resident:
     pages: Bytes | None
     is_dirty: bool = False
     writing: Future[None] | None = None
+    landed: threading.Event | None = None
 
     @property
     def rows(self) -> Rows:
@@ -188,6 +191,8 @@ class Slots:
 
     def _write_evicted(self, partition: int, resident: Resident) -> None:
         """Comes after the commits begun before: what they write is on disk when this is done."""
+        if resident.landed is not None:
+            resident.landed.wait()
         if resident.is_dirty:
             self._write(partition, resident.image)
         if resident.pages is not None:

@@ -3,7 +3,8 @@
 A pair is a token that trains its user. First each case has to agree with the reference on a small log, or no speed is told.
 `bound` is the speed at which a kernel without caches would move all rows of a pair at this card's copying speed, measured
 here: 8 D (2 + K / B) bytes, 7,168 for private negatives. One million users of 25 tokens, one million items, popularity 1 / rank;
-no subsampling; best of five passes after a first one. Without a GPU only the agreement is checked, in Triton's interpreter.
+no subsampling; best of five passes after a first one. Then a training out of core (`device_swap`). Without a GPU only the
+agreement is checked, in Triton's interpreter.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.benchmarks.device_swap import measure_device_swap
 from tests.benchmarks.harness import run_benchmark
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
@@ -64,7 +66,7 @@ def measure_gpu(_: Path) -> list[dict[str, Any]]:
                 "device": torch.cuda.get_device_name() if has_gpu else "Triton's interpreter",
             }
         )  # fmt: skip
-    return cases
+    return [*cases, measure_device_swap()] if has_gpu else cases
 
 
 def measure_agreement(gpu: ModuleType, config: TrainConfig) -> tuple[float, float]:

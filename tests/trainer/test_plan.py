@@ -100,11 +100,14 @@ def test_the_headline_fits_four_gigabytes() -> None:
     assert plan.disk_bytes == 2 * (20_000_000 + 1_000_000) * 516
 
 
-def test_a_gpu_holds_a_block_and_a_micro_partition() -> None:
+def test_a_gpu_holds_a_block_and_two_micro_partitions() -> None:
     work, sizes, host = work_of([50_000] * 400), sizes_of(10**7, 300), 10**12
     plan = plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=12 * 10**9))
     assert plan.num_blocks == 2
     assert plan.device_bytes <= 12 * 10**9
+    two_places = 2 * 50_000 * (1204 + 36 + 25 * 5)  # 25 tokens a user, and a quarter more
+    a_block = 5_000_000 * (1204 + 24)
+    assert plan.device_bytes > 7 * 10**8 + two_places + a_block
     with pytest.raises(ResourceError, match=r"on the GPU.*budget is 750\.0 MB: raise --device-memory"):
         plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=750 * 10**6))
 

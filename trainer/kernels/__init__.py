@@ -1,19 +1,24 @@
 """Kernels: the inner loop of training, several implementations of one signature. Picked once, with the reason said."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.kernels.signature import TrainUsers
 
+if TYPE_CHECKING:  # torch takes a second to import, and the CPU kernel does without
+    from trainer.kernels.device import Accelerator
+
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, its name and why it was picked."""
+    """A kernel, its name and why it was picked; accelerator: where its rows should stay, if not in the host's memory."""
 
     name: str
     reason: str
     train_users: TrainUsers
+    accelerator: "Accelerator | None" = None
 
 
 def pick_kernel(name: str, config: TrainConfig) -> Kernel:
@@ -33,9 +38,10 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         return Kernel("cpu", f"numba on {used} thread{'s' if used > 1 else ''}, {order}", cpu.train_users)
     if name == "gpu":
         from trainer.kernels import gpu
+        from trainer.kernels.device import Accelerator
 
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
-        return Kernel("gpu", where, gpu.train_users)
+        return Kernel("gpu", where, gpu.train_users, Accelerator(device, gpu.launch))
     raise ConfigError(f"there is no kernel {name!r}: take cpu, gpu or reference")

@@ -13,8 +13,6 @@ Bytes a pair, D dims, K private negatives, float32. Naive: user, positive and ne
 6,144; the alias table and corrections 32-byte sectors, 96 (1 + K) at most, which mostly stay in the second-level cache.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import triton
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
+from trainer.kernels.device import DevicePass, DeviceRows, DeviceSampling, Scratch, make_scratch
 from trainer.kernels.programs import keep_tokens, train_user
 from trainer.kernels.signature import Pass
 from trainer.objectives import Sampling
@@ -32,44 +31,6 @@ MAX_NUMBERS = 32_768
 
 NUMBERS_A_THREAD = 32
 KEEP_CHUNK = 64
-
-
-@dataclass(frozen=True)
-class DeviceRows:
-    """trainer.rows.Rows on the device: vectors float32[n, D], in one piece; squares float32[n]."""
-
-    vectors: torch.Tensor
-    squares: torch.Tensor
-
-
-@dataclass(frozen=True)
-class DeviceSampling:
-    """trainer.objectives.Sampling on the device. thresholds, keep int64[V]; aliases int32[V]; corrections float32[V]."""
-
-    thresholds: torch.Tensor
-    aliases: torch.Tensor
-    keep: torch.Tensor
-    corrections: torch.Tensor
-
-
-@dataclass(frozen=True)
-class DevicePass:
-    """trainer.kernels.signature.Pass on the device.
-
-    hashes int64[N]: the bits of the unsigned hashes, for torch does no arithmetic on uint64; the rest as in Pass.
-    """
-
-    config: TrainConfig
-    tokens: torch.Tensor
-    starts: torch.Tensor
-    ends: torch.Tensor
-    hashes: torch.Tensor
-    order: torch.Tensor
-    alphas: torch.Tensor
-    sampling: DeviceSampling
-    recency: float
-    epoch_key: int
-    update_items: bool = True
 
 
 def check_supported(config: TrainConfig) -> None:
@@ -102,7 +63,7 @@ def find_device() -> torch.device:
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
 
-    Copies all rows to the device and back: for tables that stay there call `train_on_device`.
+    Copies all rows to the device and back: for users who come and go beside the training see trainer/device_engine.py.
     """
     device = find_device()
     device_users, device_outputs = copy_rows(users, device), copy_rows(items.outputs, device)
@@ -114,32 +75,37 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
 
 
 def train_on_device(users: DeviceRows, outputs: DeviceRows, work: DevicePass) -> int:
-    """As `train_users`, with everything on the device; waits until it is done. Raises ConfigError as `check_supported`.
+    """As `train_users`, with everything on the device; waits until it is done. Raises ConfigError as `check_supported`."""
+    check_supported(work.config)
+    scratch = make_scratch(len(work.hashes), len(work.tokens), work.tokens.device)
+    launch(users, outputs, work, scratch)
+    return int(scratch.num_kept[: len(work.order)].sum())
+
+
+def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Scratch) -> None:
+    """Give the device a pass over the users `work.order`, in the current stream, and do not wait for it.
 
     Subsampling is a launch of its own, which leaves the kept positions of a history where its tokens begin: blocks of
     kept tokens are then plain slices, without branches in the loop that matters.
     """
-    check_supported(work.config)
     config, num_users = work.config, len(work.order)
     num_items, dims = outputs.vectors.shape
     if num_users == 0:
-        return 0
+        return
     key = np.uint64(work.epoch_key).view(np.int64).item()
-    keys = work.hashes ^ key
-    kept = torch.empty_like(work.tokens)
-    num_kept = torch.empty(num_users, dtype=torch.int32, device=work.tokens.device)
+    keys = torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])
     keep_tokens[(num_users,)](
-        work.tokens, work.starts, work.ends, keys, work.order, work.sampling.keep, kept, num_kept, CHUNK=KEEP_CHUNK, num_warps=1
+        work.tokens, work.starts, work.ends, keys, work.order, work.sampling.keep, scratch.kept, scratch.num_kept,
+        CHUNK=KEEP_CHUNK, num_warps=1,
     )  # fmt: skip
     train_user[(num_users,)](
         users.vectors, users.squares, outputs.vectors, outputs.squares,
-        work.tokens, work.starts, work.ends, keys, work.order, work.alphas, kept, num_kept,
+        work.tokens, work.starts, work.ends, keys, work.order, work.alphas, scratch.kept, scratch.num_kept,
         work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections,
         num_items, 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2),
         D=dims, B=config.share_negatives, K=config.negative, IS_SOFTMAX=config.objective == "sampled_softmax",
         IS_ADAGRAD=config.optimizer == "adagrad", IS_FROZEN=not work.update_items, num_warps=num_warps(config),
     )  # fmt: skip
-    return int(num_kept.sum())
 
 
 def num_warps(config: TrainConfig) -> int:

@@ -1,0 +1,63 @@
+"""A made-up device for trainer.device_engine: it does what it is asked as late as it may, its streams in any order."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+
+class LateDevice:
+    """Streams that do nothing until somebody waits, and then whichever may go on, by chance: a race that events allow happens."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.streams, self.num_done = random.Random(seed), [], 0
+
+    def stream(self, _: torch.device) -> "LateStream":
+        self.streams.append(LateStream(self))
+        return self.streams[-1]
+
+    def go_on_until(self, event: "LateEvent") -> None:
+        while not event.has_come:
+            ready = [stream for stream in self.streams if stream.is_ready]
+            assert ready, "every stream waits for another"
+            self.random.choice(ready).do_next()
+            self.num_done += 1
+
+
+class LateEvent:
+    def __init__(self, device: LateDevice) -> None:
+        self.device, self.has_come = device, False
+
+    def wait(self) -> None:
+        self.device.go_on_until(self)
+
+    def seconds_since(self, earlier: "LateEvent") -> float:
+        assert self.has_come
+        assert earlier.has_come
+        return 0.0
+
+
+class LateStream:
+    def __init__(self, device: LateDevice) -> None:
+        self.device, self.asked = device, deque()
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.asked) and (not isinstance(self.asked[0], LateEvent) or self.asked[0].has_come)
+
+    def do_next(self) -> None:
+        work = self.asked.popleft()
+        if not isinstance(work, LateEvent):
+            work()
+
+    def run(self, work: Callable[[], None]) -> None:
+        self.asked.append(work)
+
+    def after(self, event: LateEvent) -> None:
+        self.asked.append(event)
+
+    def mark(self) -> LateEvent:
+        event = LateEvent(self.device)
+        self.asked.append(lambda: setattr(event, "has_come", True))
+        return event

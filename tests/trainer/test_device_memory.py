@@ -1,0 +1,63 @@
+"""What the engine for a GPU holds on it: counted by the planner, refused where it does not fit."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.kernels.test_gpu import gpu
+from trainer.config import TrainConfig
+from trainer.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
+from trainer.device_engine import DeviceEngine, Largest
+from trainer.errors import ResourceError
+from trainer.kernels.device import Accelerator
+from trainer.plan import (
+    DEVICE_CONTEXT_BYTES,
+    DEVICE_ROUNDING_BYTES,
+    DEVICE_SAMPLE_BYTES,
+    Budget,
+    Work,
+    plan_training,
+    training_sizes,
+)
+from trainer.record import Record
+
+
+@pytest.mark.parametrize(
+    "settings", [{"vector_size": 128}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5}], ids=str
+)
+def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any]) -> None:
+    config, users, num_items = TrainConfig(**settings), [20_000, 30_000, 10_000], 50_000
+    work = Work(users, 20 * sum(users), 1, 60.0)
+    budget = Budget(10**12, 0, 10**15, device_bytes=10**11)
+    plan = plan_training(work, training_sizes(config, num_items, None), budget)
+    largest = Largest(max(users), int(1.25 * 20 * max(users)), num_items)
+    engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
+    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
+    planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
+    assert held <= planned <= held + 1.05 * min(DEVICE_SAMPLE_BYTES, 50_000 * 516)
+    assert DEVICE_SAMPLE_BYTES == MAX_SAMPLES * gpu.MAX_NUMBERS * 4
+    assert MAX_SAMPLES == 2 * MAX_SAMPLE_USERS
+
+
+def tensors_of(thing: Any) -> Iterator[torch.Tensor]:
+    """All tensors in dictionaries, lists and dataclasses."""
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        yield from (tensor for one in thing.values() for tensor in tensors_of(one))
+    elif isinstance(thing, list):
+        yield from (tensor for one in thing for tensor in tensors_of(one))
+    elif dataclasses.is_dataclass(thing):
+        yield from tensors_of(vars(thing))
+
+
+def test_what_the_device_does_not_hold_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(ResourceError, match=r"1,000 item rows.*20 users and 300 tokens.*raise --device-memory"):
+        DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), TrainConfig(), Largest(20, 300, 1000), Record())

@@ -1,0 +1,38 @@
+"""What is asked of a training, and what makes two of them the same."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus
+from trainer.files import digest_json
+from trainer.warm_start import WarmStart
+
+RESULT_NEUTRAL = ("commit_seconds", "threads")
+"""Settings that a resumed run may change: they do not say what is learned."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, where, and within which budget; `warm_start`: vectors in memory that the items begin from."""
+
+    corpus_dir: Path
+    store_dir: Path
+    config: TrainConfig
+    host_memory_bytes: int
+    kernel: str = "cpu"
+    device_memory_bytes: int | None = None
+    warm_start: WarmStart | None = None
+
+
+def identity(corpus: Corpus, config: TrainConfig, warm_start: WarmStart | None = None) -> str:
+    """What a training is: the digest of its corpus, its start, and the settings that say what is learned."""
+    settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in RESULT_NEUTRAL}
+    start = {"start": warm_start.digest} if warm_start else {}
+    return digest_json({"corpus": corpus.manifest, "config": settings} | start)
+
+
+def effective_recency(config: TrainConfig, corpus: Corpus) -> float:
+    """`train.recency`, or 0 where the order of a user's tokens is not one of time."""
+    return 0.0 if corpus.manifest["undated"] else config.recency
