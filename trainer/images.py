@@ -12,8 +12,10 @@ do to bytes, and is none against forgers.
 import errno
 import hashlib
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,11 +61,14 @@ def make_image(shapes: Shapes, spare: Bytes | None = None) -> Image:
 
 
 def make_pages(num_bytes: int) -> Bytes:
-    """Pages for an image of so many bytes, not filled yet."""
+    """Pages for an image of so many bytes, not filled yet. They are the system's own, and go back when nobody holds them:
+    an allocator may keep what is freed, and the budget counts that too.
+    """
     wanted = _whole_pages(num_bytes)
-    raw = np.empty(wanted + PAGE_BYTES, dtype=np.uint8)
-    start = -raw.ctypes.data % PAGE_BYTES
-    return raw[start : start + wanted]
+    pages = mmap.mmap(-1, max(wanted, PAGE_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=np.uint8)[:wanted]
 
 
 def image_of(arrays: dict[str, NDArray[Any]], spare: Bytes | None = None) -> Image:

@@ -13,13 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
-from trainer.images import Bytes, Image, image_of, make_pages
+from trainer.images import Bytes, Image, Shapes, image_of, make_image, make_pages
 from trainer.record import Record
 from trainer.rows import Items, Rows, at_rest, begin_users
-from trainer.store import Writer, image_of_items, image_of_rows, items_in, rows_in
+from trainer.store import Writer, image_of_items, items_in, rows_in
+
+BEGIN_ROWS = 1024
 
 
 @dataclass
@@ -157,8 +162,7 @@ class Slots:
             image = self.writer.read_users(partition, pages)
             self.record.bytes_read += image.num_bytes
         else:
-            rows = begin_users(self.config, histories.hashes)
-            image = image_of_rows(at_rest(self.config, -1, histories.hashes, rows), pages)
+            image = begin_image(self.config, histories.hashes, pages)
         return Resident(image, histories, pages)
 
     def _read_block(self, block: int, write_before: Future[None] | None) -> Image:
@@ -225,3 +229,16 @@ class Slots:
         except Exception as error:
             self._failure = error
             raise
+
+
+def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | None) -> Image:
+    """The image of users who begin; made from a few rows at a time, so that it is all the memory it takes."""
+    dtype = np.float32 if config.dtype == "float32" else np.uint16
+    shapes: Shapes = {"vectors": (dtype, (len(hashes), config.vector_size)), "squares": (np.float32, (len(hashes),))}
+    image = make_image(shapes, spare)
+    rows = rows_in(image)
+    for start in range(0, len(hashes), BEGIN_ROWS):
+        some = slice(start, start + BEGIN_ROWS)
+        begun = at_rest(config, -1, hashes[some], begin_users(config, hashes[some]))
+        rows.vectors[some], rows.squares[some] = begun.vectors, begun.squares
+    return image
