@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.corpus import Histories
 from trainer.curve import Targets
-from trainer.objectives import block_sampling, make_sampling
+from trainer.objectives import Sampling, block_sampling, make_sampling, thinning_alone
 from trainer.rows import Items, begin_items
 from trainer.tree_cut import Cut, cut_tree
 from trainer.trees import Tree, make_tree
@@ -35,6 +35,10 @@ class ItemBlocks:
     def cut(self) -> Cut | None:
         return cut_tree(self.tree, self.num_blocks) if self.tree and self.num_blocks > 1 else None
 
+    @cached_property
+    def _thinning(self) -> Sampling:
+        return thinning_alone(self.counts, self.config)
+
     @property
     def num_shared_rows(self) -> int:
         """Rows, the first ones, that every block has."""
@@ -55,12 +59,13 @@ class ItemBlocks:
         """What the tokens of a block are learned against; tokens of other items are not kept."""
         if self.cut:
             is_here = self.cut.class_blocks == block
-            sampling = make_sampling(self.counts, self.config)
-            keep = np.where(is_here, sampling.keep, np.uint64(0))
-            return Targets(self.config, replace(sampling, keep=keep), self.cut.tree_of(block), is_here)
+            keep = np.where(is_here, self._thinning.keep, np.uint64(0))
+            return Targets(self.config, replace(self._thinning, keep=keep), self.cut.tree_of(block), is_here)
+        if self.tree:
+            return Targets(self.config, self._thinning, self.tree)
         if self.num_blocks > 1:
             return Targets(self.config, block_sampling(self.counts, self.config, block, self.num_blocks), None)
-        return Targets(self.config, make_sampling(self.counts, self.config), self.tree)
+        return Targets(self.config, make_sampling(self.counts, self.config), None)
 
     def histories(self, histories: Histories, block: int) -> Histories:
         """The same histories with tokens that are rows of the block, or one beyond its last for items of other blocks.

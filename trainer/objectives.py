@@ -61,6 +61,12 @@ def block_sampling(counts: NDArray[np.int64], config: TrainConfig, block: int, n
     return replace(sampling, keep=np.append(keep, np.uint64(0)))
 
 
+def thinning_alone(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
+    """The tables for a tree: which tokens are kept of items with these counts, int64[V]. Nothing is drawn."""
+    keep = keep_thresholds(counts, int(counts.sum()), config.sample)
+    return Sampling(np.empty(0, np.uint64), np.empty(0, np.int32), keep, np.empty(0, np.float32))
+
+
 def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     """Walker's alias table of `weights` float64[V]: thresholds uint64[V] in units of 2**-32, and aliases int32[V].
 

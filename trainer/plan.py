@@ -19,6 +19,10 @@ from trainer.trees import Tree, tree_bytes
 
 BYTES = {"float32": 4, "bfloat16": 2}
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
+THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds, counts: all that a tree has of these
+CUT_BYTES_A_NODE = (
+    4 + 4 + 8 + 8
+)  # of an inner node of a tree that is cut: its block and first row; while they are reckoned
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
 BUFFER_BYTES_A_USER = 64
@@ -44,7 +48,7 @@ class Sizes:
     """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
 
     can_split: whether the item table may be divided into blocks. Of a tree every block has the rows above the cut,
-    shared_bytes, and may be larger than its share by a subtree of granule_bytes.
+    shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say which block has what.
     """
 
     user_bytes: int
@@ -57,6 +61,7 @@ class Sizes:
     can_split: bool
     shared_bytes: int = 0
     granule_bytes: int = 0
+    cut_bytes: int = 0
 
     def block_bytes(self, num_blocks: int) -> int:
         """An item block: the rows of the table that are in memory together."""
@@ -68,10 +73,17 @@ class Sizes:
     def item_bytes(self, num_blocks: int) -> int:
         """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead."""
         images = 2 if num_blocks == 1 else 3
-        sampling_bytes = self.sampling_bytes if self.tree_bytes else -(-self.sampling_bytes // num_blocks)
-        counts_bytes = 16 * self.num_items if num_blocks > 1 else 0
         sums_bytes = self.block_bytes(num_blocks) if self.has_sums else 0
-        return images * self.block_bytes(num_blocks) + sums_bytes + sampling_bytes + self.tree_bytes + counts_bytes
+        return images * self.block_bytes(num_blocks) + sums_bytes + self.tables_bytes(num_blocks)
+
+    def tables_bytes(self, num_blocks: int) -> int:
+        """The tables beside a block of items, by which its tokens are learned."""
+        if num_blocks == 1:
+            return self.sampling_bytes + self.tree_bytes
+        counts_bytes = 16 * self.num_items
+        if self.tree_bytes:
+            return self.sampling_bytes + self.tree_bytes + self.cut_bytes + counts_bytes
+        return -(-self.sampling_bytes // num_blocks) + counts_bytes
 
 
 def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
@@ -84,12 +96,13 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
         item_table_bytes=table_bytes,
         has_sums=config.accumulate > 1,
-        sampling_bytes=num_items * SAMPLING_BYTES_AN_ITEM,
+        sampling_bytes=num_items * (THINNING_BYTES_AN_ITEM if tree else SAMPLING_BYTES_AN_ITEM),
         tree_bytes=tree_bytes(tree) if tree else 0,
         num_items=num_items,
         can_split=not (config.has_inputs or config.items_from),
         shared_bytes=shared_rows(tree) * row_bytes if tree else 0,
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
+        cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
     )
 
 

@@ -23,6 +23,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
-from trainer.images import Bytes, Image, image_of, read_image, verify_image, write_image
+from trainer.images import Arrays, Bytes, Image, image_of, map_image, read_image, verify_image, write_image
+from trainer.item_table import join_blocks, take_items
 from trainer.manifests import (
     FORMAT_VERSION,
     MANIFEST,
@@ -88,20 +90,44 @@ class Generation:
         """Whether items have vectors of their own: not with a tree."""
         return not self.config.hs
 
-    def read_items(self) -> NDArray[np.float32]:
-        """The vectors that rank items by their dot product with a user's, float32[V, D].
+    @property
+    def num_blocks(self) -> int:
+        """The blocks that the item table is divided into."""
+        return len(self.manifest["items"])
 
-        Raises DamageError when the file was altered, ConfigError when a tree was trained, whose rows are no items.
+    def read_items(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        """The vectors that rank items by their dot product with a user's, float32[n, D]: of items `start` to `stop`, or all.
+
+        Raises DamageError when a file was altered, ConfigError when a tree was trained, whose rows are no items.
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
-        return self.read_item_table().outputs.vectors
+        return take_items(self._mapped_blocks, start, self.num_items if stop is None else stop)
+
+    def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
+        """All that training keeps of an item block; the first rows, which all blocks of a tree have, as training left them.
+
+        Raises DamageError when a file was altered.
+        """
+        entry = self.manifest["items"][block]
+        with tell_way_out(self.folder):
+            items = items_in(read_image(self.folder / entry["file"], entry))
+        if num_shared_rows:
+            resident = self._mapped_blocks[self.manifest["resident_block"]]
+            items.outputs.vectors[:num_shared_rows] = resident["outputs"][:num_shared_rows]
+            items.outputs.squares[:num_shared_rows] = resident["output_squares"][:num_shared_rows]
+        return items
 
     def read_item_table(self) -> Items:
         """All that training keeps of items. Raises DamageError when a file was altered."""
         with tell_way_out(self.folder):
             images = [read_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
-        return join_blocks(images, self.manifest.get("resident_block", 0))
+        return join_blocks([image.arrays for image in images], self.manifest.get("resident_block", 0))
+
+    @cached_property
+    def _mapped_blocks(self) -> list[Arrays]:
+        with tell_way_out(self.folder):
+            return [map_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -143,23 +169,6 @@ def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: 
         "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
     }  # fmt: skip
     return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
-
-
-def join_blocks(images: list[Image], last: int) -> Items:
-    """The item table from its blocks, in order. Rows that several blocks have are those of block `last`."""
-    if len(images) == 1:
-        return items_in(images[0])
-    block_rows = [
-        image.arrays.get("rows", np.arange(len(image.arrays["outputs"]), dtype=np.int64) * len(images) + block)
-        for block, image in enumerate(images)
-    ]
-    num_rows = max(int(rows[-1]) + 1 if len(rows) else 0 for rows in block_rows)
-    first = images[0].arrays
-    outputs = Rows(np.empty((num_rows, first["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
-    for block in [*(block for block in range(len(images)) if block != last), last]:
-        outputs.vectors[block_rows[block]] = images[block].arrays["outputs"]
-        outputs.squares[block_rows[block]] = images[block].arrays["output_squares"]
-    return Items(outputs, items_in(images[0]).inputs)  # no inputs: what has any is not divided
 
 
 def open_generation(folder: Path) -> Generation:
@@ -258,7 +267,8 @@ class Writer:
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Make the next generation of the files of an older one: the way back to the best."""
-        return self._put_manifest(values | {"users": older.manifest["users"], "items": older.manifest["items"]})
+        kept = {name: older.manifest[name] for name in ("users", "items", "resident_block") if name in older.manifest}
+        return self._put_manifest(values | kept)
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
         manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}

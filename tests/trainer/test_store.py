@@ -146,7 +146,12 @@ def test_item_blocks_are_read_as_one_table(tmp_path: Path) -> None:
     half = writer.commit(SIZES | {"num_blocks": 2})
     assert list(half.item_entries()) == [1]
     writer.write_items(0, image_of_items(Items(Rows(table[::2], table[::2, 0]), filled(0, 0))))
-    whole = writer.commit(SIZES | {"num_blocks": 2}).read_item_table()
+    generation = writer.commit(SIZES | {"num_blocks": 2, "num_items": 5})
+    for start in range(6):
+        for stop in range(start, 6):
+            np.testing.assert_array_equal(generation.read_items(start, stop), table[start:stop])
+    np.testing.assert_array_equal(generation.read_items(), table)
+    whole = generation.read_item_table()
     np.testing.assert_array_equal(whole.outputs.vectors, table)
     np.testing.assert_array_equal(whole.outputs.squares, table[:, 0])
     assert {path.name for path in tmp_path.glob("items-*")} == {
