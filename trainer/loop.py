@@ -134,7 +134,6 @@ class Training:
         config, job = self.config, self.job
         self.kernel: Kernel = pick_kernel(job.kernel, config)
         counts = self.corpus.count_training_tokens()
-        self.recency = effective_recency(config, self.corpus)
         if job.device_memory_bytes:
             limit_device_memory(job.device_memory_bytes)
         warm_up(self.kernel, config)
@@ -149,7 +148,8 @@ class Training:
         )
         for line in (f"kernel={self.kernel.name}: {self.kernel.reason}", *self.plan.reasons):
             self.on_event("log", {"message": line})
-        if self.recency != config.recency:
+        self.recency = effective_recency(config, self.corpus, self.plan.num_blocks)
+        if self.recency == 0 < config.recency:
             self.on_event("log", {"message": "the log has no times: a user's tokens all count the same"})
         self.num_positions = config.epochs * self.corpus.num_partitions * self.plan.num_blocks
         self.blocks = ItemBlocks(config, counts, self.plan.num_blocks)
@@ -362,9 +362,14 @@ class Training:
         } | self.record.to_json()
 
 
-def effective_recency(config: TrainConfig, corpus: Corpus) -> float:
-    """`train.recency`, or 0 where the order of a user's tokens is not one of time."""
-    return 0.0 if corpus.manifest["undated"] else config.recency
+def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) -> float:
+    """`train.recency`, or 0 where the order of a user's tokens is not one of time.
+
+    A third of it with several item blocks: a user's tokens then come block by block, no longer the newest last, and what
+    that did for the newest their weight has to do (wikispeedia, hit@20: .351 in order, .335 in 13 blocks, .351 so).
+    """
+    recency = 0.0 if corpus.manifest["undated"] else config.recency
+    return recency if num_blocks == 1 else recency / 3
 
 
 def next_generation(store_dir: Path) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
+from trainer.objectives import shared_items
 from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.trees import Tree, tree_bytes
 
@@ -47,8 +48,9 @@ _UNITS = {
 class Sizes:
     """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
 
-    can_split: whether the item table may be divided into blocks. Of a tree every block has the rows above the cut,
-    shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say which block has what.
+    can_split: whether the item table may be divided into blocks. Every block has the most frequent items, or of a tree
+    the rows above the cut, shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say
+    which block has what.
     """
 
     user_bytes: int
@@ -100,7 +102,7 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         tree_bytes=tree_bytes(tree) if tree else 0,
         num_items=num_items,
         can_split=not (config.has_inputs or config.items_from),
-        shared_bytes=shared_rows(tree) * row_bytes if tree else 0,
+        shared_bytes=(shared_rows(tree) if tree else shared_items(num_items)) * row_bytes,
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
         cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
     )

@@ -5,9 +5,8 @@
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
-                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows. The rows
-                                   of block b of B are rows b, b + B, b + 2 B, ... of the item table, or as "rows"
-                                   uint32[R] says: with a tree, blocks share its upper rows
+                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows. Which rows
+                                   of the item table a block of several has, "rows" uint32[R] says: blocks share the first
     store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
 
 New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
@@ -102,7 +101,8 @@ class Generation:
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
-        return take_items(self._mapped_blocks, start, self.num_items if stop is None else stop)
+        last = self.manifest.get("resident_block", 0)
+        return take_items(self._mapped_blocks, last, start, self.num_items if stop is None else stop)
 
     def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
         """All that training keeps of an item block; the first rows, which all blocks of a tree have, as training left them.

@@ -43,7 +43,7 @@ from trainer.store import Generation, Writer, image_of_items, open_generation
 
 LOGS = ("wikispeedia_unfinished", "gowalla_train")
 SEEDS = (1, 2)
-NUM_BLOCKS, NUM_CHUNKS = 9, 4
+NUM_BLOCKS, NUM_CHUNKS = 13, 4
 MARK = "hit@20, MRR no lower (2 s.e.)"
 
 TENTH_ITEMS, DIMS, TENTH_BUDGET = 1_000_000, 300, 1_200_000_000
@@ -126,8 +126,8 @@ def join_generation(generation: Generation, folder: Path) -> Generation:
     folder.mkdir()
     writer = Writer(folder, 1, {})
     writer.write_items(0, image_of_items(generation.read_item_table()))
-    kept = ("config", "recency", "num_items", "vector_size", "partitions")
-    return writer.commit({name: generation.manifest[name] for name in kept} | {"num_blocks": 1, "resident_block": 0})
+    kept = {name: generation.manifest[name] for name in ("config", "num_items", "vector_size", "partitions")}
+    return writer.commit(kept | {"num_blocks": 1, "resident_block": 0, "recency": generation.config.recency})
 
 
 def infer_held_out(corpus: Corpus, generation: Generation) -> NDArray[np.float32]:

@@ -146,7 +146,8 @@ def test_a_table_several_times_the_budget_goes_through_evaluation_refit_and_expo
     none = Rows(np.zeros((0, BIG_SIZE), np.float32), np.zeros(0, np.float32))
     rows = rng.standard_normal((BIG_ITEMS // BIG_BLOCKS, BIG_SIZE), np.float32)
     for block in range(BIG_BLOCKS):
-        writer.write_items(block, image_of_items(Items(Rows(rows, np.ones(len(rows), np.float32)), none)))
+        places = np.arange(block, BIG_ITEMS, BIG_BLOCKS, dtype=np.uint32)
+        writer.write_items(block, image_of_items(Items(Rows(rows, np.ones(len(rows), np.float32)), none), places))
     writer.commit(
         {
             "partitions": 4, "num_items": BIG_ITEMS, "num_blocks": BIG_BLOCKS, "vector_size": BIG_SIZE, "recency": 0.0,
