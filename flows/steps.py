@@ -137,7 +137,7 @@ def evaluate_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str
     def make() -> dict[str, Any]:
         with report_step("evaluate") as on_event:
             opened = open_corpus(job.corpus_dir)
-            evaluation = evaluate_task.evaluate(opened, open_generation(job.store_dir), on_event)
+            evaluation = evaluate_task.evaluate(opened, open_generation(job.store_dir), on_event, night.memory_bytes)
             refit_held_out(job, opened, {"evaluation": evaluation}, on_event)
             return evaluation
 

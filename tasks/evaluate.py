@@ -4,7 +4,7 @@ The held-out item is the newest event whose item was new to the user; training h
 items but those the user has seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tasks.scores import BATCH_SCORES, Piece, Scores, score_by_vectors, score_of
 from trainer.corpus import Corpus
+from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
+from trainer.memory import private_bytes
+from trainer.plan import size
 from trainer.store import Generation
-from trainer.trees import Tree, log_probabilities, make_tree
-
-Score = Callable[[NDArray[np.float32]], torch.Tensor]
-"""Scores of all items, float32[n, V], for users' vectors, float32[n, D]: higher ranks first."""
 
 TOP = 20
-BATCH_SCORES = 16_000_000  # scores held at once: 64 MB, whatever the number of items
+GROUP_BYTES = 64_000_000  # of users' vectors that are ranked in one reading of the items
+POPULARITY_BYTES_AN_ITEM = 56  # counts, and their places while they are sorted
 
 
 class UserReader(Protocol):
@@ -51,34 +52,78 @@ class Answer:
     top: NDArray[np.int64]
 
 
-def score_by_vectors(item_vectors: NDArray[np.float32]) -> Score:
-    """Scores of all items as dot products with item vectors float32[V, D]."""
-    items = torch.from_numpy(np.ascontiguousarray(item_vectors))
-    return lambda users: torch.from_numpy(users) @ items.T
+def rank_held_out(question: Question, scores: Scores) -> Answer:
+    """Rank every held-out item among all items the user has not seen; in a bounded memory.
+
+    Piece after piece of the items, and in each for a batch of users after the other, it counts the items that score higher.
+    Where there are several pieces the scores of the held-out items are found in a pass before.
+    """
+    ranking = _Ranking(question, max(1, BATCH_SCORES // scores.piece_items))
+    if scores.num_pieces > 1:
+        for piece in scores.pieces():
+            ranking.find_held_out(piece)
+    for piece in scores.pieces():
+        ranking.count(piece)
+    return ranking.answer()
 
 
-def score_by_tree(tree: Tree, node_vectors: NDArray[np.float32]) -> Score:
-    """Scores of all items as their log-probabilities down a tree."""
-    return lambda users: torch.from_numpy(log_probabilities(tree, node_vectors, users))
+class _Ranking:
+    """What is known of the ranks of a question's users after some of the items."""
+
+    def __init__(self, question: Question, batch_users: int) -> None:
+        self.question, self.batch_users = question, batch_users
+        num_users = len(question.items)
+        self.held_scores = torch.zeros(num_users)
+        self.above, self.ties = torch.zeros(num_users, dtype=torch.int64), torch.zeros(num_users, dtype=torch.int64)
+        self.top_scores, self.top = torch.zeros(num_users, TOP), torch.zeros(num_users, TOP, dtype=torch.int64)
+        self.num_top = 0
+
+    def find_held_out(self, piece: Piece) -> None:
+        """Take the scores of the held-out items that are in a piece."""
+        is_here, places = _find(piece, self.question.items)
+        for rows in torch.from_numpy(np.flatnonzero(is_here)).split(self.batch_users):
+            scores = piece.score(self.question.vectors[rows.numpy()])
+            self.held_scores[rows] = scores[torch.arange(len(rows)), torch.from_numpy(places[rows.numpy()])]
+
+    def count(self, piece: Piece) -> None:
+        """Count the items of a piece that score higher than the held-out one or as high; keep those that rank first."""
+        question = self.question
+        is_here, places = _find(piece, question.items)
+        is_seen_here, seen_places = _find(piece, question.seen_items)
+        seen_rows, seen_places = question.seen_rows[is_seen_here], seen_places[is_seen_here]
+        items = torch.from_numpy(piece.items)
+        for start in range(0, len(question.items), self.batch_users):
+            batch = slice(start, min(start + self.batch_users, len(question.items)))
+            scores = piece.score(question.vectors[batch])
+            first, last = np.searchsorted(seen_rows, (batch.start, batch.stop))
+            scores[seen_rows[first:last] - start, seen_places[first:last]] = -torch.inf
+            own = torch.from_numpy(np.flatnonzero(is_here[batch]))
+            # By the same multiplication as all others here, so that ties are ties to the last bit.
+            self.held_scores[start + own] = scores[own, torch.from_numpy(places[start + own.numpy()])]
+            held = self.held_scores[batch][:, None]
+            self.above[batch] += (scores > held).sum(dim=1)
+            self.ties[batch] += (scores == held).sum(dim=1)
+            self._keep_top(batch, scores, items)
+        self.num_top = min(TOP, self.num_top + len(items))
+
+    def _keep_top(self, batch: slice, scores: torch.Tensor, items: torch.Tensor) -> None:
+        best = scores.topk(min(TOP, len(items)), dim=1)
+        values = torch.cat((self.top_scores[batch, : self.num_top], best.values), dim=1)
+        found = torch.cat((self.top[batch, : self.num_top], items[best.indices]), dim=1)
+        first = values.topk(min(TOP, values.shape[1]), dim=1)
+        self.top_scores[batch, : first.values.shape[1]] = first.values
+        self.top[batch, : first.values.shape[1]] = found.gather(1, first.indices)
+
+    def answer(self) -> Answer:
+        """The answer once all items were counted; each held-out item ties with itself."""
+        ranks = 1 + self.above.double() + (self.ties - 1).double() / 2
+        return Answer(ranks.numpy(), self.top[:, : self.num_top].numpy())
 
 
-def rank_held_out(question: Question, score: Score, num_items: int) -> Answer:
-    """Rank every held-out item among all items the user has not seen; in batches of a bounded memory."""
-    batch = max(1, BATCH_SCORES // num_items)
-    ranks, tops = [], []
-    for start in range(0, len(question.items), batch):
-        users = question.vectors[start : start + batch]
-        scores = score(users)
-        first, last = np.searchsorted(question.seen_rows, (start, start + len(users)))
-        seen = question.seen_rows[first:last] - start, question.seen_items[first:last]
-        scores[seen] = -torch.inf
-        held = torch.from_numpy(question.items[start : start + len(users)])[:, None]
-        held_scores = scores.gather(1, held)
-        above = (scores > held_scores).sum(dim=1)
-        ties = (scores == held_scores).sum(dim=1) - 1
-        ranks.append((1 + above + ties / 2).double().numpy())
-        tops.append(scores.topk(min(TOP, num_items), dim=1).indices.numpy())
-    return Answer(np.concatenate(ranks), np.concatenate(tops))
+def _find(piece: Piece, items: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which of these items are in a piece, bool[m], and their places in it, int64[m]."""
+    places = np.minimum(np.searchsorted(piece.items, items), len(piece.items) - 1)
+    return piece.items[places] == items, places
 
 
 def popularity_vectors(counts: NDArray[np.int64], num_users: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -118,40 +163,67 @@ def questions(corpus: Corpus, generation: UserReader) -> Iterator[Question]:
             )
 
 
-def score_of(generation: Generation, counts: NDArray[np.int64]) -> Score:
-    """How a generation ranks items: by vectors, or down the tree made of the training's counts, int64[V]."""
-    tree = make_tree(generation.config, counts)
-    if tree is None:
-        return score_by_vectors(generation.read_items())
-    return score_by_tree(tree, generation.read_item_table().outputs.vectors)
+def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
+    """The same users in larger questions: up to about GROUP_BYTES of vectors, so that items are read more seldom."""
+    group: list[Question] = []
+    for question in questions:
+        group.append(question)
+        if sum(one.vectors.nbytes for one in group) >= GROUP_BYTES:
+            yield _join(group)
+            group = []
+    if group:
+        yield _join(group)
 
 
-def evaluate(corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event) -> dict:
+def _join(group: list[Question]) -> Question:
+    starts = np.cumsum([0] + [len(one.items) for one in group[:-1]])
+    return Question(
+        np.concatenate([one.vectors for one in group]),
+        np.concatenate([one.items for one in group]),
+        np.concatenate([one.seen_rows + start for one, start in zip(group, starts.tolist(), strict=True)]),
+        np.concatenate([one.seen_items for one in group]),
+    )
+
+
+def _check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
+    """Raise ResourceError when ranking the held-out users does not fit the budget."""
+    num_users, held_bytes = corpus.manifest["num_held_out"], private_bytes()
+    items_bytes = corpus.num_items * POPULARITY_BYTES_AN_ITEM + scores.piece_bytes
+    users_bytes = min(num_users * vector_bytes, 3 * GROUP_BYTES) + 6 * min(BATCH_SCORES, num_users * corpus.num_items)
+    if held_bytes + items_bytes + users_bytes > memory_bytes:
+        raise ResourceError(
+            f"ranking {corpus.num_items:,} items in {scores.num_pieces} pieces needs {size(items_bytes)}, their scores for "
+            f"{num_users:,} held-out users {size(users_bytes)} and the process {size(held_bytes)}, but the budget is "
+            f"{size(memory_bytes)}: raise --host-memory, or set evaluate.max_users to 0"
+        )
+
+
+def evaluate(
+    corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event, memory_bytes: int = 4 * 10**9
+) -> dict:
     """The story's "evaluate" (without seconds): quality on the held-out users, beside popularity.
 
     A generation whose held-out users were fitted again on their full histories answers what was measured before that.
+    Raises ResourceError when the budget does not suffice.
     """
     if generation.manifest["stage"] == "refitted":
         return generation.manifest["evaluation"]
+    if not corpus.manifest["num_held_out"]:
+        return {"num_users": 0, "metrics": {}}
     counts = corpus.count_training_tokens()
-    score = score_of(generation, counts)
+    scores = score_of(generation, counts)
+    _check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
+    _, places = popularity_vectors(counts, 0)
     answers: list[tuple[Answer, Answer]] = []
-    for question in questions(corpus, generation):
-        ones, places = popularity_vectors(counts, len(question.items))
+    for question in join_questions(questions(corpus, generation)):
+        ones = np.ones((len(question.items), 1), dtype=np.float32)
         popular = Question(ones, question.items, question.seen_rows, question.seen_items)
-        answers.append(
-            (
-                rank_held_out(question, score, corpus.num_items),
-                rank_held_out(popular, score_by_vectors(places), corpus.num_items),
-            )
-        )
+        answers.append((rank_held_out(question, scores), rank_held_out(popular, score_by_vectors(places))))
         done = sum(len(answer.ranks) for answer, _ in answers)
         on_event(
             "progress",
             {"step": "evaluate", "done": done, "total": corpus.manifest["num_held_out"], "unit": "users"},
         )
-    if not answers:
-        return {"num_users": 0, "metrics": {}}
     ours, popularity = (
         Answer(np.concatenate([a.ranks for a in side]), np.concatenate([a.top for a in side]))
         for side in zip(*answers, strict=True)

@@ -26,7 +26,7 @@ class Generation(Protocol):
     def read_users(self, partition: int, /) -> np.ndarray: ...
     @property
     def has_item_vectors(self) -> bool: ...
-    def read_items(self) -> np.ndarray: ...
+    def read_items(self, start: int, stop: int, /) -> np.ndarray: ...
 
 
 def check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) -> None:
@@ -37,6 +37,15 @@ def check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) 
         raise DamageError(
             f"generation {generation.generation} has {found[0]:,} micro-partitions and {found[1]:,} items but "
             f"{corpus_dir} has {expected[0]:,} and {expected[1]:,}: it was trained on another corpus; train again"
+        )
+
+
+def check_vocabulary(path: Path, num_rows: int, generation: Generation) -> None:
+    """Raise DamageError unless the vocabulary has as many rows as the generation has items."""
+    if num_rows != generation.num_items:
+        raise DamageError(
+            f"{path} has {num_rows:,} items where generation {generation.generation} has {generation.num_items:,}: the store "
+            "and the corpus do not belong together; train again"
         )
 
 
@@ -67,12 +76,13 @@ def check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: st
         )
 
 
-def check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generation, vector_size: int) -> int:
-    """The bytes of the budget that are free; `vector_size`: of the vectors as exported.
+def check_memory(
+    memory_bytes: int, corpus: dict[str, Any], generation: Generation, vector_size: int, item_rows: int
+) -> int:
+    """The bytes of the budget that are free; `vector_size`: of the vectors as exported; `item_rows`: items at a time.
 
-    Raises ResourceError when a micro-partition or the item table does not fit.
+    Raises ResourceError when a micro-partition or so many items do not fit.
     """
-
     held_bytes = private_bytes()
     room_bytes = memory_bytes - held_bytes
     row_bytes = (
@@ -80,7 +90,8 @@ def check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generati
     )  # as read, widened, projected, encoded; its name
     needs = {f"a micro-partition of {max(corpus['users']):,} users": max(corpus["users"]) * row_bytes}
     if generation.has_item_vectors:
-        needs[f"{corpus['num_items']:,} items"] = corpus["num_items"] * row_bytes
+        num_items = min(item_rows, corpus["num_items"])
+        needs[f"{num_items:,} items at a time"] = num_items * row_bytes
     for what, needed_bytes in needs.items():
         if needed_bytes > room_bytes:
             raise ResourceError(

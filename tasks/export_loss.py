@@ -4,20 +4,23 @@ By the time of the export the held-out users have been fitted again on all they 
 are inferred here once more from what training had seen of them, and ranked twice: in full, and as the release stores them.
 """
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.evaluate import Question, Score, questions, rank_held_out, score_by_tree, score_by_vectors
+from tasks.evaluate import Question, join_questions, questions, rank_held_out
 from tasks.export import MANIFEST
 from tasks.reduction import project, read_projection
+from tasks.scores import score_of
 from tasks.vector_files import decode_vectors, encode_vectors
-from trainer.corpus import Corpus
+from trainer.corpus import Corpus, Histories
 from trainer.events import OnEvent, ignore_event
 from trainer.files import read_json
-from trainer.infer import FrozenItems, freeze_items, infer_vectors
+from trainer.infer import FrozenItems, freeze_items, infer_parts, take_histories
 from trainer.store import Generation
 
 
@@ -34,12 +37,13 @@ def measure_loss(
         return {}
     projection = read_projection(export_dir / manifest["projection"]["file"]) if "projection" in manifest else None
     frozen = freeze_items(generation, corpus.count_training_tokens(), threads)
-    in_full, as_stored = _score(frozen, None), _score(frozen, projection)
+    in_full = score_of(generation, frozen.blocks.counts)
+    as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
     hits = np.zeros((0, 2), dtype=bool)
-    for question in questions(corpus, _Unseen(corpus, frozen)):
+    for question in join_questions(questions(corpus, _Unseen(corpus, frozen))):
         stored = _store(project(question.vectors, projection), manifest["storage"]["dtype"])
         ours = Question(stored, question.items, question.seen_rows, question.seen_items)
-        answers = (rank_held_out(question, in_full, corpus.num_items), rank_held_out(ours, as_stored, corpus.num_items))
+        answers = (rank_held_out(question, in_full), rank_held_out(ours, as_stored))
         hits = np.vstack([hits, np.stack([answer.ranks <= 10 for answer in answers], axis=1)])
         on_event("progress", {"step": "loss", "done": len(hits), "total": num_users, "unit": "users"})
     full, stored_hit = hits.mean(axis=0)
@@ -47,26 +51,28 @@ def measure_loss(
 
 
 class _Unseen:
-    """The held-out users as training saw them, inferred with the items frozen; other users are rows of zeros."""
+    """The held-out users as training saw them, inferred with the items frozen; other users are rows of zeros.
+
+    Micro-partitions are to be read in order: where there are several item blocks many are inferred together.
+    """
 
     def __init__(self, corpus: Corpus, frozen: FrozenItems) -> None:
-        self.corpus, self.frozen = corpus, frozen
+        self.corpus, self.vector_size = corpus, frozen.config.vector_size
+        self.fitted = infer_parts(frozen, self._parts())
 
     def read_users(self, partition: int, /) -> NDArray[np.float32]:
-        histories = self.corpus.read(partition)
-        held = np.flatnonzero(histories.is_held_out)
-        spans = list(zip(histories.starts[held].tolist(), histories.ends[held].tolist(), strict=True))
-        tokens = np.concatenate([histories.tokens[start:end] for start, end in spans])
-        offsets = np.concatenate(([0], np.cumsum([end - start for start, end in spans]))).astype(np.int64)
-        vectors = np.zeros((histories.num_users, self.frozen.config.vector_size), dtype=np.float32)
-        vectors[held] = infer_vectors(self.frozen, tokens, offsets, histories.hashes[held]).vectors
+        (found, held), rows = next(self.fitted)
+        assert found == partition
+        vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), dtype=np.float32)
+        vectors[held] = rows.vectors
         return vectors
 
-
-def _score(frozen: FrozenItems, projection: NDArray[np.float32] | None) -> Score:
-    """How items, or the rows of a tree, rank for users that were multiplied by the same projection."""
-    outputs = project(frozen.items.outputs.vectors, projection)
-    return score_by_vectors(outputs) if frozen.tree is None else score_by_tree(frozen.tree, outputs)
+    def _parts(self) -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
+        for partition in range(self.corpus.num_partitions):
+            histories = self.corpus.read(partition)
+            held = np.flatnonzero(histories.is_held_out)
+            if len(held):
+                yield (partition, held), take_histories(histories, held, histories.ends[held])
 
 
 def _store(vectors: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from sql.runner import connect, create_table, fetch_rows
 from tasks.config import IngestConfig
@@ -41,9 +40,7 @@ from trainer.corpus import Corpus, Histories
 from trainer.errors import ConfigError, InputError, RejectedError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import replace_file
-from trainer.infer import FrozenItems, infer_vectors
-from trainer.sizes import SAMPLING_BYTES_AN_ITEM
-from trainer.trees import tree_bytes
+from trainer.infer import infer_parts
 from trainer.units import size
 
 ROW_GROUP_ROWS = 8192
@@ -93,6 +90,7 @@ def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore
     with explain_failures(root, "vectors are inferred", asked.memory_bytes), open_folder(root) as folder:
         frozen = open_release(root, release, folder, asked.train, on_event)
         rows = _plan_rows(frozen, asked.memory_bytes)
+        frozen.items.admit(0)  # what is damaged is told before the logs are read
         own = Root(folder / "root")
         own.path.mkdir()
         ingested = _ingest(root, own, asked, config, catalog.partitions, on_event)
@@ -112,11 +110,6 @@ def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore
         "bytes": num_bytes,
         "seconds": round(time.monotonic() - started, 3),
     }
-
-
-def infer_users(items: FrozenItems, histories: Histories) -> NDArray[np.float32]:
-    """The vectors of these users, float32[n, D], in their order."""
-    return infer_vectors(items, histories.tokens, histories.offsets, histories.hashes).vectors
 
 
 def _check_out(out: Path) -> None:
@@ -149,10 +142,8 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
 
 def _plan_rows(release: Release, memory_bytes: int) -> int:
     """Users to infer at once, whole row groups. Raises ResourceError when the memory does not suffice for one."""
-    generation, items = release.generation, release.items
+    generation, item_bytes = release.generation, release.items.num_bytes
     vector_bytes = 4 * generation.vector_size
-    item_bytes = items.items.num_bytes + generation.num_items * SAMPLING_BYTES_AN_ITEM
-    item_bytes += tree_bytes(items.tree) if items.tree else 0
     group_bytes = ROW_GROUP_ROWS * (3 * vector_bytes + 100)  # vectors, as Arrow and as Parquet; ids
     room = (memory_bytes - item_bytes) // 2
     if room < group_bytes:
@@ -235,8 +226,9 @@ def _write(folder: Path, out: Path, corpus: Corpus, release: Release, rows: int,
                 column_encoding={"user_id": "DELTA_BYTE_ARRAY"},
                 compression={"user_id": "zstd", "vector.list.element": "none"},
             ) as writer:  # fmt: skip
-                for users, histories in _batches(corpus, rows):
-                    vectors = project(infer_users(release.items, histories), release.projection)
+                group_bytes = rows // 2 * 4 * release.generation.vector_size
+                for users, fitted in infer_parts(release.items, _batches(corpus, rows), group_bytes):
+                    vectors = project(fitted.vectors, release.projection)
                     lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=vector)
                     writer.write_table(pa.table([users, lists], schema=schema), row_group_size=ROW_GROUP_ROWS)
                     num_done += len(vectors)

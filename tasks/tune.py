@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.corpus_folder import MANIFEST, VOCABULARY, partition_name
-from tasks.evaluate import questions, rank_held_out, score_of
+from tasks.evaluate import join_questions, questions, rank_held_out
 from tasks.held_release import open_folder
 from tasks.run import Root, lock_root
+from tasks.scores import score_of
 from tasks.search_space import apply_settings, find_importances, propose, search_space
 from tasks.study import Search, Study, write_config
 from trainer.config import TrainConfig
@@ -162,10 +163,9 @@ def run_trial(
 def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
     """The ranks that a store's vectors give the held-out items of the sample, float64[m]."""
     generation = open_generation(store_dir)
-    score = score_of(generation, sample.count_training_tokens())
-    return np.concatenate(
-        [rank_held_out(question, score, sample.num_items).ranks for question in questions(sample, generation)]
-    )
+    scores = score_of(generation, sample.count_training_tokens())
+    asked = join_questions(questions(sample, generation))
+    return np.concatenate([rank_held_out(question, scores).ranks for question in asked])
 
 
 def report_trial(study: Study, asked: Search, on_event: OnEvent) -> None:

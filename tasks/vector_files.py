@@ -7,7 +7,8 @@
 The serving model decodes in the same few lines of its own (tasks/serving/user_vectors_model.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
 
@@ -57,27 +58,37 @@ def decode_vectors(rows: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
     return vectors
 
 
-def write_vectors(path: Path, names: pa.Table, vectors: NDArray[np.float32], dtype: str, group_rows: int) -> None:
-    """Write names and their vectors float32 (N, D) as Parquet with `group_rows` rows a group, durably.
+def write_vectors(
+    path: Path, parts: Iterable[tuple[pa.Table, NDArray[np.float32]]], dtype: str, group_rows: int
+) -> None:
+    """Write parts, names and their vectors float32 (N, D), as Parquet with `group_rows` rows a group, durably.
 
-    The first column's least and greatest per group serve lookups. Vectors are not compressed: their bits are noise, and
-    a plain column is read faster; but bytes, through a dictionary, lose a sixth by it.
+    A part is in memory at a time; each but the last is of whole groups. The first column's least and greatest per group
+    serve lookups. Vectors are not compressed: their bits are noise, and a plain column is read faster; but bytes, through
+    a dictionary, lose a sixth by it.
     """
-    table = names
-    for name, column in encode_vectors(vectors, dtype).items():
-        table = table.append_column(name, column)
-    key, is_bytes = names.column_names[0], dtype == "int8"
-    compression = dict.fromkeys(names.column_names, "zstd") | {"vector.list.element": "zstd" if is_bytes else "none"}
-    with replace_file(path) as temporary:
-        pq.write_table(
-            table.replace_schema_metadata(None),
-            temporary,
-            row_group_size=group_rows,
-            use_dictionary=["vector.list.element"] if is_bytes else False,
-            write_statistics=[key],
-            column_encoding={key: "DELTA_BYTE_ARRAY"},
-            compression=compression | ({"scale": "none"} if is_bytes else {}),
-        )
+    is_bytes = dtype == "int8"
+    writer = None
+    with replace_file(path) as temporary, ExitStack() as stack:
+        for names, vectors in parts:
+            table = names
+            for name, column in encode_vectors(vectors, dtype).items():
+                table = table.append_column(name, column)
+            table = table.replace_schema_metadata(None)
+            if writer is None:
+                key, columns = names.column_names[0], dict.fromkeys(names.column_names, "zstd")
+                compression = columns | {"vector.list.element": "zstd" if is_bytes else "none"}
+                writer = stack.enter_context(
+                    pq.ParquetWriter(
+                        temporary,
+                        table.schema,
+                        use_dictionary=["vector.list.element"] if is_bytes else False,
+                        write_statistics=[key],
+                        column_encoding={key: "DELTA_BYTE_ARRAY"},
+                        compression=compression | ({"scale": "none"} if is_bytes else {}),
+                    )
+                )
+            writer.write_table(table, row_group_size=group_rows)
 
 
 def read_vectors(

@@ -43,8 +43,8 @@ class FakeGeneration:
     def read_users(self, partition: int) -> np.ndarray:
         return self.users[partition]
 
-    def read_items(self) -> np.ndarray:
-        return self.items
+    def read_items(self, start: int, stop: int) -> np.ndarray:
+        return self.items[start:stop]
 
 
 def draw_generation(corpus_dir: Path, seed: int = 1) -> FakeGeneration:

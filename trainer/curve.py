@@ -33,7 +33,9 @@ class Targets:
 
     def has(self, items: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these items, or rows of an item block, are learned now; others are in blocks that are not in memory."""
-        return items < len(self.sampling.aliases) if self.class_is_here is None else self.class_is_here[items]
+        if self.tree is not None:
+            return np.ones(len(items), dtype=bool) if self.class_is_here is None else self.class_is_here[items]
+        return items < len(self.sampling.aliases)
 
 
 def token_losses(
@@ -41,7 +43,7 @@ def token_losses(
     negatives: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
     """The loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K]."""
-    if targets.tree is not None:
+    if targets.tree is not None:  # nothing is drawn
         return tree_losses(targets.tree, users, outputs, items)
     own = np.einsum("md,md->m", users, outputs[items]).astype(np.float64)
     other = np.einsum("md,mkd->mk", users, outputs[negatives]).astype(np.float64)
@@ -70,7 +72,9 @@ def tree_losses(
 
 
 def fixed_negatives(seed: int, hashes: NDArray[np.uint64], sampling: Sampling, negative: int) -> NDArray[np.int64]:
-    """The negatives of the fixed sample, int64[m, K]: the same at every measurement."""
+    """The negatives of the fixed sample, int64[m, K]: the same at every measurement; none where nothing is drawn (trees)."""
+    if len(sampling.aliases) == 0:
+        return np.empty((len(hashes), 0), dtype=np.int64)
     counters = np.array([counter(0, HELDOUT, k) for k in range(negative)], dtype=np.uint64)
     bits = draws(user_keys(seed, -1, hashes)[:, None], counters[None, :])
     slots = ((bits >> np.uint64(32)) * np.uint64(len(sampling.aliases)) >> np.uint64(32)).astype(np.int64)

@@ -34,6 +34,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 
 Bytes = NDArray[np.uint8]
+Arrays = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[Any, tuple[int, ...]]]
 
 
@@ -43,7 +44,7 @@ class Image:
 
     pages: Bytes
     num_bytes: int
-    arrays: dict[str, NDArray[Any]]
+    arrays: Arrays
 
 
 def make_image(shapes: Shapes, spare: Bytes | None = None) -> Image:
@@ -71,7 +72,7 @@ def make_pages(num_bytes: int) -> Bytes:
     return np.frombuffer(pages, dtype=np.uint8)[:wanted]
 
 
-def image_of(arrays: dict[str, NDArray[Any]], spare: Bytes | None = None) -> Image:
+def image_of(arrays: Arrays, spare: Bytes | None = None) -> Image:
     """An image with copies of these arrays."""
     image = make_image({name: (array.dtype, array.shape) for name, array in arrays.items()}, spare)
     for name, array in arrays.items():
@@ -110,6 +111,17 @@ def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None)
     return Image(pages, num_bytes, _views(json.loads(data[8:begin].tobytes()), data[begin:]))
 
 
+def map_image(path: Path, expected: dict[str, Any]) -> Arrays:
+    """The arrays of the file, read-only: parts of it come from the disk when they are touched, and take no private memory.
+
+    All its bytes are looked at first. Raises DamageError when it was altered.
+    """
+    verify_image(path, expected)
+    data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    return _views(json.loads(data[8:begin].tobytes()), data[begin:])
+
+
 def verify_image(path: Path, expected: dict[str, Any]) -> None:
     """Raise DamageError unless the file has the bytes and checksum that a manifest recorded; in a bounded memory."""
     _check_size(path, expected)
@@ -130,7 +142,7 @@ def checksum(pieces: Iterator[Bytes]) -> str:
     return digest.hexdigest()
 
 
-def _views(header: dict[str, Any], data: Bytes) -> dict[str, NDArray[Any]]:
+def _views(header: dict[str, Any], data: Bytes) -> Arrays:
     arrays = {}
     for name, about in header.items():
         start, end = about["data_offsets"]

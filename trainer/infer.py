@@ -1,72 +1,140 @@
 """Vectors for users with a given item table: the same kernel, with the items frozen. Deterministic on any threads.
 
-With frozen items users do not touch each other, so the order of the work does not matter.
+With frozen items users do not touch each other, so the order of the work does not matter. Of an item table that was trained
+in blocks one block is in memory at a time: users meet each in turn in every epoch, as in training. The price: the table is
+read about once an epoch for all users that are fitted together.
 """
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
+from trainer.corpus import Corpus, Histories
+from trainer.curve import Targets
 from trainer.draws import epoch_key
 from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
 from trainer.loop import Job
-from trainer.objectives import Sampling, make_sampling
+from trainer.memory import private_bytes
+from trainer.plan import training_sizes
 from trainer.rows import Items, Rows, at_rest, begin_users
 from trainer.store import Generation, Writer, lock_store, open_generation, rows_in
-from trainer.trees import Tree, make_tree
 from trainer.units import size
 
+GROUP_BYTES = 64 * 10**6
+"""With several item blocks users of many micro-partitions are fitted together: vectors and tokens of this size."""
 
-@dataclass(frozen=True)
+Key = TypeVar("Key")
+
+
 class FrozenItems:
-    """A trained item table and what is needed to fit users to it."""
+    """A trained item table and what is needed to fit users to it; no more than one block of it is in memory."""
 
-    config: TrainConfig
-    items: Items
-    sampling: Sampling
-    tree: Tree | None
-    recency: float
+    def __init__(self, config: TrainConfig, generation: Generation, counts: NDArray[np.int64]) -> None:
+        self.config, self.generation = config, generation
+        self.recency: float = generation.manifest["recency"]
+        self.blocks = ItemBlocks(config, counts, generation.num_blocks)
+        self._admitted: tuple[int, Items, Targets] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """What the largest block takes in memory, with the tables beside it."""
+        sizes, num_blocks = (
+            training_sizes(self.config, self.generation.num_items, self.blocks.tree),
+            self.blocks.num_blocks,
+        )
+        return sizes.block_bytes(num_blocks) + sizes.tables_bytes(num_blocks)
+
+    def admit(self, block: int) -> tuple[Items, Targets]:
+        """An item block, and what its tokens are learned against. Raises DamageError when a file was altered."""
+        if self._admitted is None or self._admitted[0] != block:
+            self._admitted = None  # the one before goes first: there is room for one
+            items = self.generation.read_item_block(block, self.blocks.num_shared_rows)
+            self._admitted = block, items, self.blocks.targets(block)
+        return self._admitted[1:]
 
 
 def freeze_items(generation: Generation, counts: NDArray[np.int64], threads: int) -> FrozenItems:
     """The item table of a generation; counts int64[V]: how often its training saw each item in an epoch."""
-    config = replace(generation.config, threads=threads)
-    recency = generation.manifest["recency"]
-    return FrozenItems(
-        config, generation.read_item_table(), make_sampling(counts, config), make_tree(config, counts), recency
-    )
+    return FrozenItems(replace(generation.config, threads=threads), generation, counts)
 
 
 def infer_vectors(
     frozen: FrozenItems, tokens: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64]
 ) -> Rows:
     """Rows of users with these histories: offsets int64[n+1] into tokens; a pure function of each history and hash."""
-    config, num_users = frozen.config, len(hashes)
+    config, num_users, num_blocks = frozen.config, len(hashes), frozen.blocks.num_blocks
+    histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(num_users, dtype=bool))
     rows = begin_users(config, hashes)
     kernel = pick_kernel("cpu", config)
     for epoch in range(config.epochs):
         alpha = config.alpha - (config.alpha - config.min_alpha) * epoch / config.epochs
-        work = Pass(
-            config=config, tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=hashes,
-            order=np.arange(num_users), alphas=np.full(num_users, alpha, dtype=np.float32), sampling=frozen.sampling,
-            tree=frozen.tree, recency=frozen.recency, epoch_key=epoch_key(config.seed, epoch), update_items=False,
-        )  # fmt: skip
-        kernel.train_users(rows, frozen.items, work)
+        for turn in range(num_blocks):
+            block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # the block that is in memory comes first
+            items, targets = frozen.admit(block)
+            own = frozen.blocks.histories(histories, block)
+            work = Pass(
+                config=config, tokens=own.tokens, starts=own.starts, ends=own.ends, hashes=hashes,
+                order=np.arange(num_users), alphas=np.full(num_users, alpha, dtype=np.float32),
+                sampling=targets.sampling, tree=targets.tree, recency=frozen.recency,
+                epoch_key=epoch_key(config.seed, epoch), update_items=False,
+            )  # fmt: skip
+            kernel.train_users(rows, items, work)
     return rows
+
+
+def infer_parts(
+    frozen: FrozenItems, parts: Iterable[tuple[Key, Histories]], group_bytes: int = GROUP_BYTES
+) -> Iterator[tuple[Key, Rows]]:
+    """The rows of each part's users, in order. Where there are several item blocks, parts are fitted together until they
+    have `group_bytes`.
+    """
+    group: list[tuple[Key, Histories]] = []
+    num_bytes = 0
+    for key, histories in parts:
+        group.append((key, histories))
+        num_bytes += 4 * (histories.num_users * frozen.config.vector_size + len(histories.tokens))
+        if frozen.blocks.num_blocks == 1 or num_bytes >= group_bytes:
+            yield from _infer_group(frozen, group)
+            group, num_bytes = [], 0
+    yield from _infer_group(frozen, group)
+
+
+def _infer_group(frozen: FrozenItems, group: list[tuple[Key, Histories]]) -> Iterator[tuple[Key, Rows]]:
+    if not group:
+        return
+    parts = [part for _, part in group]
+    tokens, hashes = (np.concatenate(arrays) for arrays in zip(*((p.tokens, p.hashes) for p in parts), strict=True))
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    rows = infer_vectors(frozen, tokens, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), hashes)
+    end = 0
+    for key, part in group:
+        start, end = end, end + part.num_users
+        yield key, Rows(rows.vectors[start:end], rows.squares[start:end])
+
+
+def take_histories(histories: Histories, users: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
+    """The histories of some users, int64[m], up to `ends`, int64[m]; in memory."""
+    starts = histories.starts[users]
+    spans = zip(starts.tolist(), ends.tolist(), strict=True)
+    tokens = np.concatenate([np.empty(0, np.int32), *(histories.tokens[start:end] for start, end in spans)])
+    offsets = np.concatenate(([0], np.cumsum(ends - starts))).astype(np.int64)
+    return Histories(histories.hashes[users], tokens, offsets, offsets[1:], np.zeros(len(users), dtype=bool))
 
 
 def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: OnEvent = ignore_event) -> Generation:
     """Infer the held-out users again from their full histories and commit; they have trained without their newest events.
 
     `values` join the manifest (the metrics that were measured before). A generation that was refitted is answered as it is.
+    Raises ResourceError when the memory or the disk does not suffice.
     """
     with lock_store(job.store_dir):
         generation = open_generation(job.store_dir)
@@ -74,29 +142,46 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
             return generation
         frozen = freeze_items(generation, corpus.count_training_tokens(), job.config.threads)
         _check_disk(job, generation)
+        _check_memory(job, corpus, frozen)
         writer = Writer(
             job.store_dir, generation.generation + 1, generation.manifest["users"], generation.item_entries()
         )
-        for partition in range(corpus.num_partitions):
-            histories = corpus.read(partition)
-            held = np.flatnonzero(histories.is_held_out)
-            if len(held):
-                lengths = np.diff(histories.offsets)[held]
-                offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-                tokens = np.concatenate(
-                    [histories.tokens[histories.offsets[r] : histories.offsets[r + 1]] for r in held]
-                )
-                fitted = infer_vectors(frozen, tokens, offsets, histories.hashes[held])
-                fitted = at_rest(frozen.config, frozen.config.epochs, histories.hashes[held], fitted)
-                image = writer.read_users(partition)
-                rows = rows_in(image)
-                rows.vectors[held], rows.squares[held] = fitted.vectors, fitted.squares
-                writer.write_users(partition, image)
+        for (partition, held), fitted in infer_parts(frozen, _held_out_parts(corpus)):
+            image = writer.read_users(partition)
+            rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
+            rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)
+            rows.vectors[held], rows.squares[held] = rested.vectors, rested.squares
+            writer.write_users(partition, image)
             on_event(
                 "progress",
                 {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
             )
         return writer.commit(generation.manifest | values | {"stage": "refitted"})
+
+
+def _held_out_parts(corpus: Corpus) -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
+    """Micro-partitions with held-out users: its number and their rows, and their full histories."""
+    for partition in range(corpus.num_partitions):
+        histories = corpus.read(partition)
+        held = np.flatnonzero(histories.is_held_out)
+        if len(held):
+            yield (partition, held), take_histories(histories, held, histories.offsets[held + 1])
+
+
+def _check_memory(job: Job, corpus: Corpus, frozen: FrozenItems) -> None:
+    """Raise ResourceError when the budget does not hold an item block and the users of a micro-partition beside it."""
+    if not corpus.manifest["num_held_out"]:
+        return
+    held_bytes, row_bytes = private_bytes(), 4 * frozen.config.vector_size
+    users_bytes = 2 * int(corpus.users.max()) * row_bytes + min(
+        GROUP_BYTES, corpus.manifest["num_held_out"] * row_bytes
+    )
+    if held_bytes + frozen.num_bytes + users_bytes > job.host_memory_bytes:
+        raise ResourceError(
+            f"fitting the held-out users again needs {size(frozen.num_bytes)} for an item block of {corpus.num_items:,} items, "
+            f"{size(users_bytes)} for users and {size(held_bytes)} for the process, but the budget is "
+            f"{size(job.host_memory_bytes)}: raise --host-memory, or set evaluate.max_users to 0"
+        )
 
 
 def _check_disk(job: Job, generation: Generation) -> None:

@@ -33,6 +33,11 @@ def identity(corpus: Corpus, config: TrainConfig, warm_start: WarmStart | None =
     return digest_json({"corpus": corpus.manifest, "config": settings} | start)
 
 
-def effective_recency(config: TrainConfig, corpus: Corpus) -> float:
-    """`train.recency`, or 0 where the order of a user's tokens is not one of time."""
-    return 0.0 if corpus.manifest["undated"] else config.recency
+def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) -> float:
+    """`train.recency`, or 0 where the order of a user's tokens is not one of time.
+
+    A third of it with several item blocks: a user's tokens then come block by block, no longer the newest last, and what
+    that did for the newest their weight has to do (wikispeedia, hit@20: .351 in order, .335 in 13 blocks, .351 so).
+    """
+    recency = 0.0 if corpus.manifest["undated"] else config.recency
+    return recency if num_blocks == 1 else recency / 3

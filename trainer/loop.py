@@ -100,7 +100,6 @@ class Training:
         config, job = self.config, self.job
         self.kernel: Kernel = pick_kernel(job.kernel, config)
         counts = self.corpus.count_training_tokens()
-        self.recency = effective_recency(config, self.corpus)
         if job.device_memory_bytes:
             limit_device_memory(job.device_memory_bytes)
         warm_up(self.kernel, config)
@@ -108,7 +107,8 @@ class Training:
         self.plan = plan_job(self.kernel, job, self.corpus, counts, manifest)
         for line in (f"kernel={self.kernel.name}: {self.kernel.reason}", *self.plan.reasons):
             self.on_event("log", {"message": line})
-        if self.recency != config.recency:
+        self.recency = effective_recency(config, self.corpus, self.plan.num_blocks)
+        if self.recency == 0 < config.recency:
             self.on_event("log", {"message": "the log has no times: a user's tokens all count the same"})
         self.blocks = ItemBlocks(config, counts, self.plan.num_blocks)
         self.course = Course(config, self.corpus, self.plan, self.blocks, self.recency)

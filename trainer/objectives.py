@@ -8,7 +8,7 @@ one: u·v then ranks by probability, whatever the exponent (Bengio and Senécal,
 Negative sampling: Mikolov et al., NIPS 2013; for documents Le and Mikolov, ICML 2014.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 
 RANGE_32 = 2**32
+
+SHARED_PART = 32
+"""One item in so many is in every item block."""
 
 MAX_SCORE = 6.0
 """With negative sampling a score beyond ± this takes no step, as in gensim: it is certain, or an outlier."""
@@ -47,18 +50,34 @@ def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
     return Sampling(*alias_table(weights), keep, corrections.astype(np.float32))
 
 
-def block_sampling(counts: NDArray[np.int64], config: TrainConfig, block: int, num_blocks: int) -> Sampling:
-    """The tables of the items `block`, `block` + B, ..., one of B blocks; counts int64[V] of all items.
+def shared_items(num_items: int) -> int:
+    """How many items, the most frequent ones, are in every item block, at most."""
+    return num_items // SHARED_PART
 
-    Negatives come from the block, each with its probability divided by the block's share. An item's place stands one
-    beyond the last for every item of other blocks: none of its tokens is kept. A softmax over positive and negatives of one
-    block is unchanged by that share, which all of them have in common; and the blocks are alike, for each has every B-th
-    item, in whatever order the items come: so a user's scores compare across blocks though no softmax spans two.
+
+def block_sampling(
+    counts: NDArray[np.int64], config: TrainConfig, rows: NDArray[np.uint32], num_shared: int, num_blocks: int
+) -> Sampling:
+    """The tables of the items `rows`, one of B blocks, of which the first `num_shared` are in every block; counts int64[V]
+    of all items.
+
+    Negatives come from the block, whose own items stand for all that are not shared: a shared one is drawn with a share of
+    1 / B of its weight, so that all items are drawn over all blocks as often as without blocks. The shared items are what
+    a user's scores in different blocks are measured against: a softmax of a block alone would leave open how high they are.
+    A row one beyond the last stands for items of other blocks: none of their tokens is kept.
     """
-    own = counts[block::num_blocks]
-    sampling = make_sampling(own, config)
-    keep = keep_thresholds(own, int(counts.sum()), config.sample)
-    return replace(sampling, keep=np.append(keep, np.uint64(0)))
+    own = counts[rows]
+    weights = np.maximum(own, 1).astype(np.float64) ** config.ns_exponent
+    corrections = np.log(weights / weights.mean()) * (config.objective == "sampled_softmax")
+    weights[:num_shared] /= num_blocks
+    keep = np.append(keep_thresholds(own, int(counts.sum()), config.sample), np.uint64(0))
+    return Sampling(*alias_table(weights), keep, corrections.astype(np.float32))
+
+
+def thinning_alone(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
+    """The tables for a tree: which tokens are kept of items with these counts, int64[V]. Nothing is drawn."""
+    keep = keep_thresholds(counts, int(counts.sum()), config.sample)
+    return Sampling(np.empty(0, np.uint64), np.empty(0, np.int32), keep, np.empty(0, np.float32))
 
 
 def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
+from trainer.objectives import shared_items
 from trainer.prediction import Rates, Traffic, predict
-from trainer.sizes import BYTES, SAMPLING_BYTES_AN_ITEM, Sizes, Work
+from trainer.sizes import BYTES, CUT_BYTES_A_NODE, SAMPLING_BYTES_AN_ITEM, THINNING_BYTES_AN_ITEM, Sizes, Work
 from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.trees import Tree, tree_bytes
 from trainer.units import size
@@ -45,12 +46,13 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
         item_table_bytes=table_bytes,
         has_sums=config.accumulate > 1,
-        sampling_bytes=num_items * SAMPLING_BYTES_AN_ITEM,
+        sampling_bytes=num_items * (THINNING_BYTES_AN_ITEM if tree else SAMPLING_BYTES_AN_ITEM),
         tree_bytes=tree_bytes(tree) if tree else 0,
         num_items=num_items,
         can_split=not (config.has_inputs or config.items_from),
-        shared_bytes=shared_rows(tree) * row_bytes if tree else 0,
+        shared_bytes=(shared_rows(tree) if tree else shared_items(num_items)) * row_bytes,
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
+        cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
     )
 
 

@@ -2,7 +2,9 @@
 it will be done. Tokens are trained on rows like those to come; the disk writes and reads a file of the size to come.
 """
 
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,9 @@ from trainer.prediction import Rates
 from trainer.rows import begin_items, begin_users
 from trainer.trees import make_tree
 
-MAX_USERS, MAX_ITEMS = 20_000, 200_000
+MAX_USERS, MAX_ITEMS, MAX_TABLE_BYTES = 20_000, 200_000, 10**8
+TRY_SHARE, TRY_SECONDS = 0.02, 0.5
+"""A first share of the users; where it takes as long as this the others are not tried (wide trees)."""
 MAX_FILE_BYTES = 64 * 10**6
 SHARE = 0.01
 """No more tokens are tried than this share of the training's: a small one ends before it could be predicted."""
@@ -31,13 +35,22 @@ def measure_rates(
     """Rates of `kernel` and of the disk that `folder` is on; `num_tokens`: those of the whole training."""
     length = max(1, round(tokens_a_user))
     num_users = int(min(MAX_USERS, max(1, num_tokens * SHARE / length)))
-    seconds = _train_moment(kernel, config, min(num_items, MAX_ITEMS), num_users, length)
+    num_tried = min(num_items, MAX_ITEMS, max(2, MAX_TABLE_BYTES // (4 * config.vector_size + 4)))
+    tokens_per_second = _train_moment(kernel, config, num_tried, num_users, length)
     read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.vector_size * 4))
-    return Rates(num_users * length / seconds, read, written)
+    return Rates(tokens_per_second / _tree_growth(config, num_tried, num_items), read, written)
+
+
+def _tree_growth(config: TrainConfig, num_tried: int, num_items: int) -> float:
+    """How many times as many rows a token touches in a tree of all items as in one of those that were tried."""
+    if not config.hs or num_items <= num_tried:
+        return 1.0
+    growth = num_items / num_tried
+    return math.sqrt(growth) if config.tree == "two_level" else 1 + math.log(growth) / math.log(num_tried)
 
 
 def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int) -> float:
-    """Seconds of one pass over users of `length` tokens each, which follow Zipf's law."""
+    """Tokens a second in one pass over users of `length` tokens each, which follow Zipf's law."""
     rng = np.random.default_rng(0)
     shares = 1 / np.arange(1, num_items + 1)
     bounds = np.cumsum(shares / shares.sum())
@@ -52,9 +65,14 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
         recency=config.recency, epoch_key=epoch_key(config.seed, 0),
     )  # fmt: skip
     users, items = begin_users(config, hashes), begin_items(config, num_items, tree.num_rows if tree else num_items)
-    started = time.perf_counter()
-    train_in_steps(kernel.train_users, users, items, work)
-    return time.perf_counter() - started
+    for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
+        part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
+        started = time.perf_counter()
+        train_in_steps(kernel.train_users, users, items, part)
+        seconds = time.perf_counter() - started
+        if seconds > TRY_SECONDS:
+            break
+    return length * num_tried / seconds
 
 
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:

@@ -77,24 +77,6 @@ def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
     return Items(outputs, inputs)
 
 
-def join_blocks(blocks: list[Items], rows: list[NDArray[np.uint32] | None], last: int) -> Items:
-    """The item table from all its blocks: `rows` says which rows of it each has, None for every B-th from the b-th on.
-
-    Rows that several blocks have are those of block `last`.
-    """
-    if len(blocks) == 1:
-        return blocks[0]
-    places = [
-        np.arange(len(blocks[b].outputs.squares)) * len(blocks) + b if at is None else at for b, at in enumerate(rows)
-    ]
-    num_rows = max(int(at[-1]) + 1 if len(at) else 0 for at in places)
-    outputs = Rows(np.empty((num_rows, blocks[0].outputs.vectors.shape[1]), np.float32), np.empty(num_rows, np.float32))
-    for block in [*(block for block in range(len(blocks)) if block != last), last]:
-        outputs.vectors[places[block]] = blocks[block].outputs.vectors
-        outputs.squares[places[block]] = blocks[block].outputs.squares
-    return Items(outputs, blocks[0].inputs)  # no inputs: what has any is not divided
-
-
 def first_range(config: TrainConfig) -> float:
     """The first vectors are uniform in ± this: gensim 4's 1 / vector_size with SGD, alpha with Adagrad.
 

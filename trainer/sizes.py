@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 BYTES = {"float32": 4, "bfloat16": 2}
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
+THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds, counts: all that a tree has of these
+CUT_BYTES_A_NODE = (
+    4 + 4 + 8 + 8
+)  # of an inner node of a tree that is cut: its block and first row; while they are reckoned
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,9 @@ class Work:
 class Sizes:
     """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
 
-    can_split: whether the item table may be divided into blocks. Of a tree every block has the rows above the cut,
-    shared_bytes, and may be larger than its share by a subtree of granule_bytes.
+    can_split: whether the item table may be divided into blocks. Every block has the most frequent items, or of a tree
+    the rows above the cut, shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say
+    which block has what.
     """
 
     user_bytes: int
@@ -35,6 +40,7 @@ class Sizes:
     can_split: bool
     shared_bytes: int = 0
     granule_bytes: int = 0
+    cut_bytes: int = 0
 
     def block_bytes(self, num_blocks: int) -> int:
         """An item block: the rows of the table that are in memory together."""
@@ -46,7 +52,14 @@ class Sizes:
     def item_bytes(self, num_blocks: int) -> int:
         """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead."""
         images = 2 if num_blocks == 1 else 3
-        sampling_bytes = self.sampling_bytes if self.tree_bytes else -(-self.sampling_bytes // num_blocks)
-        counts_bytes = 16 * self.num_items if num_blocks > 1 else 0
         sums_bytes = self.block_bytes(num_blocks) if self.has_sums else 0
-        return images * self.block_bytes(num_blocks) + sums_bytes + sampling_bytes + self.tree_bytes + counts_bytes
+        return images * self.block_bytes(num_blocks) + sums_bytes + self.tables_bytes(num_blocks)
+
+    def tables_bytes(self, num_blocks: int) -> int:
+        """The tables beside a block of items, by which its tokens are learned."""
+        if num_blocks == 1:
+            return self.sampling_bytes + self.tree_bytes
+        counts_bytes = 16 * self.num_items
+        if self.tree_bytes:
+            return self.sampling_bytes + self.tree_bytes + self.cut_bytes + counts_bytes
+        return -(-self.sampling_bytes // num_blocks) + counts_bytes

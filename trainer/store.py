@@ -5,9 +5,8 @@
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
-                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows. The rows
-                                   of block b of B are rows b, b + B, b + 2 B, ... of the item table, or as "rows"
-                                   uint32[R] says: with a tree, blocks share its upper rows
+                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows. Which rows
+                                   of the item table a block of several has, "rows" uint32[R] says: blocks share the first
     store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
 
 New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
@@ -23,6 +22,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
-from trainer.images import Bytes, Image, image_of, read_image, write_image
+from trainer.images import Arrays, Bytes, Image, image_of, map_image, read_image, write_image
+from trainer.item_table import join_blocks, take_items
 from trainer.manifests import (
     FORMAT_VERSION,
     MANIFEST,
@@ -41,7 +42,7 @@ from trainer.manifests import (
     tell_way_out,
     write_manifest,
 )
-from trainer.rows import Items, Rows, join_blocks
+from trainer.rows import Items, Rows
 
 _DATA_FILE = re.compile(r"(?:users|items)-\d{5}-g(\d{6,})\.safetensors")
 
@@ -88,21 +89,45 @@ class Generation:
         """Whether items have vectors of their own: not with a tree."""
         return not self.config.hs
 
-    def read_items(self) -> NDArray[np.float32]:
-        """The vectors that rank items by their dot product with a user's, float32[V, D].
+    @property
+    def num_blocks(self) -> int:
+        """The blocks that the item table is divided into."""
+        return len(self.manifest["items"])
 
-        Raises DamageError when the file was altered, ConfigError when a tree was trained, whose rows are no items.
+    def read_items(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        """The vectors that rank items by their dot product with a user's, float32[n, D]: of items `start` to `stop`, or all.
+
+        Raises DamageError when a file was altered, ConfigError when a tree was trained, whose rows are no items.
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
-        return self.read_item_table().outputs.vectors
+        last = self.manifest.get("resident_block", 0)
+        return take_items(self._mapped_blocks, last, start, self.num_items if stop is None else stop)
+
+    def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
+        """All that training keeps of an item block; the first rows, which all blocks of a tree have, as training left them.
+
+        Raises DamageError when a file was altered.
+        """
+        entry = self.manifest["items"][block]
+        with tell_way_out(self.folder):
+            items = items_in(read_image(self.folder / entry["file"], entry))
+        if num_shared_rows:
+            resident = self._mapped_blocks[self.manifest["resident_block"]]
+            items.outputs.vectors[:num_shared_rows] = resident["outputs"][:num_shared_rows]
+            items.outputs.squares[:num_shared_rows] = resident["output_squares"][:num_shared_rows]
+        return items
 
     def read_item_table(self) -> Items:
         """All that training keeps of items. Raises DamageError when a file was altered."""
         with tell_way_out(self.folder):
             images = [read_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
-        tables, rows = [items_in(image) for image in images], [image.arrays.get("rows") for image in images]
-        return join_blocks(tables, rows, self.manifest.get("resident_block", 0))
+        return join_blocks([image.arrays for image in images], self.manifest.get("resident_block", 0))
+
+    @cached_property
+    def _mapped_blocks(self) -> list[Arrays]:
+        with tell_way_out(self.folder):
+            return [map_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -239,7 +264,8 @@ class Writer:
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Make the next generation of the files of an older one: the way back to the best."""
-        return self._put_manifest(values | {"users": older.manifest["users"], "items": older.manifest["items"]})
+        kept = {name: older.manifest[name] for name in ("users", "items", "resident_block") if name in older.manifest}
+        return self._put_manifest(values | kept)
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
         manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}

@@ -46,6 +46,21 @@ class Cut:
         first_rows = np.where(self.blocks < 0, self.tree.first_rows, places).astype(np.int32)
         return replace(self.tree, first_rows=first_rows, num_rows=self.num_shared_rows + int(num_rows.sum()))
 
+    def part(self, block: int) -> tuple[NDArray[np.int64], Tree]:
+        """The classes of a block, ascending, and a tree of them alone, over `rows(block)`: their probabilities are the same.
+
+        Nodes above the cut keep all their rows, so that they sum up over the other blocks, too.
+        """
+        tree, classes = self.tree, np.flatnonzero(self.class_blocks == block)
+        nodes = np.flatnonzero((self.blocks < 0) | (self.blocks == block))
+        numbers = np.full(len(self.blocks) + 1, -1, dtype=np.int32)  # the last is for parent -1: none
+        numbers[nodes] = np.arange(len(nodes), dtype=np.int32)
+        kept = np.concatenate((classes, tree.num_classes + nodes))
+        num_rows = rows_of(tree.widths[nodes])
+        first_rows = (np.cumsum(num_rows) - num_rows).astype(np.int32)
+        parents = numbers[tree.parents[kept]]
+        return classes, Tree(parents, tree.slots[kept], first_rows, tree.widths[nodes], int(num_rows.sum()))
+
 
 def cut_tree(tree: Tree, num_blocks: int) -> Cut:
     """Deal the subtrees below the cut to blocks."""

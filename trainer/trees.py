@@ -63,9 +63,14 @@ class Tree:
 
 
 def make_tree(config: TrainConfig, counts: Int64s) -> Tree | None:
-    """The tree that a training with hierarchical softmax asks for; None without it."""
+    """The tree that a training with hierarchical softmax asks for; None without it.
+
+    An item with count 0 (all its events are held out) counts as one that was seen once, as when items are drawn. Huffman's
+    tree would put all of them into one deep subtree, which is too large for an item block.
+    """
     if not config.hs:
         return None
+    counts = np.maximum(counts, 1)
     if config.tree == "balanced":
         return balanced_tree(counts, branching=config.tree_branching)
     return huffman_tree(counts) if config.tree == "huffman" else two_level_tree(counts)

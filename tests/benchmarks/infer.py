@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.evaluate import measure, rank_held_out, score_by_vectors
+from tasks.evaluate import measure, rank_held_out
 from tasks.export import unit_rows
-from tasks.infer import infer_users
+from tasks.scores import score_by_vectors
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
-from trainer.infer import FrozenItems, freeze_items
+from trainer.infer import FrozenItems, freeze_items, infer_vectors
 from trainer.loop import Job, train
 from trainer.store import open_generation
 
@@ -43,7 +43,7 @@ def training_histories(corpus: Corpus, partition: int) -> Histories:
 
 def infer_all(histories: list[Histories], items: FrozenItems) -> NDArray:
     """The vectors of all users, float32[N, D], micro-partition after micro-partition."""
-    return np.concatenate([infer_users(items, part) for part in histories])
+    return np.concatenate([infer_vectors(items, part.tokens, part.offsets, part.hashes).vectors for part in histories])
 
 
 def share_nearest_itself(inferred: NDArray[np.float32], trained: NDArray[np.float32], rows: NDArray[np.int64]) -> float:
@@ -73,10 +73,7 @@ def measure_log(log: Path) -> dict[str, Any]:
             seconds.append(time.perf_counter() - started)
         rows, items = held_out_rows(corpus), generation.read_items()
         score = score_by_vectors(items)
-        answers = [
-            rank_held_out(held_out_question(corpus, vectors[rows]), score, corpus.num_items)
-            for vectors in (calls[0], trained)
-        ]
+        answers = [rank_held_out(held_out_question(corpus, vectors[rows]), score) for vectors in (calls[0], trained)]
         hits = [measure(answer, corpus.num_items)["hit_at_10"] for answer in answers]
     lengths = np.concatenate([np.diff(part.offsets) for part in histories])
     long = np.flatnonzero(lengths >= MIN_TOKENS)

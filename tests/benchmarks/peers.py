@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
-from tasks.evaluate import Answer, popularity_vectors, rank_held_out, score_by_vectors
+from tasks.evaluate import Answer, popularity_vectors, rank_held_out
+from tasks.scores import score_by_vectors
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
@@ -195,7 +196,7 @@ def training_counts(corpus: Corpus) -> csr_matrix:
 def answer_held_out(corpus: Corpus, vectors: Vectors) -> Answer:
     """The ranks of all held-out items, one function for every side."""
     question = held_out_question(corpus, vectors.users[held_out_rows(corpus)])
-    return rank_held_out(question, score_by_vectors(vectors.items), corpus.num_items)
+    return rank_held_out(question, score_by_vectors(vectors.items))
 
 
 def is_no_lower(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> bool:

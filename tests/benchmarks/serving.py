@@ -103,8 +103,9 @@ class RandomVectors:
         rng = np.random.default_rng(partition)
         return rng.standard_normal((self.rows[partition], self.vector_size), np.float32)
 
-    def read_items(self) -> NDArray[np.float32]:
-        return np.random.default_rng(len(self.rows)).standard_normal((self.num_items, self.vector_size), np.float32)
+    def read_items(self, start: int, stop: int, /) -> NDArray[np.float32]:
+        rng = np.random.default_rng(len(self.rows) + start)
+        return rng.standard_normal((stop - start, self.vector_size), np.float32)
 
 
 def name_user(number: int) -> str:

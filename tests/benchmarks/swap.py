@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,11 @@ def show_peak(folder: Path, share: int) -> dict[str, Any]:
     }
 
 
-def write_corpus(folder: Path, num_users: int) -> Path:
+def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS) -> Path:
     """A corpus of users who all have TOKENS_A_USER tokens of items that follow Zipf's law; nobody is held out."""
     folder.mkdir()
     rng = np.random.default_rng(1)
-    bounds = np.cumsum(1 / np.arange(1, NUM_ITEMS + 1))
+    bounds = np.cumsum(1 / np.arange(1, num_items + 1))
     users = [num_users // PARTITIONS] * PARTITIONS
     for partition, num in enumerate(users):
         name = f"p{partition:05d}"
@@ -97,7 +98,7 @@ def write_corpus(folder: Path, num_users: int) -> Path:
         np.save(folder / f"{name}.held_out.npy", np.full(num, -1, dtype=np.int32))
     manifest = {
         "format_version": 1, "window_id": folder.name, "partitions": PARTITIONS, "num_users": sum(users),
-        "num_items": NUM_ITEMS, "num_tokens": sum(users) * TOKENS_A_USER, "users": users,
+        "num_items": num_items, "num_tokens": sum(users) * TOKENS_A_USER, "users": users,
         "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1, "num_held_out": 0, "since": None,
         "until": None, "undated": False, "funnel": [], "files": {p.name: describe_file(p) for p in folder.iterdir()},
     }  # fmt: skip
@@ -105,12 +106,14 @@ def write_corpus(folder: Path, num_users: int) -> Path:
     return folder
 
 
-def run_alone(corpus_dir: Path, store_dir: Path, budget_bytes: int, epochs: int) -> dict[str, Any]:
+def run_alone(
+    corpus_dir: Path, store_dir: Path, budget_bytes: int, epochs: int, settings: Mapping[str, Any] = FASTEST
+) -> dict[str, Any]:
     """`python -m trainer` into an empty store: what it tells of itself, and the bytes that it had from the disk."""
     shutil.rmtree(store_dir, ignore_errors=True)
     drop_caches()
     config = corpus_dir.with_name("config.json")
-    config.write_text(json.dumps(FASTEST | {"epochs": epochs}))
+    config.write_text(json.dumps({**settings, "epochs": epochs}))
     command = [sys.executable, "-m", "trainer", "--corpus", str(corpus_dir), "--store", str(store_dir)]
     command += ["--config", str(config), "--host-memory", str(budget_bytes)]
     limit_bytes = None if budget_bytes == PLENTY_BYTES else budget_bytes + LEEWAY_BYTES

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import evaluate as evaluate_module
-from tasks.evaluate import Answer, Question, evaluate, measure, rank_held_out, score_by_vectors
+from tasks import scores as scores_module
+from tasks.evaluate import Answer, Question, evaluate, measure, rank_held_out
+from tasks.scores import score_by_vectors
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
+from trainer.errors import ResourceError
 from trainer.infer import refit_held_out
 from trainer.loop import Job, train
 from trainer.store import open_generation
@@ -20,7 +23,7 @@ from trainer.store import open_generation
 def test_literal_ranks() -> None:
     items = np.array([[4.0], [3.0], [2.0], [1.0], [1.0]], np.float32)
     question = Question(np.ones((2, 1), np.float32), np.array([2, 3]), np.array([0, 1, 1]), np.array([0, 0, 2]))
-    answer = rank_held_out(question, score_by_vectors(items), len(items))
+    answer = rank_held_out(question, score_by_vectors(items))
     assert answer.ranks.tolist() == [2.0, 2.5]  # 3 is above 2; 3 is above 1, which ties with another 1
     assert answer.top[0][:2].tolist() == [1, 2]
 
@@ -38,8 +41,8 @@ def test_literal_measures() -> None:
     )
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(1, 12))
-def test_ranks_as_a_plain_loop_has_them(seed: int, num_items: int, num_users: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(1, 12), st.integers(1, 25))
+def test_ranks_as_a_plain_loop_has_them_also_in_pieces(seed: int, num_items: int, num_users: int, grain: int) -> None:
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-2, 3, (num_users, 2)).astype(np.float32)  # whole numbers: many ties, no rounding
     items = rng.integers(-2, 3, (num_items, 2)).astype(np.float32)
@@ -54,7 +57,18 @@ def test_ranks_as_a_plain_loop_has_them(seed: int, num_items: int, num_users: in
         scores = {i: float(vectors[user] @ items[i]) for i in range(num_items) if i not in seen[user]}
         own = scores.pop(int(held[user]))
         expected.append(1 + sum(s > own for s in scores.values()) + sum(s == own for s in scores.values()) / 2)
-    assert rank_held_out(question, score_by_vectors(items), len(items)).ranks.tolist() == expected
+    assert rank_held_out(question, score_by_vectors(items)).ranks.tolist() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores_module, "GRAIN_ITEMS", grain)
+        patch.setattr(scores_module, "PIECE_BYTES", 1)
+        in_pieces = score_by_vectors(items)
+        assert in_pieces.num_pieces == -(-num_items // grain)
+        answer = rank_held_out(question, in_pieces)
+    assert answer.ranks.tolist() == expected
+    masked = vectors @ items.T
+    masked[question.seen_rows, question.seen_items] = -np.inf
+    found = np.take_along_axis(masked, answer.top, axis=1)
+    np.testing.assert_array_equal(found, -np.sort(-masked, axis=1)[:, :20])
 
 
 def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +77,9 @@ def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
         rng.normal(size=(50, 4)).astype(np.float32), rng.integers(0, 30, 50), np.arange(50), rng.integers(30, 40, 50)
     )
     items = rng.normal(size=(40, 4)).astype(np.float32)
-    whole = rank_held_out(question, score_by_vectors(items), len(items))
+    whole = rank_held_out(question, score_by_vectors(items))
     monkeypatch.setattr(evaluate_module, "BATCH_SCORES", 7 * 40)
-    np.testing.assert_array_equal(rank_held_out(question, score_by_vectors(items), len(items)).ranks, whole.ranks)
+    np.testing.assert_array_equal(rank_held_out(question, score_by_vectors(items)).ranks, whole.ranks)
 
 
 def test_planted_topics_are_found_and_the_answer_outlives_the_refit(tmp_path: Path) -> None:
@@ -78,6 +92,16 @@ def test_planted_topics_are_found_and_the_answer_outlives_the_refit(tmp_path: Pa
     assert before["metrics"]["hit_at_20"] > 1.5 * before["metrics"]["popularity_hit_at_20"]
     refit_held_out(job, corpus, {"evaluation": before})
     assert evaluate(corpus, open_generation(job.store_dir)) == before
+
+
+def test_a_budget_that_does_not_hold_the_scores_is_refused(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", planted_histories())
+    job = Job(tmp_path / "corpus", tmp_path / "store", TrainConfig(vector_size=4, epochs=1), 4 * 10**9)
+    train(job)
+    with pytest.raises(
+        ResourceError, match=r"ranking 60 items in 1 pieces needs .* raise --host-memory, or set evaluate"
+    ):
+        evaluate(open_corpus(job.corpus_dir), open_generation(job.store_dir), memory_bytes=1000)
 
 
 def test_no_held_out_users_no_metrics(tmp_path: Path) -> None:

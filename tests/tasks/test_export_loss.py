@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from tasks.config import ExportConfig
-from tasks.evaluate import Question, evaluate, questions, rank_held_out, score_by_vectors
+from tasks.evaluate import Question, evaluate, questions, rank_held_out
 from tasks.export import Export, export_vectors
 from tasks.export_loss import measure_loss
 from tasks.reduction import project, read_projection
 from tasks.run import Root
+from tasks.scores import score_by_vectors
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, open_corpus
@@ -72,7 +73,7 @@ def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, 
             vectors.append(infer_vectors(frozen, seen, offsets, histories.hashes[row : row + 1]).vectors[0])
         for basis in (np.eye(16, dtype=np.float32), projection):
             asked = Question(project(np.stack(vectors), basis), question.items, question.seen_rows, question.seen_items)
-            ranks = rank_held_out(asked, score_by_vectors(project(items, basis)), corpus.num_items).ranks
+            ranks = rank_held_out(asked, score_by_vectors(project(items, basis))).ranks
             hits.append((basis is projection, ranks <= 10))
     full, reduced = (np.concatenate([hit for is_ours, hit in hits if is_ours == side]).mean() for side in (False, True))
     assert measured["export_hit_at_10"] == pytest.approx(reduced)

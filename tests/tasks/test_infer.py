@@ -19,7 +19,7 @@ from flows.operations import find_similar, infer_vectors
 from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from tasks.corpus import build_corpus
 from tasks.export import Export, export_vectors
-from tasks.infer import Inference, infer, infer_users
+from tasks.infer import Inference, infer
 from tasks.ingest import ingest
 from tasks.pseudonyms import pseudonym
 from tasks.run import Root
@@ -27,10 +27,11 @@ from tests.corpora import planted_histories, user_hash
 from tests.ingested import MEMORY_BYTES, snapshot, write_log
 from tests.releases import read_items
 from trainer.config import TrainConfig
-from trainer.corpus import Histories, open_corpus
+from trainer.corpus import open_corpus
 from trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError, SurfError
 from trainer.events import ignore_event
 from trainer.infer import freeze_items
+from trainer.infer import infer_vectors as fit_vectors
 from trainer.loop import Job, train
 from trainer.store import open_generation, pin_generation
 
@@ -86,9 +87,9 @@ def expected(root: Root, user: str, pages: Sequence[int]) -> np.ndarray:
     place = {int(url.rsplit("/", 1)[1]): ix for ix, url in enumerate(urls)}
     tokens = np.array([place[page] for page in pages], np.int32)
     offsets = np.array([0, len(tokens)])
-    histories = Histories(np.array([user_hash(user)], np.uint64), tokens, offsets, offsets[1:], np.zeros(1, bool))
     counts = open_corpus(root.corpus(generation.manifest["window_id"])).count_training_tokens()
-    return infer_users(freeze_items(generation, counts, TRAIN.threads), histories)[0]
+    frozen = freeze_items(generation, counts, TRAIN.threads)
+    return fit_vectors(frozen, tokens, offsets, np.array([user_hash(user)], np.uint64)).vectors[0]
 
 
 def test_a_literal_log(root: Root, tmp_path: Path) -> None:
@@ -290,7 +291,7 @@ def stall(*arguments):
     print("inferring", flush=True)
     time.sleep(600)
 
-tasks.infer.infer_users = stall
+tasks.infer.infer_parts = stall
 tasks.infer.infer(Root(Path(sys.argv[1])), "r1", ask(Path(sys.argv[2]), Path(sys.argv[3])))
 """
 

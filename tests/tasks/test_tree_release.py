@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.evaluate import Question, evaluate, rank_held_out, score_by_tree
+from tasks.evaluate import Question, evaluate, rank_held_out
 from tasks.export import Export, export_vectors, list_files
 from tasks.gensim_files import export_word2vec
 from tasks.item_map import read_pages
 from tasks.run import Root
+from tasks.scores import score_of
 from tasks.similar import similar_users
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
@@ -40,12 +41,13 @@ def test_planted_topics_are_found_through_the_tree(job: Job) -> None:
 
 def test_ranks_are_those_of_the_probabilities(job: Job) -> None:
     corpus, generation = open_corpus(job.corpus_dir), open_generation(job.store_dir)
-    tree = make_tree(job.config, corpus.count_training_tokens())
+    counts = corpus.count_training_tokens()
+    tree = make_tree(job.config, counts)
     assert tree is not None
     nodes = generation.read_item_table().outputs.vectors
     users = generation.read_users(0)[:5]
     none = np.empty(0, np.int64)
-    answer = rank_held_out(Question(users, np.arange(5), none, none), score_by_tree(tree, nodes), 80)
+    answer = rank_held_out(Question(users, np.arange(5), none, none), score_of(generation, counts))
     scores = log_probabilities(tree, nodes, users)
     expected = [1 + (scores[i] > scores[i, i]).sum() for i in range(5)]
     assert answer.ranks.tolist() == expected

@@ -23,7 +23,7 @@ def through(vectors: np.ndarray, dtype: str) -> np.ndarray:
 
 def write(path: Path, vectors: np.ndarray, dtype: str = "float32", group_rows: int = 10) -> Path:
     names = pa.table({"user_id": [f"u{i:05d}" for i in range(len(vectors))]})
-    write_vectors(path, names, vectors, dtype, group_rows)
+    write_vectors(path, [(names, vectors)], dtype, group_rows)
     return path
 
 

@@ -16,6 +16,7 @@ from trainer.images import (
     image_of,
     make_image,
     make_pages,
+    map_image,
     read_image,
     verify_image,
     write_image,
@@ -37,10 +38,11 @@ def test_others_read_the_file(tmp_path: Path, num_rows: int, num_dims: int) -> N
     about = write_image(path, image_of(arrays))
     assert path.stat().st_size == about["bytes"]
     found = load_file(path)
-    back = read_image(path, about)
+    back, mapped = read_image(path, about), map_image(path, about)
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[name], array)
         np.testing.assert_array_equal(back.arrays[name], array)
+        np.testing.assert_array_equal(mapped[name], array)
     verify_image(path, about)
 
 
@@ -68,7 +70,7 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, place: int) -> None:
     data = bytearray(path.read_bytes())
     data[place] ^= 4
     path.write_bytes(data)
-    for look in (read_image, verify_image):
+    for look in (read_image, verify_image, map_image):
         with pytest.raises(DamageError, match="its bytes were altered"):
             look(path, about)
     path.write_bytes(data[:-1])

@@ -1,14 +1,17 @@
 """Inference: the same history gives the same vector, alone or in a crowd, on any number of threads."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.corpora import planted_histories, write_corpus
+from tests.trainer.test_loop import divided
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
-from trainer.infer import freeze_items, infer_vectors, refit_held_out
+from trainer.errors import ResourceError
+from trainer.infer import freeze_items, infer_parts, infer_vectors, refit_held_out
 from trainer.loop import Job, train
 from trainer.store import open_generation
 
@@ -19,6 +22,16 @@ CONFIG = TrainConfig(vector_size=16, epochs=20, threads=1, alpha=0.1, negative=5
 def job(tmp_path: Path) -> Job:
     write_corpus(tmp_path / "corpus", planted_histories(), max_users=50)
     made = Job(tmp_path / "corpus", tmp_path / "store", CONFIG, 4 * 10**9)
+    train(made)
+    return made
+
+
+@pytest.fixture(params=[{}, {"hs": 1}, {"hs": 1, "tree": "two_level"}], ids=str)
+def job_in_blocks(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A training with three item blocks; its 8 micro-partitions go through memory in chunks of three."""
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(3, num_blocks=3))
+    write_corpus(tmp_path / "corpus", planted_histories(), partitions=8, max_users=50)
+    made = Job(tmp_path / "corpus", tmp_path / "store", replace(CONFIG, **request.param), 4 * 10**9)
     train(made)
     return made
 
@@ -61,3 +74,37 @@ def test_refit_changes_the_held_out_users_only_and_once(job: Job) -> None:
     assert after.manifest["evaluation"] == {"num_users": 50}
     assert refit_held_out(job, corpus, {"evaluation": {}}).generation == after.generation
     assert train(job)["generation"] == after.generation
+
+
+def test_in_blocks_users_land_near_the_trained_ones_however_they_are_grouped(job_in_blocks: Job) -> None:
+    corpus, generation = open_corpus(job_in_blocks.corpus_dir), open_generation(job_in_blocks.store_dir)
+    assert generation.num_blocks == 3
+    frozen = freeze_items(generation, corpus.count_training_tokens(), 1)
+    parts = [(partition, corpus.read(partition)) for partition in range(8)]
+    apart, together = (list(infer_parts(frozen, parts, group_bytes)) for group_bytes in (1, 10**9))
+    assert [partition for partition, _ in apart] == [partition for partition, _ in together] == list(range(8))
+    cosines = []
+    for (partition, alone), (_, rows) in zip(apart, together, strict=True):
+        assert alone.vectors.tobytes() == rows.vectors.tobytes()
+        trained = generation.read_users(partition)
+        norms = np.linalg.norm(alone.vectors, axis=1) * np.linalg.norm(trained, axis=1)
+        cosines.append((alone.vectors * trained).sum(1) / norms)
+    assert np.median(np.concatenate(cosines)) > 0.8
+
+
+def test_in_blocks_the_refit_changes_the_held_out_users_only(job_in_blocks: Job) -> None:
+    corpus = open_corpus(job_in_blocks.corpus_dir)
+    before = open_generation(job_in_blocks.store_dir)
+    vectors, items = [before.read_users(p) for p in range(8)], before.read_item_table()
+    after = refit_held_out(job_in_blocks, corpus, {"evaluation": {}})
+    for partition in range(8):
+        is_changed = (after.read_users(partition) != vectors[partition]).any(axis=1)
+        np.testing.assert_array_equal(is_changed, corpus.read(partition).is_held_out)
+    np.testing.assert_array_equal(after.read_item_table().outputs.vectors, items.outputs.vectors)
+
+
+def test_a_budget_that_does_not_hold_an_item_block_is_refused(job: Job) -> None:
+    corpus = open_corpus(job.corpus_dir)
+    with pytest.raises(ResourceError, match=r"for an item block of 60 items, .* raise --host-memory, or set evaluate"):
+        refit_held_out(replace(job, host_memory_bytes=1000), corpus, {})
+    assert open_generation(job.store_dir).manifest["stage"] == "trained"

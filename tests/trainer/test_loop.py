@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,21 @@ def test_a_log_without_times_weighs_all_tokens_the_same(corpus_dir: Path, tmp_pa
     train(make_job(corpus_dir, tmp_path / "b", recency=0.0))
     assert_same_bits(tmp_path / "a", tmp_path / "b")
     assert any("no times" in message for message in messages)
+
+
+def test_in_blocks_the_newest_tokens_weigh_more(
+    corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = json.loads((corpus_dir / "manifest.json").read_text())
+    dated = tmp_path / "corpus"
+    shutil.copytree(corpus_dir, dated)
+    (dated / "manifest.json").write_text(json.dumps(manifest | {"undated": False}))
+    recencies = []
+    for num_blocks in (1, 3):
+        monkeypatch.setattr("trainer.preparation.plan_training", divided(3, num_blocks))
+        train(make_job(dated, tmp_path / str(num_blocks), epochs=1, recency=6.0))
+        recencies.append(open_generation(tmp_path / str(num_blocks)).manifest["recency"])
+    assert recencies == [6.0, 2.0]
 
 
 def test_a_training_that_has_ended_is_answered_not_repeated(corpus_dir: Path, undisturbed: Path) -> None:

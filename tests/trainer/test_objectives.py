@@ -57,10 +57,12 @@ def test_the_correction_is_the_log_of_the_drawing_probability() -> None:
 
 
 def test_the_tables_of_an_item_block_are_those_of_its_items() -> None:
-    """Negatives by the same weights among themselves, tokens thinned by their share of all; other items are never kept."""
+    """Weights among its own items, corrections and thinning are those of all; the shared item 0 has half of its weight here."""
     counts = np.array([900, 50, 5, 40, 5], dtype=np.int64)
-    config = TrainConfig(sample=0.01, ns_exponent=0.5)
-    whole, block = make_sampling(counts, config), block_sampling(counts, config, 1, 2)
-    assert block.keep.tolist() == [*whole.keep[1::2].tolist(), 0]
-    assert len(block.aliases) == 2
-    np.testing.assert_allclose(np.diff(block.corrections), np.diff(whole.corrections[1::2]), rtol=1e-5)
+    config, rows = TrainConfig(sample=0.01, ns_exponent=0.5), np.array([0, 1, 3], dtype=np.uint32)
+    whole, block = make_sampling(counts, config), block_sampling(counts, config, rows, 1, 2)
+    assert block.keep.tolist() == [*whole.keep[rows].tolist(), 0]
+    np.testing.assert_allclose(np.diff(block.corrections), np.diff(whole.corrections[rows]), rtol=1e-5)
+    weights = np.sqrt([900, 50, 40]) / [2, 1, 1]
+    drawn = probabilities(block.thresholds, block.aliases)
+    np.testing.assert_allclose(drawn, weights / weights.sum(), atol=1e-6)

@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.examine import examine_store
+from trainer.images import Image
 from trainer.manifests import FORMAT_VERSION
 from trainer.rows import Items, Rows
 from trainer.store import (
@@ -139,14 +140,25 @@ def test_a_tree_has_no_item_vectors(tmp_path: Path) -> None:
 
 
 def test_item_blocks_are_read_as_one_table(tmp_path: Path) -> None:
-    """Block b of two has rows b, b + 2, ...; a block that was not trained yet is none."""
+    """Two blocks that share row 3, which is as the resident one has it; a block that was not trained yet is none."""
     table = np.arange(20, dtype=np.float32).reshape(5, 4)
     writer = Writer(tmp_path, 1, {})
-    writer.write_items(1, image_of_items(Items(Rows(table[1::2], table[1::2, 0]), filled(0, 0))))
+
+    def image(rows: list[int], shared: float) -> Image:
+        own = table[rows].copy()
+        own[0] += shared
+        return image_of_items(Items(Rows(own, own[:, 0]), filled(0, 0)), np.array(rows, np.uint32))
+
+    writer.write_items(1, image([3, 1, 4], shared=7))
     half = writer.commit(SIZES | {"num_blocks": 2})
     assert list(half.item_entries()) == [1]
-    writer.write_items(0, image_of_items(Items(Rows(table[::2], table[::2, 0]), filled(0, 0))))
-    whole = writer.commit(SIZES | {"num_blocks": 2}).read_item_table()
+    writer.write_items(0, image([3, 0, 2], shared=0))
+    generation = writer.commit(SIZES | {"num_blocks": 2, "num_items": 5})
+    for start in range(6):
+        for stop in range(start, 6):
+            np.testing.assert_array_equal(generation.read_items(start, stop), table[start:stop])
+    np.testing.assert_array_equal(generation.read_items(), table)
+    whole = generation.read_item_table()
     np.testing.assert_array_equal(whole.outputs.vectors, table)
     np.testing.assert_array_equal(whole.outputs.squares, table[:, 0])
     assert {path.name for path in tmp_path.glob("items-*")} == {

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.tree_cut import cut_depth, cut_tree, subtree_rows
-from trainer.trees import Tree, balanced_tree, huffman_tree, path, two_level_tree
+from trainer.trees import Tree, balanced_tree, huffman_tree, log_probabilities, path, two_level_tree
 
 
 def path_rows(tree: Tree, class_ix: int) -> list[int]:
@@ -51,3 +51,22 @@ def test_blocks_have_about_equally_many_rows(num_blocks: int) -> None:
         share = (tree.num_rows - cut.num_shared_rows) / num_blocks
         assert all(len(cut.rows(block)) <= cut.num_shared_rows + share + granule for block in range(num_blocks))
         assert cut.num_shared_rows < 0.1 * tree.num_rows
+
+
+@given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(2, 5),
+    st.sampled_from([huffman_tree, two_level_tree, lambda counts: balanced_tree(counts, branching=3)]),
+)  # fmt: skip
+def test_a_part_has_the_probabilities_of_the_whole(counts: list[int], num_blocks: int, make: object) -> None:
+    tree: Tree = make(np.array(counts))  # type: ignore[operator]
+    rng = np.random.default_rng(len(counts))
+    rows, users = (rng.standard_normal((n, 3)).astype(np.float32) for n in (tree.num_rows, 4))
+    whole, cut, found = log_probabilities(tree, rows, users), cut_tree(tree, num_blocks), []
+    for block in range(num_blocks):
+        classes, part = cut.part(block)
+        assert part.num_rows == len(cut.rows(block))
+        if len(classes):
+            ours = log_probabilities(part, rows[cut.rows(block)], users)
+            np.testing.assert_allclose(ours, whole[:, classes], rtol=1e-5, atol=1e-5)
+        found += classes.tolist()
+    assert sorted(found) == list(range(tree.num_classes))

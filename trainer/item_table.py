@@ -1,0 +1,50 @@
+"""The item table out of the files of its blocks: whole, or a few items at a time where it is larger than memory.
+
+The arrays of files are given by name, as `trainer/store.py` tells. Those that are mapped from the disk take no memory of the
+process: what is read of them is the page cache's.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.images import Arrays
+from trainer.rows import Items, Rows
+
+
+def take_items(blocks: list[Arrays], last: int, start: int, stop: int) -> NDArray[np.float32]:
+    """The vectors of items `start` to `stop`, float32[stop - start, D]. What several blocks have is that of block `last`."""
+    vectors = np.empty((max(stop - start, 0), blocks[0]["outputs"].shape[1]), dtype=np.float32)
+    for block in _in_order(blocks, last):
+        rows = _rows(blocks, block)
+        falls = np.flatnonzero(rows[1:] < rows[:-1])  # the shared rows ascend, then the block's own
+        split = int(falls[0]) + 1 if len(falls) else 0
+        for first, end in ((0, split), (split, len(rows))):
+            found = slice(*(first + np.searchsorted(rows[first:end], (start, stop))))
+            vectors[rows[found].astype(np.int64) - start] = blocks[block]["outputs"][found]
+    return vectors
+
+
+def _rows(blocks: list[Arrays], block: int) -> NDArray[np.uint32]:
+    """The rows of the table that a block has."""
+    if len(blocks) == 1:
+        return np.arange(len(blocks[0]["outputs"]), dtype=np.uint32)
+    return blocks[block]["rows"]
+
+
+def _in_order(blocks: list[Arrays], last: int) -> list[int]:
+    return [*(block for block in range(len(blocks)) if block != last), last]
+
+
+def join_blocks(blocks: list[Arrays], last: int) -> Items:
+    """The item table from its blocks, in order. Rows that several blocks have are those of block `last`."""
+    inputs = Rows(
+        blocks[0]["inputs"], blocks[0]["input_squares"]
+    )  # none of several blocks: what has any is not divided
+    if len(blocks) == 1:
+        return Items(Rows(blocks[0]["outputs"], blocks[0]["output_squares"]), inputs)
+    num_rows = max(int(_rows(blocks, block).max(initial=0)) + 1 for block in range(len(blocks)))
+    outputs = Rows(np.empty((num_rows, blocks[0]["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
+    for block in _in_order(blocks, last):
+        outputs.vectors[_rows(blocks, block)] = blocks[block]["outputs"]
+        outputs.squares[_rows(blocks, block)] = blocks[block]["output_squares"]
+    return Items(outputs, inputs)
