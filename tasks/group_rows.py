@@ -1,7 +1,7 @@
 """The events of a group of micro-partitions, users and items as numbers, each micro-partition's in the order of the corpus.
 
 Events files are sorted by micro-partition, user and time, so of those of successive days, read in their order, one stable
-sort by user is all; where times interleave, all keys are sorted by. Numbers are found while DuckDB reads on.
+sort by user is all; where times interleave, all keys are sorted by. Items are numbered while DuckDB reads on.
 """
 
 from collections import defaultdict, deque
@@ -76,12 +76,14 @@ class _Columns:
         self.users, self.items = Numbering(), Numbering()
         self.pieces: dict[int, list[dict[str, NDArray]]] = defaultdict(list)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take in rows of int_group_events."""
-        columns = {name: batch[name].to_numpy() for name in ("us", "source", "line")}
+    def add(self, batch: pa.RecordBatch, item: NDArray[np.int32]) -> None:
+        """Take in rows of int_group_events, and the codes of their items int32[n]."""
+        columns = {
+            name: batch[name].to_numpy().copy() for name in ("us", "source", "line")
+        }  # or all of the batch would stay
         columns["is_undated"] = batch["is_undated"].to_numpy(zero_copy_only=False)
         columns["user"] = self._number_users(pl.Series(batch["user_id"]))
-        columns["item"] = self.items.add(pl.Series(batch["url"]))
+        columns["item"] = item
         partition = batch["micro_partition"].to_numpy()
         for start, end in pairwise([*np.flatnonzero(np.diff(partition, prepend=-1)).tolist(), len(partition)]):
             piece = {name: column[start:end] for name, column in columns.items()}
@@ -97,14 +99,15 @@ class _Columns:
 def read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> GroupRows:
     """The events of the micro-partitions from $first_partition to $last_partition."""
     columns = _Columns()
-    adding: deque[Future[None]] = deque()
+    waiting: deque[tuple[pa.RecordBatch, Future[NDArray[np.int32]]]] = deque()
     with ThreadPoolExecutor(1) as worker:
         for batch in stream_rows(con, "intermediate/int_group_events", params):
-            adding.append(worker.submit(columns.add, batch))
-            if len(adding) > MAX_WAITING:
-                adding.popleft().result()
-        for added in adding:
-            added.result()
+            waiting.append((batch, worker.submit(columns.items.add, pl.Series(batch["url"]))))
+            if len(waiting) > MAX_WAITING:
+                ready, item = waiting.popleft()
+                columns.add(ready, item.result())
+        for ready, item in waiting:
+            columns.add(ready, item.result())
     users = _sort_users(con, columns.users.distinct(), params)
     return GroupRows(users, columns.items.distinct(), columns.pieces)
 

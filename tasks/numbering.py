@@ -5,6 +5,7 @@ Polars finds the number of a string several times as fast as a join in SQL does.
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 DIGIT_BITS = 16
@@ -17,7 +18,7 @@ class Numbering:
         self.num_distinct = 0
         self._type = pl.Categorical(pl.Categories.random())
         self._anchor = pl.Series(dtype=self._type)  # Polars forgets the categories with their last column
-        self._distinct: list[pl.Series] = []
+        self._distinct: list[pa.Array] = []
 
     def add(self, strings: pl.Series) -> NDArray[np.int32]:
         """The numbers of these strings, int32[n]; -1 for null."""
@@ -26,13 +27,14 @@ class Numbering:
         if len(new):
             first = np.empty(int(codes.max()) + 1 - self.num_distinct, dtype=np.int64)
             first[codes[new[::-1]] - self.num_distinct] = new[::-1]
-            self._distinct.append(strings.gather(first))
+            # a copy: a Series would keep all of the column that its strings lie in
+            self._distinct.append(strings.gather(first).to_arrow(compat_level=pl.CompatLevel.oldest()))
             self.num_distinct += len(first)
         return codes
 
     def distinct(self) -> pl.Series:
         """The strings, by their numbers."""
-        return pl.concat(self._distinct) if self._distinct else pl.Series(dtype=pl.String)
+        return pl.Series(pa.chunked_array(self._distinct, pa.large_string())).rechunk()
 
 
 def sort_by(*keys: NDArray) -> NDArray[np.int64]:

@@ -1,9 +1,9 @@
 """One source from its lines to its files: events a day, and rejects. Nothing is visible, or on the disk for good, until
 `tasks/ingest.py` commits.
 
-The lines are loaded once, with their URLs cut to what can tell pages apart. Users and pages are then looked at once each,
-not once an event: pseudonyms, micro-partitions and the order of users come from the first, items from the second. What
-is left is a join and a sort by numbers. DuckDB spills what does not fit into memory.
+The lines are loaded once into DuckDB, which spills what does not fit into memory, with their URLs cut to what can tell pages
+apart. They become events part by part (`tasks/source_events.py`), as many lines as memory allows; a source is one part
+unless it is large, and the sorted parts of a day are merged. The files do not depend on it.
 """
 
 import glob
@@ -167,11 +167,11 @@ class Stager:
             "files": {names[day]: {"rows": days[day]} | describe_file(files[names[day]]) for day in days},
         }
         rejects = self._write_rejects(source) if rejected else None
-        self._drop_tables("int_refused_lines")
+        self._drop_tables("int_refused_lines", "int_source_users")
         return Staged(source, entry, files, rejects)
 
     def load(self, log: LogFile, source: SourceFile) -> None:
-        """Make `stg_lines` and `int_source_users` of a log."""
+        """Make `stg_lines` of a log."""
         path = str(log.path)
         params = {
             "keeps_query": bool(self.config.keep_query),
@@ -244,7 +244,7 @@ class Stager:
 
     def _drop_tables(self, *names: str) -> None:
         for name in names:
-            self.con.execute(f"drop table {name}")
+            self.con.execute(f"drop table if exists {name}")
 
 
 def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error) -> Exception:
