@@ -5,13 +5,20 @@ one dictionary serves a chain of steps; one that a file names and that is not gi
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
+BATCH_ROWS = 100_000
 FOLDER = Path(__file__).parent
+_ERRORS = {
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+    "Invalid Input Error": duckdb.InvalidInputException,
+    "IO Error": duckdb.IOException,
+}
 _COMMENT = re.compile(r"--[^\n]*")
 _PARAMETER = re.compile(r"\$([a-z_]+)")
 
@@ -58,6 +65,13 @@ def create_table(con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str
     return name
 
 
+def append_rows(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
+    """Add rows to a temporary table with the same columns."""
+    con.register("appended_rows", rows)
+    con.execute(f"insert into {table} by name select * from appended_rows")
+    con.unregister("appended_rows")
+
+
 def create_macro(con: duckdb.DuckDBPyConnection, model: str, arguments: Sequence[str]) -> str:
     """Make the temporary macro that the model, one expression of `arguments`, is named for; answers its name."""
     name = name_of(model)
@@ -73,6 +87,25 @@ def fetch_rows(
     cursor = con.execute(sql, select_parameters(sql, params or {}))
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def stream_rows(
+    con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str, Any] | None = None
+) -> pa.RecordBatchReader:
+    """The rows of a model as record batches, made while they are read; failures are DuckDB's own."""
+    sql = read_sql(model)
+    relation = con.sql(sql, params=select_parameters(sql, params or {}))
+    assert relation is not None  # a select
+    reader = relation.to_arrow_reader(BATCH_ROWS)
+    return pa.RecordBatchReader.from_batches(reader.schema, _pull(reader))
+
+
+def _pull(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches of a reader. Arrow makes an OSError of what happens after the first: here it is DuckDB's error again."""
+    try:
+        yield from reader
+    except OSError as error:
+        raise _ERRORS.get(str(error).partition(":")[0], duckdb.Error)(str(error)) from error
 
 
 def copy_to_parquet(

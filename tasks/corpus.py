@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sql.runner import connect, create_table, fetch_rows
+from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.cleaning import find_key_max
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus_folder import MANIFEST, open_building_folders, publish, write_vocabulary
 from tasks.failures import explain_failures
-from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups, stream_rows
+from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups
 from tasks.group_tokens import Tokens, write_tokens
 from tasks.memory import spare_bytes
 from tasks.run import Root
@@ -34,9 +34,9 @@ from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import read_json
 
-# What an event of a group takes of what is spare: 140 bytes were measured where nothing had to spill; the rest is for longer
-# urls and the arrays of a micro-partition.
+# What an event of a group takes of what is spare: 70 bytes were measured; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 250
+DUCKDB_SHARE = 40  # per cent of what is spare
 _TOLD = ("window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel")
 
 
@@ -84,7 +84,10 @@ def build_corpus(
             explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
-            with connect(spare // 2, scratch / "spill", threads) as con, ThreadPoolExecutor(threads) as pool:
+            with (
+                connect(spare * DUCKDB_SHARE // 100, scratch / "spill", threads) as con,
+                ThreadPoolExecutor(threads) as pool,
+            ):
                 build = Build(con, window, config, evaluate.max_users, building, scratch, on_event)
                 manifest = build.run(pool, max(1, spare // BYTES_PER_EVENT))
             publish(building, folder, manifest | {"window_id": identity, "made_from": inputs})
@@ -108,6 +111,7 @@ class Build:
     def params(self) -> dict[str, Any]:
         """Parameters of the SQL steps; DuckDB reads the names of files as patterns, so those are escaped."""
         return self.config.model_dump() | {
+            "partitions": self.window.partitions,
             "files": [escape(str(file.path)) for file in self.window.files],
             "undated_files": [str(file.path) for file in self.window.files if file.day is None],
         }

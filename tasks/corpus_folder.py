@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.row_groups import write_row_groups
 from tasks.run import Root
 from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_json
 
@@ -65,14 +66,7 @@ def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]
     """Stream the vocabulary's rows into its file, whatever their batches; answers the manifest's entry."""
     path = folder / VOCABULARY
     with _open_parquet(path, rows.schema) as writer:
-        pending = pa.table([[]] * len(rows.schema), schema=rows.schema)
-        for batch in rows:
-            pending = pa.concat_tables([pending, pa.Table.from_batches([batch])])
-            while pending.num_rows >= ROW_GROUP_ROWS:
-                writer.write_table(pending.slice(0, ROW_GROUP_ROWS).combine_chunks())
-                pending = pending.slice(ROW_GROUP_ROWS)
-        if pending.num_rows:
-            writer.write_table(pending.combine_chunks())
+        write_row_groups(writer, rows, ROW_GROUP_ROWS)
     return {path.name: describe_file(path)}
 
 

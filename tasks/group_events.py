@@ -5,30 +5,27 @@ Scratch files: of a micro-partition `p00012.lengths.npy` int64[N] events of each
 of its group and `p00012.users.arrow` (user_id, hash); of a group the Parquet file of int_item_counts.
 """
 
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sql.runner import copy_to_parquet, create_table, fetch_rows, read_sql, select_parameters
-from tasks.cleaning import UNDATED, UserEvents, count_item_users, find_bots, find_repeats
+from sql.runner import fetch_rows
+from tasks.cleaning import UserEvents, count_item_users, find_bots, find_repeats
 from tasks.config import IngestConfig
 from tasks.corpus_folder import partition_name
+from tasks.group_rows import PartitionRows, read_group
 from tasks.window import Window
 from trainer.errors import DamageError
-
-BATCH_ROWS = 100_000
-MAX_WAITING = 2  # micro-partitions that wait to be cleaned, in memory
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,6 @@ class Stages:
             setattr(self, stage, getattr(self, stage) + number)
 
 
-@dataclass(frozen=True)
-class PartitionEvents:
-    """One micro-partition as the log has it: its users in order (user_id, hash), and their events."""
-
-    number: int
-    users: pa.Table
-    events: UserEvents
-
-
 class GroupCounts:
     """Events and distinct users of each item code of a group, int64[I]; several threads add to them."""
 
@@ -86,9 +74,11 @@ class GroupCounts:
             self.events += num_events
             self.users += num_users
 
-    def to_arrow(self) -> pa.Table:
+    def write(self, path: Path, urls: pl.Series) -> None:
+        """Write int_item_counts: (url, item_code, events, users). Zero counts stay: items seen in the window, if only by bots."""
         codes = np.arange(self.num_items, dtype=np.int32)
-        return pa.table({"item_code": codes, "events": self.events, "users": self.users})
+        columns = {"url": urls, "item_code": codes, "events": self.events, "users": self.users}
+        pq.write_table(pl.DataFrame(columns).to_arrow(), path, compression="none", use_dictionary=False)
 
 
 def plan_groups(num_events: NDArray[np.int64], max_events: int) -> list[Group]:
@@ -104,14 +94,6 @@ def plan_groups(num_events: NDArray[np.int64], max_events: int) -> list[Group]:
             first, total = partition, 0
         total += events
     return [*groups, Group(first, len(num_events) - 1)]
-
-
-def stream_rows(con: duckdb.DuckDBPyConnection, model: str, params: dict[str, Any]) -> pa.RecordBatchReader:
-    """The rows of a model as record batches, made while they are read."""
-    sql = read_sql(model)
-    relation = con.sql(sql, params=select_parameters(sql, params))
-    assert relation is not None  # a select
-    return relation.to_arrow_reader(BATCH_ROWS)
 
 
 def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], window: Window) -> NDArray[np.int64]:
@@ -137,34 +119,20 @@ def clean_group(
     config: IngestConfig,
     scratch: Path,
 ) -> Stages:
-    """Clean the events of a group into scratch files; answers what each stage left.
-
-    Micro-partitions are cleaned on `pool` while DuckDB delivers the next ones.
-    """
+    """Clean the events of a group into scratch files; answers what each stage left."""
     params = params | {"first_partition": group.first, "last_partition": group.last}
-    items = create_table(con, "intermediate/int_group_items", params)
-    users = create_table(con, "intermediate/int_group_users", params)
-    counts = GroupCounts(con.table(items).count("*").fetchall()[0][0])
-    total = Stages()
-    cleaning: deque[Future[Stages]] = deque()
-    group_users = con.table(users).order("user_rank").to_arrow_table()
-    for partition in _split_partitions(group_users, stream_rows(con, "intermediate/int_group_events", params)):
-        cleaning.append(pool.submit(_clean_partition, partition, config, counts, scratch))
-        if len(cleaning) > MAX_WAITING:
-            total.add(cleaning.popleft().result())
-    for cleaned in cleaning:
-        total.add(cleaned.result())
-    con.register("group_counts", counts.to_arrow())
-    copy_to_parquet(con, "intermediate/int_item_counts", group.item_counts(scratch))
-    con.unregister("group_counts")
-    for table in (items, users):
-        con.execute(f"drop table {table}")
+    rows = read_group(con, params)
+    counts, total = GroupCounts(len(rows.urls)), Stages()
+    clean = partial(_clean_partition, config=config, counts=counts, scratch=scratch)
+    for cleaned in pool.map(clean, rows.split_partitions()):
+        total.add(cleaned)
+    counts.write(group.item_counts(scratch), rows.urls)
     return total
 
 
-def _clean_partition(partition: PartitionEvents, config: IngestConfig, counts: GroupCounts, scratch: Path) -> Stages:
+def _clean_partition(partition: PartitionRows, config: IngestConfig, counts: GroupCounts, scratch: Path) -> Stages:
     """Clean one micro-partition into its scratch files and count what is left of it."""
-    events, num_users = partition.events, len(partition.users)
+    events, num_users = partition.arrange(), len(partition.users)
     stages = Stages(users=num_users, events=len(events.user))
     is_bot = find_bots(events, num_users, config.max_day_events)
     if is_bot.any():
@@ -180,34 +148,3 @@ def _clean_partition(partition: PartitionEvents, config: IngestConfig, counts: G
     with pa.OSFile(f"{path}.users.arrow", "wb") as file, pa.ipc.new_file(file, partition.users.schema) as writer:
         writer.write_table(partition.users)
     return stages
-
-
-def _split_partitions(users: pa.Table, rows: pa.RecordBatchReader) -> Iterator[PartitionEvents]:
-    """Cut the sorted rows of int_group_events at the ends of micro-partitions. `users`: int_group_users in order.
-
-    Every user has an event, so a micro-partition begins with its first user's.
-    """
-    partitions = users["micro_partition"].to_numpy()
-    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
-    ends = np.append(starts[1:], len(partitions))
-    at = 0
-    columns: list[tuple[NDArray[np.int32], ...]] = []
-
-    def join() -> PartitionEvents:
-        first, end = int(starts[at]), int(ends[at])
-        user, day, item = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-        own = users.slice(first, end - first).select(["user_id", "hash"])
-        return PartitionEvents(int(partitions[first]), own, UserEvents(user - np.int32(first), day, item))
-
-    for batch in rows:
-        day = pc.fill_null(batch.column("day"), UNDATED)
-        user, *rest = (column.to_numpy() for column in (batch.column("user_rank"), day, batch.column("item_code")))
-        cuts = [0, *np.searchsorted(user, ends[at:][ends[at:] <= user[-1]]).tolist(), len(user)]
-        for number, (start, stop) in enumerate(pairwise(cuts)):
-            if number:
-                yield join()
-                at, columns = at + 1, []
-            if start < stop:
-                columns.append((user[start:stop], *(column[start:stop] for column in rest)))
-    if columns:
-        yield join()

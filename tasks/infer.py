@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sql.runner import connect, create_table, fetch_rows
+from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
-from tasks.corpus import BYTES_PER_EVENT
+from tasks.corpus import BYTES_PER_EVENT, DUCKDB_SHARE
 from tasks.corpus_folder import partition_name
 from tasks.deliveries import rules_of
 from tasks.failures import explain_failures
-from tasks.group_events import Stages, clean_group, count_partitions, plan_groups, stream_rows
+from tasks.group_events import Stages, clean_group, count_partitions, plan_groups
 from tasks.group_tokens import Tokens, write_tokens
 from tasks.held_release import Release, note_partial, open_folder, open_release
 from tasks.ingest import ingest
@@ -181,6 +181,7 @@ def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, 
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
     params = {
+        "partitions": window.partitions,
         "files": [escape(str(file.path)) for file in window.files],
         "undated_files": [str(file.path) for file in window.files if file.day is None],
         "vocabulary": escape(str(release.vocabulary)),
@@ -188,7 +189,7 @@ def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, 
     stages, tokens, spare = Stages(), Tokens(), spare_bytes(asked.memory_bytes)
     with (
         explain_unreadable(own),
-        connect(spare // 2, scratch / "spill", asked.threads) as con,
+        connect(spare * DUCKDB_SHARE // 100, scratch / "spill", asked.threads) as con,
         ThreadPoolExecutor(asked.threads) as pool,
     ):
         create_table(con, "staging/stg_vocabulary", params)

@@ -24,7 +24,7 @@ from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, r
 from tasks.run import Root
 from tasks.sources import Catalog, SourceFile, find_sources, read_catalog, sum_counts
 from tasks.stage_sources import Crew, Log
-from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_rules
+from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_session
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
 from trainer.files import TEMPORARY_SUFFIX, sync_files, sync_folder
@@ -33,7 +33,9 @@ __all__ = ["ingest", "pseudonym", "read_user_key"]
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
-DUCKDB_SHARE = 66  # per cent; blocks of logs, and what DuckDB does not count, took 50 MB beside it
+DUCKDB_SHARE = 45  # per cent of what is spare; blocks of logs, and what DuckDB does not count, took 50 MB beside it
+PART_SHARE = 10  # per cent; at the peak a part of a source takes four times its own size
+MAX_PART_BYTES = 512 << 20
 LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
 _STAGING_PREFIX = "ingest."
 _FAILED = "failed"
@@ -69,15 +71,20 @@ def ingest(
         _remove_leftovers(root, catalog)
         if logs:
             least_bytes = min(memory_bytes // 2, LEAST_DUCKDB_BYTES)
-            duckdb_bytes = max(spare_bytes(memory_bytes) * DUCKDB_SHARE // 100, least_bytes)
+            spare = spare_bytes(memory_bytes)
+            duckdb_bytes = max(spare * DUCKDB_SHARE // 100, least_bytes)
             with (
                 _open_staging_folder(root) as folder,
                 connect(duckdb_bytes, folder / "spill", _cores(threads)) as con,
             ):
                 passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
-                define_rules(con, config)
-                crew = Crew.of(Stager(con, config, key_pads(key), folder, progress), len(logs), duckdb_bytes)
+                define_session(con, config)
+                crew = Crew.of(
+                    Stager(con, config, key_pads(key), folder, spare * PART_SHARE // 100, progress),
+                    len(logs),
+                    duckdb_bytes,
+                )
                 catalog.partitions, staged = _stage_all(crew, logs, catalog.partitions or partitions, on_event)
                 _check_rejects(root, staged, config)
                 catalog.user_key_fingerprint = fingerprint(key) if key else None

@@ -16,15 +16,15 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from sql.runner import connect, copy_to_parquet, fetch_rows
+from sql.runner import connect, fetch_rows, stream_rows
 from tasks.corpus_folder import MANIFEST, open_building_folders, publish
+from tasks.events_files import write_events
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.failures import explain_failures
 from tasks.ingest import SAMPLE_FACTOR, choose_partitions
 from tasks.regroup import Regrouper, Regrouping
 from tasks.run import Root, settle_store
 from tasks.sources import Catalog, find_orphans, read_catalog
-from tasks.staging import PARQUET_OPTIONS
 from tasks.window import name_corpus
 from trainer.corpus import Corpus, open_corpus
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
@@ -193,7 +193,7 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
                 target = path.with_name(f"{path.name.split('.')[0]}.p{change.after:05d}.parquet")
                 staged = folder / target.name
                 params = {"file": escape(str(path)), "partitions": change.after}
-                copy_to_parquet(con, "intermediate/int_moved_events", staged, params, PARQUET_OPTIONS)
+                write_events(staged, stream_rows(con, "intermediate/int_moved_events", params))
                 sync_file(staged)
                 os.replace(staged, target)
                 moved[str(target.relative_to(root.path))] = {"rows": about["rows"]} | describe_file(target)

@@ -8,6 +8,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from trainer.files import digest_file, read_json, write_json
 from trainer.units import size
 
 FORMAT_VERSION = 1
+DIGESTED_AT_ONCE = 2
 Stamp = tuple[int, int, int]
 
 
@@ -56,7 +58,9 @@ def find_sources(
     if unread:
         total_bytes = sum(stamps[path][0] for path in unread)
         on_event("log", {"message": f"reading {len(unread):,} new log files, {size(total_bytes)}"})
-    digests = {path: _digest(path) if path in unread else known[path][1] for path in stamps}
+    digests = {path: digest for path, (_, digest) in known.items()}
+    with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
+        digests |= zip(unread, pool.map(_digest, unread), strict=True)
     return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
 
 

@@ -5,7 +5,7 @@ little, one goes after the other.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ class Crew:
     @classmethod
     def of(cls, stager: Stager, num_logs: int, duckdb_bytes: int) -> "Crew":
         num_stagers = max(1, min(AT_ONCE, num_logs, duckdb_bytes // SOURCE_BYTES))
+        stager = replace(stager, part_bytes=stager.part_bytes // num_stagers)
         return cls((stager, *(stager.with_cursor() for _ in range(num_stagers - 1))))
 
     def sample_users(self, logs: Sequence[Log]) -> set[int]:

@@ -1,12 +1,14 @@
 """One source from its lines to its files: events a day, and rejects. Nothing is visible, or on the disk for good, until
 `tasks/ingest.py` commits.
 
-The lines are loaded once, with their URLs cut to what can tell pages apart. Users and pages are then looked at once each,
-not once an event: pseudonyms, micro-partitions and the order of users come from the first, items from the second. What
-is left is a join and a sort by numbers. DuckDB spills what does not fit into memory.
+The lines are loaded once into DuckDB, which spills what does not fit into memory, with their URLs cut to what can tell pages
+apart. They become events part by part (`tasks/source_events.py`), as many lines as memory allows; a source is one part
+unless it is large, and the sorted parts of a day are merged. The files do not depend on it.
 """
 
 import glob
+import math
+import os
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -14,15 +16,16 @@ from threading import Lock
 from typing import Any
 
 import duckdb
-from duckdb.func import SPECIAL
 
-from sql.runner import copy_to_parquet, create_macro, create_table, fetch_rows
+from sql.runner import append_rows, copy_to_parquet, create_macro, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
+from tasks.events_files import write_events
 from tasks.logblocks import BlockReader
 from tasks.logfiles import OPTIONAL, REQUIRED, LogFile
+from tasks.source_events import SourceRules, make_events
 from tasks.sources import SourceFile, read_stamp
 from tasks.times import EARLIEST, TimeScale, recognise_times
-from tasks.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from tasks.urls import CRAWLER_PATTERN, UrlRules
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.files import describe_file
@@ -31,10 +34,8 @@ LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset
 UNDATED = "undated"
 MAX_URL_BYTES = 8192
 MAX_USER_BYTES = 1024
-# Small row groups: a corpus of many micro-partitions reads a few of each file at a time. Lengths and differences (version 2)
-# instead of dictionaries: a seventh smaller, and a quarter faster to write and to read.
-PARQUET_OPTIONS = "compression_level 1, row_group_size 20480, parquet_version v2, dictionary_size_limit 1"
 SAMPLE_FACTOR = 256
+LINE_BYTES = 64  # of a line in a part, beside its user and its URL
 _MODELS = {"csv": "delimited", "tsv": "delimited", "jsonl": "json", "access": "access", "parquet": "parquet"}
 _ABSENT = "surf2vec_absent"
 _EPOCH = date(1970, 1, 1)
@@ -67,6 +68,14 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Run:
+    """The events of one day in one part of a source, sorted, in a file of their own."""
+
+    path: Path
+    rows: int
+
+
+@dataclass(frozen=True)
 class Staged:
     """A source that is ready: its entry of sources.json but for its names, and its files (name under the root → where it is)."""
 
@@ -84,21 +93,8 @@ class Staged:
         return sum(self.entry["rejected"].values())
 
 
-def url_rules(config: IngestConfig) -> UrlRules:
-    return UrlRules(config.granularity, config.prefix_depth, config.keep_query)
-
-
-def define_rules(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None:
-    """Make what the SQL steps of a connection share: the function canonical_item, and the rules of its session."""
-    rules = url_rules(config)
-    con.create_function(
-        "canonical_item", lambda url: canonical_item(url, rules), ["VARCHAR"], "VARCHAR", null_handling=SPECIAL
-    )
-    define_session(con, config)
-
-
 def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None:
-    """Make what each cursor of a connection has of its own: the zone of times without one, and the macros."""
+    """Make what each cursor of a connection has of its own and the SQL steps share: the zone of times without one, macros."""
     con.execute("set TimeZone = $timezone", {"timezone": config.timezone})
     con.execute("set preserve_insertion_order = false")  # lines have numbers; what is ordered says so
     line = ("rejected", "url", "method", "status", "agent", "max_url_bytes", "crawler_pattern")
@@ -117,6 +113,7 @@ class Stager:
     config: IngestConfig
     pads: dict[str, bytes | None]
     folder: Path
+    part_bytes: int
     progress: Progress
     now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
 
@@ -129,7 +126,11 @@ class Stager:
     def sample_users(self, log: LogFile, source: SourceFile) -> set[int]:
         """The hashes of one in SAMPLE_FACTOR of the users of a source; its lines stay loaded."""
         self.load(log, source)
-        rows = fetch_rows(self.con, "intermediate/int_sampled_users", {"sample_factor": SAMPLE_FACTOR})
+        params = self.pads | {"max_user_bytes": MAX_USER_BYTES, "sample_factor": SAMPLE_FACTOR}
+        for name in ("int_raw_users", "int_source_users"):
+            create_table(self.con, f"intermediate/{name}", params)
+        rows = fetch_rows(self.con, "intermediate/int_sampled_users", params)
+        self._drop_tables("int_raw_users", "int_source_users")
         return {row["user_hash"] for row in rows}
 
     def stage(self, log: LogFile, source: SourceFile, partitions: int, is_loaded: bool = False) -> Staged:
@@ -139,35 +140,38 @@ class Stager:
         """
         if not is_loaded:
             self.load(log, source)
-        num_lines = self.con.table("stg_lines").count("*").fetchall()[0][0]
-        scale = recognise_times(self.con, log, num_lines, self.config.timezone)
-        self._judge(log, source, scale, partitions)
+        size = fetch_rows(self.con, "intermediate/int_source_size")[0]
+        scale = recognise_times(self.con, log, size["num_lines"], self.config.timezone)
+        create_table(self.con, "intermediate/int_refused_lines")
+        part_lines = _choose_part_lines(size["num_lines"], size["text_bytes"], self.part_bytes)
+        runs = self._write_runs(
+            source, range(0, size["num_lines"], part_lines), self._rules(log, source, scale, partitions)
+        )
+        self._drop_tables("stg_lines")
         counts = fetch_rows(self.con, "intermediate/int_verdict_counts")
-        verdicts: dict[str, int] = {row["verdict"]: row["num_lines"] for row in counts if row["verdict"]}
-        days = {row["day"]: row["num_lines"] for row in counts if row["verdict"] is None}
+        verdicts: dict[str, int] = {row["verdict"]: row["num_lines"] for row in counts}
         rejected = {verdict: number for verdict, number in verdicts.items() if verdict not in LEFT_OUT}
-        files = {_events_name(day, source): self._write_day(day, source) for day in days}
+        days = {day: sum(run.rows for run in runs[day]) for day in sorted(runs)}
+        names = {day: _events_name(day if scale.is_dated else None, source) for day in days}
+        files = {names[day]: self._join_runs(names[day], runs[day]) for day in days}
         entry = {
             "sha256": source.sha256,
             "bytes": source.bytes,
             "format": log.describe(),
             "time": scale.description,
-            "lines": num_lines,
+            "lines": size["num_lines"],
             "events": sum(days.values()),
             "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
             "rejected": rejected,
-            "days": {_day_name(day): number for day, number in days.items()},
-            "files": {
-                name: {"rows": rows} | describe_file(path)
-                for (name, path), rows in zip(files.items(), days.values(), strict=True)
-            },
+            "days": {_day_name(day if scale.is_dated else None): number for day, number in days.items()},
+            "files": {names[day]: {"rows": days[day]} | describe_file(files[names[day]]) for day in days},
         }
         rejects = self._write_rejects(source) if rejected else None
-        self._drop_tables("int_judged_lines")
+        self._drop_tables("int_refused_lines", "int_source_users")
         return Staged(source, entry, files, rejects)
 
     def load(self, log: LogFile, source: SourceFile) -> None:
-        """Make `stg_lines` and `int_source_users` of a log."""
+        """Make `stg_lines` of a log."""
         path = str(log.path)
         params = {
             "keeps_query": bool(self.config.keep_query),
@@ -188,29 +192,47 @@ class Stager:
             self.progress.end(reader, source.bytes)
         if read_stamp(path) != source.stamp:
             raise InputError(f"{path} changed while it was read: deliver it again when it is complete")
-        create_table(self.con, "intermediate/int_source_users", self.pads | {"max_user_bytes": MAX_USER_BYTES})
 
-    def _judge(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> None:
-        """Make `int_judged_lines` of `stg_lines`."""
-        params = {
+    def _rules(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> SourceRules:
+        params = self.pads | {
+            "max_user_bytes": MAX_USER_BYTES,
             "partitions": partitions,
-            "canonical_pattern": url_rules(self.config).canonical_pattern,
-            "drops_assets": log.is_access_log,
-            "asset_pattern": ASSET_PATTERN,
             "time_kind": scale.kind,
             "is_dated": scale.is_dated,
             "earliest": EARLIEST,
             "latest": self.now + timedelta(days=1),
         }
-        for name in ("int_ranked_users", "int_source_pages", "int_judged_lines"):
-            create_table(self.con, f"intermediate/{name}", params)
-        self._drop_tables("stg_lines", "int_source_users", "int_ranked_users", "int_source_pages")
+        urls = UrlRules(self.config.granularity, self.config.prefix_depth, self.config.keep_query)
+        return SourceRules(int(source.source_id, 16), urls, log.is_access_log, scale.is_dated, params)
 
-    def _write_day(self, day: int | None, source: SourceFile) -> Path:
-        path = self.folder / _events_name(day, source)
+    def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[Run]]:
+        """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""
+        runs: dict[int, list[Run]] = {}
+        folder = self.folder / "parts"
+        folder.mkdir(exist_ok=True)
+        for first_row in parts:
+            rows = {"first_row": first_row, "end_row": first_row + parts.step}
+            lines = stream_rows(self.con, "intermediate/int_timed_lines", rules.sql | rows).read_all()
+            events = make_events(self.con, lines, rules)
+            del lines
+            append_rows(self.con, "int_refused_lines", events.refused)
+            for day, table in events.split_days():
+                path = folder / f"{source.source_id}.{first_row}.{day}.parquet"
+                write_events(path, table.to_reader())
+                runs.setdefault(day, []).append(Run(path, table.num_rows))
+        return runs
+
+    def _join_runs(self, name: str, runs: list[Run]) -> Path:
+        """One sorted file of the runs of a day."""
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        params = {"day": day, "source_number": int(source.source_id, 16)}
-        copy_to_parquet(self.con, "intermediate/int_day_events", path, params, PARQUET_OPTIONS)
+        if len(runs) == 1:
+            os.replace(runs[0].path, path)
+        else:
+            files = {"files": [glob.escape(str(run.path)) for run in runs]}
+            write_events(path, stream_rows(self.con, "intermediate/int_merged_events", files))
+            for run in runs:
+                run.path.unlink()
         return path
 
     def _write_rejects(self, source: SourceFile) -> Path:
@@ -222,7 +244,7 @@ class Stager:
 
     def _drop_tables(self, *names: str) -> None:
         for name in names:
-            self.con.execute(f"drop table {name}")
+            self.con.execute(f"drop table if exists {name}")
 
 
 def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error) -> Exception:
@@ -235,6 +257,12 @@ def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error)
     if "UTF8" in str(error):  # the rest of that message is a value out of the file
         return InputError(f"{path} has text that is not valid UTF-8, which Parquet demands: write it anew, or as CSV")
     return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
+
+
+def _choose_part_lines(num_lines: int, text_bytes: int, part_bytes: int) -> int:
+    """Lines a part, so that parts are about as large as may be."""
+    num_parts = math.ceil((text_bytes + num_lines * LINE_BYTES) / part_bytes)
+    return max(1, math.ceil(num_lines / max(1, num_parts)))
 
 
 def _pointer(key: str | None) -> str:

@@ -13,7 +13,7 @@ from sql.runner import fetch_rows
 from tasks.logfiles import LogFile
 
 EARLIEST = datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC).replace(tzinfo=None)  # 1e8 seconds
-PROFILE_LINES = 100_000
+PROFILE_LINES = 10_000
 _UNITS = ((1e11, "seconds"), (1e14, "milliseconds"), (1e17, "microseconds"), (float("inf"), "nanoseconds"))
 
 

@@ -116,7 +116,7 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
         source_digests=tuple(sorted(digest for digest, group in kept.items() if group)),
         rules=catalog.rules,
         user_key_fingerprint=catalog.user_key_fingerprint,
-        files=tuple(file for digest in sorted(kept) for file in kept[digest]),
+        files=tuple(sorted((file for group in kept.values() for file in group), key=_place)),
     )
     if not window.num_events:
         known = f"it has events from {days[0]} to {days[-1]}" if days else "it has no events at all"
@@ -144,6 +144,11 @@ def list_inputs(window: Window, config: IngestConfig, evaluate: EvaluateConfig) 
 def name_corpus(inputs: dict[str, Any]) -> str:
     """16 hex digits for what a corpus is made of: the same name is the same bytes."""
     return digest_json(inputs)[:16]
+
+
+def _place(file: EventsFile) -> tuple[date, str]:
+    """Files in the order of their days, undated ones first: a user's events are then in order but for those of one day."""
+    return file.day or date.min, file.path.name
 
 
 def _events_files(root: Root, source: dict[str, Any]) -> list[EventsFile]:

@@ -1,20 +1,22 @@
--- int_ranked_users: the users of a source with their micro-partitions, numbered in the order that events have.
--- grain:  raw_id
+-- int_ranked_users: users of a source with their micro-partitions, in the order that events have.
+-- grain:  user_code
 -- reads:  int_source_users
 -- params: $partitions
 with placed_users as (
     select
-        raw_id,
+        user_code,
         user_id,
-        verdict,
-        (user_hash % $partitions)::integer as micro_partition
+        (user_hash % $partitions)::integer as micro_partition,
+        verdict
     from int_source_users
 )
 
 select
-    raw_id,
+    user_code,
     user_id,
-    verdict,
     micro_partition,
-    (row_number() over (order by micro_partition, user_id))::integer as user_rank
+    verdict
 from placed_users
+order by
+    micro_partition,
+    user_id

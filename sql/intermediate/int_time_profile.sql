@@ -3,15 +3,22 @@
 -- grain:  one row
 -- reads:  stg_lines
 -- params: $stride
-with sampled_times as (
+with sampled_lines as materialized (
     select
         time::varchar as text,
-        try_cast(time::varchar as double) as number
+        verdict
     from stg_lines
+    where line % $stride = 0
+),
+
+sampled_times as (
+    select
+        text,
+        try_cast(text as double) as number
+    from sampled_lines
     where
         verdict is null
-        and line % $stride = 0
-        and trim(time::varchar) <> ''
+        and trim(text) <> ''
 )
 
 select

@@ -1,10 +1,9 @@
--- int_verdict_counts: how many lines of a source have each verdict; those that make events (null) by day.
--- grain:  verdict, day
--- reads:  int_judged_lines
+-- int_verdict_counts: how many lines of a source make no event, by verdict.
+-- grain:  verdict
+-- reads:  int_refused_lines
 select
     verdict,
-    case when verdict is null then day end as day,
     count(*) as num_lines
-from int_judged_lines
-group by all
-order by all
+from int_refused_lines
+group by verdict
+order by verdict

@@ -3,7 +3,7 @@
 -- macro:  url, keeps_query (whether a query may tell pages apart), max_url_bytes
 case
     when strlen(url) > max_url_bytes then null
-    when keeps_query then url
+    when keeps_query or not (contains(url, '?') or contains(url, '#')) then url
     when starts_with(url, '/') or starts_with(url, 'http://') or starts_with(url, 'https://')
         then split_part(split_part(url, '?', 1), '#', 1)
     else url

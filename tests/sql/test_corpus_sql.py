@@ -60,44 +60,22 @@ def test_events_of_each_micro_partition(con: duckdb.DuckDBPyConnection, window: 
     assert [tuple(row.values()) for row in rows] == expected
 
 
-def test_items_of_a_group_have_dense_codes(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
-    rows = fetch_rows(con, "intermediate/int_group_items", window)
-    assert sorted(row["url"] for row in rows) == ["/a", "/b", "/c", "/z"]
-    assert sorted(row["item_code"] for row in rows) == [0, 1, 2, 3]
-    rows = fetch_rows(con, "intermediate/int_group_items", window | only("bob"))
-    assert [row["url"] for row in rows] == ["/a"]
-
-
-def test_events_of_a_group_are_in_the_order_of_the_corpus(
-    con: duckdb.DuckDBPyConnection, window: dict[str, Any]
-) -> None:
-    create_table(con, "intermediate/int_group_items", window)
-    create_table(con, "intermediate/int_group_users", window)
-    urls = {row["item_code"]: row["url"] for row in con.table("int_group_items").to_arrow_table().to_pylist()}
-    users = {row["user_rank"]: row["user_id"] for row in con.table("int_group_users").to_arrow_table().to_pylist()}
+def test_events_of_a_group_are_as_they_lie_in_the_files(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
     rows = fetch_rows(con, "intermediate/int_group_events", window)
-    day = 20_454  # 2026-01-01
-    ann = [("ann", None, "/z"), ("ann", day, "/c"), ("ann", day, "/a"), ("ann", day + 1, "/b")]
-    groups = {partition_of("ann"): ann, partition_of("bob"): [("bob", day, "/a")]}
-    assert [(users[row["user_rank"]], row["day"], urls[row["item_code"]]) for row in rows] == [
-        event for partition in sorted(groups) for event in groups[partition]
+    second = 1_767_225_600_000_000  # 2026-01-01
+    day = 86_400_000_000
+    ann = [(second, 1, "/c", False), (second, 2, "/a", False), (second + day, 4, "/b", False)]
+    files = {
+        partition_of("ann"): [("ann", *row) for row in ann],
+        partition_of("bob"): [("bob", second, 1, "/a", False)],
+    }
+    assert [(row["user_id"], row["us"], row["line"], row["url"], row["is_undated"]) for row in rows] == [
+        *[row for partition in sorted(files) for row in files[partition]],
+        ("ann", 3, 1, "/z", True),
     ]
+    assert {row["source"] for row in rows} == {event.order[1] for event in [*EVENTS, *UNDATED]}
     rows = fetch_rows(con, "intermediate/int_group_events", window | only("bob"))
-    assert [users[row["user_rank"]] for row in rows] == ["bob"]
-
-
-def test_without_undated_files_every_event_has_a_day(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
-    window |= {"files": window["files"][:1], "undated_files": []}
-    for model in ("int_group_items", "int_group_users"):
-        create_table(con, f"intermediate/{model}", window)
-    assert all(row["day"] for row in fetch_rows(con, "intermediate/int_group_events", window))
-
-
-def test_counts_go_to_the_urls_of_their_codes(con: duckdb.DuckDBPyConnection) -> None:
-    con.register("int_group_items", pa.table({"url": ["/b", "/a"], "item_code": [1, 0]}))
-    con.register("group_counts", pa.table({"item_code": [0, 1], "events": [7, 0], "users": [2, 0]}))
-    rows = fetch_rows(con, "intermediate/int_item_counts")
-    assert sorted(tuple(row.values()) for row in rows) == [("/a", 0, 7, 2), ("/b", 1, 0, 0)]
+    assert [row["user_id"] for row in rows] == ["bob"]
 
 
 def test_totals_add_the_groups(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
@@ -139,18 +117,11 @@ def test_codes_of_items_outside_of_the_vocabulary_are_absent(con: duckdb.DuckDBP
     assert rows == [{"item_code": 1, "item_ix": 0}]
 
 
-def test_users_of_a_group_have_the_hashes_of_md5_and_a_bytewise_order(
-    con: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    users = ["zoe", "Zoë", "日本", ""]
-    write_events_file(
-        tmp_path / "e.parquet", [Event(user, "/a", moment(n % 2 + 1)) for n, user in enumerate(users * 2)], partitions=2
-    )
-    params = {"files": [str(tmp_path / "e.parquet")], "first_partition": 0, "last_partition": 1}
-    rows = fetch_rows(con, "intermediate/int_group_users", params)
+def test_users_of_a_group_have_the_hashes_of_md5_and_a_bytewise_order(con: duckdb.DuckDBPyConnection) -> None:
+    users = ["zoe", "Zoë", "日本", "", "zo"]
+    con.register("group_user_ids", pa.table({"user_id": users, "user_code": range(len(users))}))
+    rows = fetch_rows(con, "intermediate/int_group_users", {"partitions": 2})
     ordered = sorted(users, key=lambda user: (user_hash(user) % 2, user.encode()))
-    assert sorted(tuple(row.values()) for row in rows) == [
-        (rank, user_hash(user) % 2, user, user_hash(user)) for rank, user in enumerate(ordered)
+    assert [tuple(row.values()) for row in rows] == [
+        (users.index(user), user, user_hash(user), user_hash(user) % 2) for user in ordered
     ]
-    rows = fetch_rows(con, "intermediate/int_group_users", params | {"first_partition": 1})
-    assert {row["user_id"] for row in rows} == {user for user in users if user_hash(user) % 2}

@@ -58,6 +58,19 @@ def test_the_connection_stays_within_its_bounds(con: duckdb.DuckDBPyConnection, 
     assert found == ["286.1 MiB", str(tmp_path / "spill"), 1, "UTC", False]
 
 
+def test_rows_are_streamed_and_failures_on_the_way_are_duckdbs(
+    con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = runner.stream_rows(con, "staging/stg_numbers", {"limit": 250_000})
+    assert rows.schema.names == ["n"]
+    assert sum(batch.num_rows for batch in rows) == 250_000
+    late = "select case when range < 900000 then range else error('{}') end as n from range(1000000)"
+    for message, kind in {"x": duckdb.Error, "Out of Memory Error: x": duckdb.Error}.items():
+        (runner.FOLDER / "late.sql").write_text(late.format(message))
+        with pytest.raises(kind, match="x"):
+            runner.stream_rows(con, "late").read_all()
+
+
 @pytest.mark.parametrize("path", sorted(Path(runner.__file__).parent.rglob("*.sql")), ids=lambda path: path.stem)
 def test_every_model_says_what_it_is(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

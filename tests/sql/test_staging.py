@@ -14,7 +14,7 @@ from sql.runner import connect, create_table
 from tasks.config import IngestConfig
 from tasks.delimited import FIELDS_SCHEMA
 from tasks.logblocks import LINES_SCHEMA
-from tasks.staging import MAX_URL_BYTES, define_rules
+from tasks.staging import MAX_URL_BYTES, define_session
 from tasks.urls import CRAWLER_PATTERN
 
 PARAMS = {"keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "crawler_pattern": CRAWLER_PATTERN}
@@ -24,7 +24,7 @@ BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.
 @pytest.fixture
 def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     with connect(300_000_000, tmp_path / "spill", 1) as con:
-        define_rules(con, IngestConfig())
+        define_session(con, IngestConfig())
         yield con
 
 

@@ -13,9 +13,8 @@ import pytest
 from sql.runner import connect, create_table, fetch_rows
 from tasks.config import IngestConfig
 from tasks.pseudonyms import key_pads
-from tasks.staging import LEFT_OUT, define_rules
+from tasks.staging import LEFT_OUT, define_session
 from tasks.times import EARLIEST
-from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 LATEST = datetime(2026, 11, 22)
 Row = tuple[Any, ...]
@@ -24,7 +23,7 @@ Row = tuple[Any, ...]
 @pytest.fixture
 def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     with connect(300_000_000, tmp_path / "spill", 1) as con:
-        define_rules(con, IngestConfig())
+        define_session(con, IngestConfig())
         yield con
 
 
@@ -47,16 +46,35 @@ def user_hash(user_id: str) -> int:
     return int.from_bytes(hashlib.md5(user_id.encode()).digest()[8:], "little")
 
 
+def make_users(con: duckdb.DuckDBPyConnection, key: bytes | None) -> list[Row]:
+    """(raw_id, user_id, user_hash, verdict) of the users of `stg_lines`."""
+    make(con, "int_raw_users")
+    make(con, "int_source_users", max_user_bytes=10, **key_pads(key))
+    query = "select raw_id, user_id, user_hash, verdict from int_raw_users join int_source_users using (user_code)"
+    return con.execute(f"{query} order by all").fetchall()
+
+
 def test_users_under_their_own_names(con: duckdb.DuckDBPyConnection) -> None:
     put_lines(
         con, (1, "b", "/", "1", None), (2, "b", "/", "1", None), (3, "ü", "/", "1", None), (4, None, "/", "1", None),
         (5, " ", "/", "1", None), (6, "x" * 11, "/", "1", None), (7, "out", "/", "1", "crawler"),
     )  # fmt: skip
-    assert make(con, "int_source_users", max_user_bytes=10, **key_pads(None)) == [
+    assert make_users(con, None) == [
         (" ", " ", user_hash(" "), "no user"),
         ("b", "b", user_hash("b"), None),
         ("x" * 11, "x" * 11, user_hash("x" * 11), "user id too long"),
         ("ü", "ü", user_hash("ü"), None),
+    ]
+    assert con.execute("select user_code from int_source_users order by all").fetchall() == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_line_without_user_has_a_verdict_too(con: duckdb.DuckDBPyConnection) -> None:
+    put(con, "int_raw_users", "raw_id varchar, user_code integer", [("a", 0), (None, 1)])
+    make(con, "int_source_users", max_user_bytes=10, **key_pads(None))
+    users = fetch_rows(con, "intermediate/int_ranked_users", {"partitions": 1})
+    assert [(row["user_code"], row["user_id"], row["verdict"]) for row in users] == [
+        (0, "a", None),
+        (1, None, "no user"),
     ]
 
 
@@ -66,57 +84,29 @@ def test_users_under_their_own_names(con: duckdb.DuckDBPyConnection) -> None:
 def test_pseudonyms_are_hmac(con: duckdb.DuckDBPyConnection, key: bytes) -> None:
     put_lines(con, (1, "someone", "/", "1", None), (2, "jemand, ü", "/", "1", None))
     names = {user: hmac.new(key, user.encode(), hashlib.sha256).hexdigest() for user in ("someone", "jemand, ü")}
-    assert make(con, "int_source_users", max_user_bytes=10, **key_pads(key)) == sorted(
-        (user, name, user_hash(name), None) for user, name in names.items()
-    )
+    assert make_users(con, key) == sorted((user, name, user_hash(name), None) for user, name in names.items())
 
 
 def test_users_are_ranked_by_micro_partition_then_bytes(con: duckdb.DuckDBPyConnection) -> None:
-    users = [(f"raw {name}", name, hash, None) for name, hash in [("b", 3), ("a", 7), ("B", 11), ("ä", 15), ("z", 4)]]
-    put(con, "int_source_users", "raw_id varchar, user_id varchar, user_hash ubigint, verdict varchar", users)
-    make(con, "int_ranked_users", partitions=4)
-    ranked = con.execute("select user_id, micro_partition from int_ranked_users order by user_rank").fetchall()
-    assert ranked == [("z", 0), ("B", 3), ("a", 3), ("b", 3), ("ä", 3)]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://www.a.example/b", "https://www.a.example/b/", "https://www.a.example/b//", "https://www.a.example",
-        "https://www.a.example/", "https://www.a.example//", "http://www.a.example/b/", "https://www.www.a.example/b",
-        "https://www.example", "https://www.a.example/index.html", "https://www.a.example/b/index.html/", "httpfoo/",
-        "https://WWW.a.example/b", "https://www.a.example:443/b", "https://www.a.example/ä/", "/b/", "www.a.example/",
-        "http://a.example/www.b/", "https://www.a.example/b/../c", "http:///b/",
-    ],
-)  # fmt: skip
-def test_what_sql_shortens_is_what_the_rules_make(con: duckdb.DuckDBPyConnection, url: str) -> None:
-    put_lines(con, (1, "u", url, "1", None))
-    params = {"canonical_pattern": UrlRules().canonical_pattern, "asset_pattern": ASSET_PATTERN}
-    pages = make(con, "int_source_pages", drops_assets=False, **params)
-    assert [item for _, item, _ in pages] == [canonical_item(url, UrlRules())]
+    users = [
+        (code, name, hash, None) for code, (name, hash) in enumerate({"b": 3, "a": 7, "B": 11, "ä": 15, "z": 4}.items())
+    ]
+    put(con, "int_source_users", "user_code integer, user_id varchar, user_hash ubigint, verdict varchar", users)
+    ranked = fetch_rows(con, "intermediate/int_ranked_users", {"partitions": 4})
+    assert [(row["user_id"], row["micro_partition"]) for row in ranked] == [
+        ("z", 0),
+        ("B", 3),
+        ("a", 3),
+        ("b", 3),
+        ("ä", 3),
+    ]
+    assert [row["user_code"] for row in ranked] == [4, 2, 1, 0, 3]
 
 
 def test_sampled_users(con: duckdb.DuckDBPyConnection) -> None:
-    users = [("a", "a", 8, None), ("b", "b", 9, None), ("c", "c", 12, None), (" ", " ", 16, "no user")]
-    put(con, "int_source_users", "raw_id varchar, user_id varchar, user_hash ubigint, verdict varchar", users)
+    users = [(0, "a", 8, None), (1, "b", 9, None), (2, "c", 12, None), (3, " ", 16, "no user")]
+    put(con, "int_source_users", "user_code integer, user_id varchar, user_hash ubigint, verdict varchar", users)
     assert make(con, "int_sampled_users", sample_factor=4) == [(8,), (12,)]
-
-
-def test_pages(con: duckdb.DuckDBPyConnection) -> None:
-    urls = ["/a", "/a", "https://www.example.com/b/", "about:blank", "/logo.png", "/x.css?v=1", "  ", None]
-    put_lines(
-        con, *[(line, "u", url, "1", None) for line, url in enumerate(urls)], (9, "u", "/left-out", "1", "crawler")
-    )
-    params = {"canonical_pattern": UrlRules().canonical_pattern, "asset_pattern": ASSET_PATTERN}
-    assert make(con, "int_source_pages", drops_assets=True, **params) == [
-        ("  ", "  ", "no URL"),
-        ("/a", "/a", None),
-        ("/logo.png", "/logo.png", "static asset"),
-        ("/x.css?v=1", "/x.css", "static asset"),
-        ("about:blank", None, "not a page"),
-        ("https://www.example.com/b/", "https://example.com/b", None),
-    ]
-    assert ("/logo.png", "/logo.png", None) in make(con, "int_source_pages", drops_assets=False, **params)
 
 
 def judge(
@@ -125,15 +115,20 @@ def judge(
     """(ts, verdict) of good lines with these times, read as `kind`."""
     con.execute("set TimeZone = $zone", {"zone": zone})
     put_lines(con, *[(line, "u", "/", value, None) for line, value in enumerate(times, 1)], time=time)
-    put(con, "int_ranked_users", RANKED, [("u", "u", None, 0, 1)])
-    put(con, "int_source_pages", PAGES, [("/", "/", None)])
+    return [(row["ts"], row["time_verdict"]) for row in time_lines(con, kind)]
+
+
+def time_lines(
+    con: duckdb.DuckDBPyConnection, kind: str, first_row: int = 0, end_row: int = 1000
+) -> list[dict[str, Any]]:
+    """Rows of int_timed_lines by line, with `ts` as text."""
     params = {"time_kind": kind, "is_dated": kind not in ("order", "line"), "earliest": EARLIEST, "latest": LATEST}
-    create_table(con, "intermediate/int_judged_lines", params)
-    return con.execute("select ts::varchar, verdict from int_judged_lines order by line").fetchall()
+    rows = fetch_rows(con, "intermediate/int_timed_lines", params | {"first_row": first_row, "end_row": end_row})
+    for row in rows:
+        row["ts"] = con.execute("select make_timestamp($us::bigint)::varchar", {"us": row["us"]}).fetchall()[0][0]
+    return sorted(rows, key=lambda row: row["line"])
 
 
-RANKED = "raw_id varchar, user_id varchar, verdict varchar, micro_partition integer, user_rank integer"
-PAGES = "page_key varchar, item varchar, verdict varchar"
 NOON = "2026-07-01 12:00:00"
 
 
@@ -164,11 +159,6 @@ def test_calendar_times(con: duckdb.DuckDBPyConnection, text: str, ts: str | Non
 def test_the_midnight_of_a_time_without_zone(con: duckdb.DuckDBPyConnection, time: str) -> None:
     rows = judge(con, "calendar", "2026-07-01 00:00:00", "2026-01-01 00:00:00", time=time, zone="Europe/Berlin")
     assert rows == [("2026-06-30 22:00:00", None), ("2025-12-31 23:00:00", None)]
-    days = con.execute("select day from int_judged_lines order by line").fetchall()
-    assert days == [
-        ((datetime(2026, 6, 30) - datetime(1970, 1, 1)).days,),
-        ((datetime(2025, 12, 31) - datetime(1970, 1, 1)).days,),
-    ]
 
 
 def test_dates_and_times_with_zone_in_columns(con: duckdb.DuckDBPyConnection) -> None:
@@ -217,49 +207,31 @@ def test_times_out_of_scale(con: duckdb.DuckDBPyConnection) -> None:
     ]  # fmt: skip
 
 
-def test_verdicts_from_line_user_page_and_time(con: duckdb.DuckDBPyConnection) -> None:
-    put(con, "int_ranked_users", RANKED, [("u", "pseudonym", None, 3, 9), (" ", " ", "no user", 0, 1)])
-    put(con, "int_source_pages", PAGES, [("/", "/", None), ("about:", None, "not a page"), ("", "", "no URL")])
-    put_lines(
-        con, (1, "u", "/", "1782907200", None), (2, "u", "/", "1782907200", "crawler"), (3, None, "/", "x", None),
-        (4, " ", "/", "x", None), (5, "u", None, "x", None), (6, "u", "/", "x", None), (7, "u", "about:", "x", None),
-        (8, "u", "about:", "1782907200", None), (9, "u", "", "1782907200", None),
-    )  # fmt: skip
-    params = {"time_kind": "seconds", "is_dated": True, "earliest": EARLIEST, "latest": LATEST}
-    create_table(con, "intermediate/int_judged_lines", params)
-    rows = con.execute("select line, verdict from int_judged_lines order by line").fetchall()
-    assert rows == [
-        (1, None), (2, "crawler"), (3, "no user"), (4, "no user"), (5, "no URL"), (6, "time not readable"),
-        (7, "time not readable"), (8, "not a page"), (9, "no URL"),
-    ]  # fmt: skip
-    good = con.execute("select user_rank, micro_partition, user_id, item, day from int_judged_lines where line = 1")
-    assert good.fetchall() == [(9, 3, "pseudonym", "/", 20_635)]
+def test_some_rows_of_the_lines_that_have_no_verdict_yet(con: duckdb.DuckDBPyConnection) -> None:
+    put_lines(con, *[(line, "u", "/", "1782907200", "crawler" if line == 3 else None) for line in range(1, 7)])
+    assert [row["line"] for row in time_lines(con, "seconds")] == [1, 2, 4, 5, 6]
+    assert [row["line"] for row in time_lines(con, "seconds", 1, 4)] == [2, 4]
 
 
-def test_what_becomes_of_judged_lines(con: duckdb.DuckDBPyConnection) -> None:
-    columns = (
-        "line bigint, user_rank integer, micro_partition integer, user_id varchar, item varchar, ts timestamp, day integer, "
-        "verdict varchar"
-    )
-    early, late = datetime(2026, 7, 1, 1), datetime(2026, 7, 1, 2)
-    rows = [
-        (2, 2, 1, "b", "/x", early, 5, None), (3, 1, 0, "c", "/y", late, 5, None), (4, 1, 0, "c", "/x", late, 5, None),
-        (5, 1, 0, "c", "/z", early, 5, None), (6, 1, 0, "c", "/other-day", early, 6, None),
-        (7, 1, 0, "c", "/logo.png", early, 5, "static asset"), (8, None, None, None, None, None, None, "no user"),
-    ]  # fmt: skip
-    put(con, "int_judged_lines", columns, rows)
-    events = fetch_rows(con, "intermediate/int_day_events", {"day": 5, "source_number": 2**63})
-    assert [tuple(row.values()) for row in events] == [
-        (0, "c", early, 2**63, 5, "/z"), (0, "c", late, 2**63, 3, "/y"), (0, "c", late, 2**63, 4, "/x"),
-        (1, "b", early, 2**63, 2, "/x"),
-    ]  # fmt: skip
+def test_what_becomes_of_refused_lines(con: duckdb.DuckDBPyConnection) -> None:
+    verdicts = {3: None, 7: "static asset", 9: "crawler", 8: "no user", 5: "no user"}
+    put_lines(con, *[(line, "u", "/", "1", verdict) for line, verdict in verdicts.items()])
+    assert make(con, "int_refused_lines") == [(5, "no user"), (7, "static asset"), (8, "no user"), (9, "crawler")]
     assert make(con, "int_rejects", source_name="/logs/a.csv", left_out=list(LEFT_OUT)) == [
-        ("/logs/a.csv", 8, "no user")
-    ]
-    counts = {
-        (row["verdict"], row["day"]): row["num_lines"] for row in fetch_rows(con, "intermediate/int_verdict_counts")
-    }
-    assert counts == {(None, 5): 4, (None, 6): 1, ("static asset", None): 1, ("no user", None): 1}
+        ("/logs/a.csv", 5, "no user"), ("/logs/a.csv", 8, "no user"),
+    ]  # fmt: skip
+    counts = fetch_rows(con, "intermediate/int_verdict_counts")
+    assert counts == [
+        {"verdict": "crawler", "num_lines": 1}, {"verdict": "no user", "num_lines": 2},
+        {"verdict": "static asset", "num_lines": 1},
+    ]  # fmt: skip
+
+
+def test_the_size_of_a_source(con: duckdb.DuckDBPyConnection) -> None:
+    put_lines(con, (1, "ü", "/a", "1", None), (2, None, None, "1", "crawler"), (3, "bob", "/", "1", None))
+    assert fetch_rows(con, "intermediate/int_source_size") == [{"num_lines": 3, "text_bytes": 8}]
+    con.execute("delete from stg_lines")
+    assert fetch_rows(con, "intermediate/int_source_size") == [{"num_lines": 0, "text_bytes": 0}]
 
 
 @pytest.mark.parametrize(

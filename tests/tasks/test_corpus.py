@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from tasks import corpus as corpus_module
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus import build_corpus
+from tasks.events_files import write_events as write_sorted_events
 from tasks.run import Root
 from tests.corpora import held_out_position, user_hash
 from tests.event_files import Event, moment, write_events, write_events_file
 from trainer.corpus import Corpus, held_out_keys, open_corpus
 from trainer.errors import DamageError, InputError, ResourceError
-from trainer.files import digest_file, verify_file
+from trainer.files import digest_file, read_json, verify_file, write_json
 
 MEMORY_BYTES = 400_000_000
 EVERYTHING = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1)
@@ -292,6 +293,25 @@ def test_an_altered_events_file_is_damage(tmp_path: Path, spared: slice) -> None
         build(root)
     path.unlink()
     with pytest.raises(DamageError, match=rf"{path} is missing .*give its log again"):
+        build(root)
+
+
+def test_damage_far_into_an_events_file(tmp_path: Path) -> None:
+    """What DuckDB finds while the rows are read, after good ones."""
+    root = write_events(tmp_path, one_day(30_000, 5))
+    path = next(root.events.rglob("*.parquet"))
+    write_sorted_events(path, pq.read_table(path, partitioning=None).to_reader())
+    damaged = bytearray(path.read_bytes())
+    last = pq.read_metadata(path).row_group(6).column(5)
+    damaged[last.data_page_offset + 60 : last.data_page_offset + last.total_compressed_size] = bytes(
+        last.total_compressed_size - 60
+    )
+    path.write_bytes(damaged)
+    catalog = read_json(root.sources)
+    for entry in catalog["sources"]:
+        entry["files"] = {name: file | {"bytes": len(damaged)} for name, file in entry["files"].items()}
+    write_json(root.sources, catalog)
+    with pytest.raises(DamageError, match="an events file cannot be read .*surf2vec doctor"):
         build(root)
 
 

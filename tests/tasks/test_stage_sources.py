@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from tasks import staging
-from tests.ingested import read_events, snapshot, take_in, write_log
+from tests.ingested import read_events, read_rejects, snapshot, take_in, write_log
 from trainer.errors import InputError
 
 
@@ -39,6 +39,26 @@ def test_the_memory_changes_no_byte(tmp_path: Path) -> None:
     for memory_bytes in (200_000_000, 2_000_000_000):
         take_in(tmp_path / str(memory_bytes), logs, memory_bytes=memory_bytes)
     assert snapshot(tmp_path / "200000000") == snapshot(tmp_path / "2000000000")
+
+
+def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several days in a file, of which some parts have none, and more events a day than a row group has."""
+    draw = random.Random(2)
+    days = [draw.choice((1, 1, 1, 1, 2)) for _ in range(30_000)]
+    lines = [f"u{draw.randrange(900)},/p{draw.randrange(50)},2026-07-0{day} 0{n % 10}:00" for n, day in enumerate(days)]
+    log = write_log(tmp_path / "a.csv", *lines, "u,/a,2026-07-03", "u,/a,never", ",/a,2026-07-01")
+    whole = take_in(tmp_path / "whole", log, max_reject_ratio=1)
+    monkeypatch.setattr(staging, "_choose_part_lines", lambda *_: 7000)
+    assert take_in(tmp_path / "parts", log, max_reject_ratio=1) == whole
+    assert snapshot(tmp_path / "parts") == snapshot(tmp_path / "whole")
+    assert read_rejects(tmp_path / "parts") == read_rejects(tmp_path / "whole") != []
+
+
+@pytest.mark.parametrize(("num_lines", "num_parts"), [(0, 0), (1, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
+def test_parts_are_as_large_as_may_be(num_lines: int, num_parts: int) -> None:
+    part_lines = staging._choose_part_lines(num_lines, num_lines * 36, 10_000)
+    assert 1 <= part_lines <= 100
+    assert len(range(0, num_lines, part_lines)) == num_parts
 
 
 def test_sources_are_told_of_in_order_and_progress_ends_whole(tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""Lines of a source as the events they make, sorted, and as lines that make none.
+
+A distinct user or page is looked at once, by SQL, not once an event: pseudonyms, micro-partitions and the order of users
+come from the first, items from the second. Polars numbers strings several times as fast as a join finds them; what is left
+is a sort of numbers. All lines given are in memory at once: `tasks/staging.py` gives as many as may be.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sql.runner import create_table, stream_rows
+from tasks.events_files import EVENTS_SCHEMA
+from tasks.numbering import Numbering, sort_by
+from tasks.source_pages import find_pages
+from tasks.urls import UrlRules
+
+_US_A_DAY = 86_400_000_000
+
+
+@dataclass(frozen=True)
+class SourceRules:
+    """By what rules the lines of a source become events; `sql` has the parameters of the SQL steps."""
+
+    source_number: int
+    urls: UrlRules
+    drops_assets: bool
+    is_dated: bool
+    sql: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events by day and then in the order of events files, as columns of EVENTS_SCHEMA; day int64[n] from 1970-01-01.
+
+    refused (line, verdict): lines that make none.
+    """
+
+    rows: pa.Table
+    day: NDArray[np.int64]
+    refused: pa.Table
+
+    def split_days(self) -> Iterator[tuple[int, pa.Table]]:
+        """The events of each day that has some."""
+        starts = np.flatnonzero(np.diff(self.day, prepend=-1)).tolist()
+        for start, end in pairwise([*starts, len(self.day)]):
+            yield int(self.day[start]), self.rows.slice(start, end - start)
+
+
+def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRules) -> Events:
+    """The events that some rows of int_timed_lines make; those without a date are of day 0."""
+    user_ids, user = _number(pl.Series(lines["user_id"]))
+    page_keys, page = _number(pl.Series(lines["page_key"]))
+    users, rank_of_code = _look_up_users(con, user_ids, rules.sql)
+    pages = find_pages(page_keys, rules.urls, rules.drops_assets)
+    user_rank = rank_of_code[user]
+    is_event = _has_none(users["verdict"])[user_rank] & _has_none(pages["verdict"])[page]
+    is_event &= _has_none(pl.Series(lines["time_verdict"]))
+    line, us = lines["line"].to_numpy(), lines["us"].fill_null(0).to_numpy()
+    chosen = np.flatnonzero(is_event)
+    day = us[chosen] // _US_A_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
+    order = sort_by(line[chosen], us[chosen], user_rank[chosen], day)
+    chosen = chosen[order]
+    rank = user_rank[chosen]
+    columns = {
+        "micro_partition": users["micro_partition"].gather(rank),
+        "user_id": users["user_id"].gather(rank),
+        "ts": pl.Series(us[chosen]).cast(pl.Datetime("us")),
+        "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),
+        "line": line[chosen],
+        "url": pages["item"].gather(page[chosen]),
+    }
+    rows = pl.DataFrame(columns).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(EVENTS_SCHEMA)
+    refused = np.flatnonzero(~is_event)
+    of_user, of_page = users["verdict"].gather(user_rank[refused]), pages["verdict"].gather(page[refused])
+    return Events(rows, day[order], _explain(lines.take(refused), of_user, of_page))
+
+
+def _number(strings: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
+    """The distinct strings, the last of them null, and which of them each is, int32[n]."""
+    numbering = Numbering()
+    codes = numbering.add(strings)
+    codes = np.where(codes < 0, np.int32(numbering.num_distinct), codes)
+    return numbering.distinct().extend(pl.Series([None], dtype=pl.String)), codes
+
+
+def _has_none(verdicts: pl.Series) -> NDArray[np.bool_]:
+    return verdicts.is_null().to_numpy()
+
+
+def _look_up_users(
+    con: duckdb.DuckDBPyConnection, raw_ids: pl.Series, params: dict[str, Any]
+) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    """The rows of int_ranked_users for distinct ids; in which of them each id is, int64[num_ids]."""
+    raw_users = {"raw_id": raw_ids.to_arrow(), "user_code": np.arange(len(raw_ids), dtype=np.int32)}
+    con.register("int_raw_users", pa.table(raw_users))
+    create_table(con, "intermediate/int_source_users", params)
+    users = pl.DataFrame(stream_rows(con, "intermediate/int_ranked_users", params).read_all())
+    con.unregister("int_raw_users")
+    rank_of_code = np.empty(len(raw_ids), dtype=np.int64)
+    rank_of_code[users["user_code"].to_numpy()] = np.arange(len(raw_ids))
+    return users, rank_of_code
+
+
+def _explain(lines: pa.Table, of_user: pl.Series, of_page: pl.Series) -> pa.Table:
+    """(line, verdict): why each of these lines makes no event: its user, no URL at all, its time, or its page."""
+    no_url = pl.when(pl.Series(lines["page_key"]).is_null()).then(pl.lit("no URL"))
+    verdict = pl.coalesce(of_user, no_url, pl.Series(lines["time_verdict"]), of_page)
+    return pl.select(line=pl.Series(lines["line"]), verdict=verdict).to_arrow()
