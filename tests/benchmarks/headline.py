@@ -32,7 +32,9 @@ from trainer.memory import private_bytes
 
 STEPS = ("ingest", "corpus", "train", "evaluate", "export", "register", "report")
 DAYS, DIM = 14, 128
-ALPHA = 0.15  # the rate with which training begins: were it to fall within the only epoch, late users would learn little
+ALPHA = (
+    0.15  # the rate with which training begins: were it to fall within the only epoch, late users would learn little
+)
 LEEWAY_MB = 600
 LOOK_SECONDS, SIZE_SECONDS = 0.5, 10.0
 NOTES = Path(__file__).with_name("headline.md")
