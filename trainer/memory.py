@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer.plan import DEVICE_CONTEXT_BYTES
+from trainer.device_sizes import DEVICE_CONTEXT_BYTES
 
 
 def private_bytes(process: int | str = "self") -> int:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.config import TrainConfig
+from trainer.device_sizes import DEVICE_CONTEXT_BYTES, device_bytes, tray_bytes
 from trainer.errors import ResourceError
 from trainer.objectives import shared_items
 from trainer.prediction import Rates, Traffic, predict
@@ -24,15 +25,6 @@ SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offse
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
 BUFFER_BYTES_A_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
-DEVICE_CONTEXT_BYTES = 700 * 10**6  # what a GPU's driver and libraries take before the first row
-DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch takes memory in pieces of 2 and 20 MiB; and what it needs for a moment
-DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
-DEVICE_SAMPLE_BYTES = (
-    2 * 512 * 32_768 * 4
-)  # tokens measured of a micro-partition, by the most numbers that the kernel holds for one
-PASS_BYTES_A_USER = 8 * 4 + 4  # start, end, hash, place in the order; learning rate
-SCRATCH_BYTES_A_USER = 8 + 4  # key, tokens kept
-TOKEN_SPREAD = 1.25  # a micro-partition may have that much more than its share of the tokens
 MAX_BLOCKS = 256
 
 
@@ -142,13 +134,13 @@ def plan_training(
     place_bytes = 0 if is_resident else _place_bytes(work, sizes)
     slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
     num_slots = 1 if is_resident else 3
-    item_bytes = _item_bytes(work, sizes, division.num_blocks)
+    item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
     traffic = _plan_traffic(work, sizes, division)
     told = predict(work, traffic, rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
-        item_bytes, _device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
+        item_bytes, device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
         peak_bytes, budget.host_bytes, disk_bytes, traffic.moved_bytes, traffic.block_bytes + traffic.resident_bytes,
         told.num_commits, told.read_bytes, told.written_bytes, told.seconds, (),
     )  # fmt: skip
@@ -180,15 +172,16 @@ def _largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) ->
 
 def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
     """What is left for slots; nothing where the GPU's budget does not suffice."""
-    if budget.device_bytes is not None and _device_bytes(work, sizes, num_blocks) > budget.device_bytes:
+    if budget.device_bytes is not None and device_bytes(work, sizes, num_blocks) > budget.device_bytes:
         return -1
-    return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, num_blocks)
+    return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, budget, num_blocks)
 
 
-def _item_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
+def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
     """What is in memory beside the slots: items, and what is needed while a micro-partition is under work."""
     users_bytes = max(work.users, default=0) * (sizes.work_bytes + BUFFER_BYTES_A_USER)
-    return sizes.item_bytes(num_blocks) + users_bytes + BUFFER_BYTES
+    pinned_bytes = tray_bytes(work, sizes, num_blocks) if budget.device_bytes else 0
+    return sizes.item_bytes(num_blocks) + users_bytes + BUFFER_BYTES + pinned_bytes
 
 
 def _all_bytes(work: Work, sizes: Sizes) -> int:
@@ -202,26 +195,6 @@ def _place_bytes(work: Work, sizes: Sizes) -> int:
 
 def _largest_bytes(work: Work, sizes: Sizes) -> int:
     return _place_bytes(work, sizes) + max(work.users, default=0) * SCHEDULE_BYTES_A_USER
-
-
-def _device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
-    """On the GPU: its context; an item block with its tables; places for two micro-partitions, one trained and one coming;
-    what training one writes for itself; and the item rows that the curve looks at.
-    """
-    users = max(work.users, default=0)
-    tokens = int(TOKEN_SPREAD * work.num_tokens * users / max(sum(work.users), 1))
-    block_bytes = sizes.block_bytes(num_blocks)
-    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (-(-sizes.num_items // num_blocks) + 1)
-    row_bytes = (sizes.work_bytes or sizes.user_bytes - 4) + 4  # float32 and the optimizer's state, however it rests
-    halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
-    place_bytes = users * (row_bytes + PASS_BYTES_A_USER) + tokens * 4
-    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * 4
-    sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
-    index_bytes = 2 * 8 * (sample_bytes // row_bytes + 1)
-    held_bytes = (
-        block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
-    )
-    return DEVICE_CONTEXT_BYTES + DEVICE_ROUNDING_BYTES + held_bytes
 
 
 def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
@@ -280,16 +253,16 @@ def _explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division |
     """What the smallest division needs, and the way out."""
     choices = [began.num_blocks] if began else range(1, MAX_BLOCKS + 1) if sizes.can_split else [1]
     if budget.device_bytes is not None:
-        device_bytes = min(_device_bytes(work, sizes, num_blocks) for num_blocks in choices)
-        if device_bytes > budget.device_bytes:
+        smallest_bytes = min(device_bytes(work, sizes, num_blocks) for num_blocks in choices)
+        if smallest_bytes > budget.device_bytes:
             return (
-                f"the smallest plan needs {size(device_bytes)} on the GPU, {size(DEVICE_CONTEXT_BYTES)} of it for its context, "
+                f"the smallest plan needs {size(smallest_bytes)} on the GPU, {size(DEVICE_CONTEXT_BYTES)} of it for its context, "
                 f"but the budget is {size(budget.device_bytes)}: raise --device-memory, lower train.vector_size, or raise "
                 "store.partitions"
             )
     num_blocks = min(choices, key=sizes.item_bytes)
     slot = (began.chunk_partitions if began and began.num_blocks > 1 else 1) * _largest_bytes(work, sizes)
-    item_bytes = _item_bytes(work, sizes, num_blocks)
+    item_bytes = _item_bytes(work, sizes, budget, num_blocks)
     needed = budget.overhead_bytes + item_bytes + min(3 * slot, _all_bytes(work, sizes))
     blocks = f" in {num_blocks} blocks" if num_blocks > 1 else ""
     why = "this training, as it began," if began else "the smallest plan"

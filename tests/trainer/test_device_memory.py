@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,18 +12,12 @@ from tests.trainer.kernels.test_gpu import gpu
 from trainer.config import TrainConfig
 from trainer.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
 from trainer.device_engine import DeviceEngine, Largest
+from trainer.device_sizes import DEVICE_CONTEXT_BYTES, DEVICE_ROUNDING_BYTES, DEVICE_SAMPLE_BYTES, tray_bytes
 from trainer.errors import ResourceError
 from trainer.kernels.device import Accelerator
-from trainer.plan import (
-    DEVICE_CONTEXT_BYTES,
-    DEVICE_ROUNDING_BYTES,
-    DEVICE_SAMPLE_BYTES,
-    Budget,
-    Work,
-    plan_training,
-    training_sizes,
-)
+from trainer.plan import Budget, plan_training, training_sizes
 from trainer.record import Record
+from trainer.sizes import Work
 
 
 @pytest.mark.parametrize(
@@ -38,8 +33,17 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
     held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
     planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
     assert held <= planned <= held + 1.05 * min(DEVICE_SAMPLE_BYTES, 50_000 * 516)
+    pinned = sum(array.nbytes for array in arrays_of(engine))
+    tray = tray_bytes(work, training_sizes(config, num_items, None), 1)
+    assert pinned <= tray + largest.users * 4 * config.vector_size * (config.dtype == "bfloat16")
+    assert pinned > 0.4 * tray
     assert DEVICE_SAMPLE_BYTES == MAX_SAMPLES * gpu.MAX_NUMBERS * 4
     assert MAX_SAMPLES == 2 * MAX_SAMPLE_USERS
+
+
+def arrays_of(engine: DeviceEngine) -> list[np.ndarray]:
+    """The arrays on the host that are pinned for good."""
+    return [*engine._tray.values(), engine._landed_vectors, engine._landed_sample, engine._landed_bounds]
 
 
 def tensors_of(thing: Any) -> Iterator[torch.Tensor]:
