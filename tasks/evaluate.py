@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tasks.scores import BATCH_SCORES, Piece, Scores, score_by_vectors, score_of
+from tasks.scores import BATCH_SCORES, Piece, Scores, score_of
 from trainer.corpus import Corpus
 from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
@@ -126,10 +126,34 @@ def _find(piece: Piece, items: NDArray[np.int64]) -> tuple[NDArray[np.bool_], ND
     return piece.items[places] == items, places
 
 
-def popularity_vectors(counts: NDArray[np.int64], num_users: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """One-dimensional user and item vectors whose dot product ranks items by their counts: the baseline."""
-    places = np.unique(counts, return_inverse=True)[1]  # places, not counts: float32 holds them exactly
-    return np.ones((num_users, 1), dtype=np.float32), places.astype(np.float32)[:, None]
+def rank_by_popularity(question: Question, counts: NDArray[np.int64]) -> Answer:
+    """What `rank_held_out` answers where items rank by their counts, int64[V]: the baseline. Needs no pass over all items."""
+    ascending, held = np.sort(counts), counts[question.items]
+    end = np.searchsorted(ascending, held, side="right")
+    seen, own = counts[question.seen_items], held[question.seen_rows]
+    num_users = len(held)
+    above = len(counts) - end - np.bincount(question.seen_rows, weights=seen > own, minlength=num_users)
+    ties = (
+        end
+        - np.searchsorted(ascending, held)
+        - np.bincount(question.seen_rows, weights=seen == own, minlength=num_users)
+    )
+    return Answer(1 + above + (ties - 1) / 2, _popular_unseen(question, counts))
+
+
+def _popular_unseen(question: Question, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The TOP most frequent items that each user has not seen; then seen ones, where there are no more."""
+    order = np.argsort(-counts, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    num_top = min(TOP, len(order))
+    top = np.empty((len(question.items), num_top), dtype=np.int64)
+    for row, seen in enumerate(
+        np.split(place[question.seen_items], np.searchsorted(question.seen_rows, range(1, len(top))))
+    ):
+        unseen = np.setdiff1d(np.arange(min(num_top + len(seen), len(order))), seen, assume_unique=True)
+        top[row] = order[np.concatenate((unseen, seen))[:num_top]]
+    return top
 
 
 def measure(answer: Answer, num_items: int) -> dict[str, float]:
@@ -213,12 +237,9 @@ def evaluate(
     counts = corpus.count_training_tokens()
     scores = score_of(generation, counts)
     _check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
-    _, places = popularity_vectors(counts, 0)
     answers: list[tuple[Answer, Answer]] = []
     for question in join_questions(questions(corpus, generation)):
-        ones = np.ones((len(question.items), 1), dtype=np.float32)
-        popular = Question(ones, question.items, question.seen_rows, question.seen_items)
-        answers.append((rank_held_out(question, scores), rank_held_out(popular, score_by_vectors(places))))
+        answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))
         done = sum(len(answer.ranks) for answer, _ in answers)
         on_event(
             "progress",

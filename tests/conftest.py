@@ -1,11 +1,14 @@
-"""What all tests share: where the real logs are."""
+"""What all tests share: where the real logs are, and that no property is judged by how busy the machine is."""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
+settings.register_profile("unhurried", settings.default, deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

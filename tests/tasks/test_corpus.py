@@ -111,7 +111,7 @@ random_settings = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(random_events, random_settings, st.sampled_from([1, 2, 8]), st.integers(1, 30), st.integers(0, 4))
 def test_a_corpus_is_what_the_plain_rules_make(
     events: list[Event], config: IngestConfig, partitions: int, group_events: int, max_users: int

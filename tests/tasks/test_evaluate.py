@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks import evaluate as evaluate_module
 from tasks import scores as scores_module
-from tasks.evaluate import Answer, Question, evaluate, measure, rank_held_out
+from tasks.evaluate import Answer, Question, evaluate, measure, rank_by_popularity, rank_held_out
 from tasks.scores import score_by_vectors
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
@@ -39,6 +39,26 @@ def test_literal_measures() -> None:
             "coverage_at_20": 0.5,
         }
     )
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 12), st.integers(1, 5))
+def test_popularity_ranks_as_vectors_of_counts_do(seed: int, num_items: int, num_users: int, most: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(0, most + 1, num_items)  # few different counts: many ties
+    held = rng.integers(0, num_items, num_users)
+    seen = [sorted(set(rng.integers(0, num_items, 25).tolist()) - {int(h)}) for h in held]
+    seen_rows, seen_items = (
+        np.repeat(np.arange(num_users), [len(s) for s in seen]),
+        np.array([i for s in seen for i in s], np.int64),
+    )
+    question = Question(np.ones((num_users, 1), np.float32), held, seen_rows, seen_items)
+    expected = rank_held_out(question, score_by_vectors(counts.astype(np.float32)[:, None]))
+    answer = rank_by_popularity(question, counts)
+    assert answer.ranks.tolist() == expected.ranks.tolist()
+    for row, items in enumerate(seen):
+        unseen = sorted((count for item, count in enumerate(counts.tolist()) if item not in items), reverse=True)[:20]
+        assert len(set(answer.top[row].tolist())) == min(20, num_items)
+        assert counts[answer.top[row]].tolist()[: len(unseen)] == unseen
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(1, 12), st.integers(1, 25))

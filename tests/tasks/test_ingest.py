@@ -277,7 +277,7 @@ TEXTS = st.text(st.sampled_from("ab,;\"'\té \\{}[]?/"), min_size=1, max_size=8)
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 10**6)), min_size=1, max_size=12))
 def test_any_text_survives_csv_and_json(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, int]]

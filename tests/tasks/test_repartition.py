@@ -215,7 +215,7 @@ def test_damage_is_named_and_never_carried_over(trained: Root, tmp_path: Path, p
     assert change(root, 8)["changed"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.text(max_size=5), unique=True, max_size=40),
     st.sampled_from([1, 2, 4, 8]),

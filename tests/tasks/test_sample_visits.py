@@ -40,7 +40,7 @@ def test_interests_do_not_depend_on_the_number_of_users() -> None:
     assert shares.max() < 0.15
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(24, 400), st.integers(0, 2**63 - 1), st.data())
 def test_any_day_of_any_part_is_sound(users: int, days: int, items: int, seed: int, data: st.DataObject) -> None:
     world = make_world(items)

@@ -73,7 +73,7 @@ def test_the_search_finds_the_planted_optimum_and_names_what_mattered() -> None:
     assert next(iter(find_importances(space, done))) == "alpha"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     base=st.builds(
         TrainConfig,

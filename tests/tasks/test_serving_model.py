@@ -76,7 +76,7 @@ def test_every_user_has_its_vector_and_no_other_column(model: Any, users: dict[s
 
 
 @given(st.lists(st.one_of(st.text(), st.none(), st.integers(0, NUM_USERS * 2).map("user-{}".format))))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_row_an_id_in_the_order_asked(model: Any, export_dir: Path, ids: list[str | None]) -> None:
     users = cached_users(export_dir)
     answer = ask(model, pd.Series(ids, dtype=object), k=2, items=1)

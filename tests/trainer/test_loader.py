@@ -30,7 +30,7 @@ def joined(loader: FastLoader) -> list[torch.Tensor]:
 
 
 @given(sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_in_order_it_yields_what_dataloader_yields(size: tuple[int, int, bool]) -> None:
     num_rows, batch_size, drop_last = size
     tables = (table(num_rows), torch.arange(num_rows))
@@ -44,7 +44,7 @@ def test_in_order_it_yields_what_dataloader_yields(size: tuple[int, int, bool]) 
 
 
 @given(sizes, st.integers(0, 2**64 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_shuffled_epoch_has_every_row_once_and_rows_stay_together(size: tuple[int, int, bool], seed: int) -> None:
     num_rows, batch_size, drop_last = size
     loader = FastLoader(

@@ -60,7 +60,7 @@ def test_what_is_written_is_read(tmp_path: Path, name: str, binary: bool, vector
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), unique=True, max_size=6),
     st.integers(2, 6),
@@ -98,7 +98,7 @@ def small_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return path, path.read_bytes()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(at=st.integers(0, 200), bytes_put=st.binary(max_size=12))
 def test_altered_files_give_errors_that_are_meant_to_be_read(
     small_file: tuple[Path, bytes], at: int, bytes_put: bytes
