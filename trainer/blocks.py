@@ -71,7 +71,7 @@ class ItemBlocks:
         return np.concatenate((np.flatnonzero(is_shared), own)).astype(np.uint32)
 
     def num_rows(self, block: int) -> int:
-        """The rows that a block of items has."""
+        """The rows that a block of items has; the first block has the most."""
         return self.num_shared_rows + len(range(block, len(self.counts) - self.num_shared_rows, self.num_blocks))
 
     def first_items(self, block: int) -> Items:

@@ -19,7 +19,7 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     """
     users, tokens = max(work.users, default=0), _largest_tokens(work)
     block_bytes = sizes.block_bytes(num_blocks)
-    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (-(-sizes.num_items // num_blocks) + 1)
+    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // _row_bytes(sizes) + 1)
     halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
     place_bytes = users * (_row_bytes(sizes) + PASS_BYTES_A_USER) + tokens * 4
     scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * 4

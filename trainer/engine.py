@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
+from trainer.blocks import ItemBlocks
 from trainer.corpus import Corpus
 from trainer.course import Visit
 from trainer.curve import Targets
@@ -107,11 +107,11 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], record: Record) -> None
             resident.landed.set()
 
 
-def make_engine(kernel: Kernel, config: TrainConfig, corpus: Corpus, num_blocks: int, record: Record) -> Engine:
+def make_engine(kernel: Kernel, corpus: Corpus, blocks: ItemBlocks, record: Record) -> Engine:
     """The engine for a kernel: on its device, when it has one."""
     if kernel.accelerator is None:
         return HostEngine(kernel)
     from trainer.device_engine import DeviceEngine, Largest
 
-    largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), -(-corpus.num_items // num_blocks))
-    return DeviceEngine(kernel.accelerator, config, largest, record)
+    largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
+    return DeviceEngine(kernel.accelerator, blocks.config, largest, record)

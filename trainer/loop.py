@@ -122,7 +122,7 @@ class Training:
             users, items = self.generation.manifest["users"], self.generation.item_entries()
             shared_from = self.generation.manifest["resident_block"]
         writer = Writer(job.store_dir, next_generation(job.store_dir), users, items)
-        self.engine = make_engine(self.kernel, config, self.corpus, self.plan.num_blocks, self.record)
+        self.engine = make_engine(self.kernel, self.corpus, self.blocks, self.record)
         self.slots = Slots(self.corpus, writer, config, self.record, self.plan.place_bytes, self.blocks, shared_from)
         if self.warm_start and not self.generation:
             self._begin_from(self.warm_start)

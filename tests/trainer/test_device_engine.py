@@ -208,6 +208,22 @@ def test_a_single_micro_partition_visited_again_and_again(
     assert_same_bits(tmp_path / "stayed", tmp_path / "copied")
 
 
+@exact
+def test_blocks_that_share_items_fit_the_device(
+    tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 items in two blocks two are in both, so a block has 33."""
+    histories = planted_histories(num_users=4, num_items=12, topics=3, length=5)
+    write_corpus(tmp_path / "corpus", histories, partitions=2, num_items=64)
+    monkeypatch.setattr("trainer.preparation.plan_training", divided(1, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
+        expected = train(make_job(tmp_path / "corpus", tmp_path / "copied"))
+    use_device()
+    assert losses_of(train(make_job(tmp_path / "corpus", tmp_path / "held"))) == losses_of(expected)
+    assert_same_bits(tmp_path / "held", tmp_path / "copied")
+
+
 def test_the_next_visit_begins_before_the_last_one_is_looked_at(
     corpus_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,17 @@ import pytest
 import torch
 
 from tests.trainer.kernels.test_gpu import gpu
+from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
 from trainer.device_engine import DeviceEngine, Largest
-from trainer.device_sizes import DEVICE_CONTEXT_BYTES, DEVICE_ROUNDING_BYTES, DEVICE_SAMPLE_BYTES, tray_bytes
+from trainer.device_sizes import (
+    DEVICE_CONTEXT_BYTES,
+    DEVICE_ROUNDING_BYTES,
+    DEVICE_SAMPLE_BYTES,
+    device_bytes,
+    tray_bytes,
+)
 from trainer.errors import ResourceError
 from trainer.kernels.device import Accelerator
 from trainer.plan import Budget, plan_training, training_sizes
@@ -39,6 +46,19 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
     assert pinned > 0.4 * tray
     assert DEVICE_SAMPLE_BYTES == MAX_SAMPLES * gpu.MAX_NUMBERS * 4
     assert MAX_SAMPLES == 2 * MAX_SAMPLE_USERS
+
+
+@pytest.mark.parametrize("num_blocks", [2, 7])
+def test_the_planner_counts_the_items_that_blocks_share(num_blocks: int) -> None:
+    config, users, counts = TrainConfig(vector_size=16), [200, 300], np.arange(10_000)
+    work = Work(users, 20 * sum(users), 1, 60.0)
+    rows = ItemBlocks(config, counts, num_blocks).num_rows(0)
+    assert rows > len(counts) / num_blocks + 100
+    largest = Largest(max(users), int(1.25 * 20 * max(users)), rows)
+    engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
+    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
+    planned = device_bytes(work, training_sizes(config, len(counts), None), num_blocks)
+    assert held <= planned - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
 
 
 def arrays_of(engine: DeviceEngine) -> list[np.ndarray]:
