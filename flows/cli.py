@@ -33,6 +33,8 @@ AsJson = Annotated[
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")]
+DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB.")]
+HostMemory = Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")]
 DEFAULT_ROOT = Path("surf2vec-root")
 
 err = Console(stderr=True)
@@ -48,8 +50,8 @@ def run(
     root: Root = DEFAULT_ROOT,
     config: ConfigFile = None,
     settings: Settings = None,
-    device_memory: Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB.")] = None,
-    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
@@ -83,8 +85,8 @@ def plan(
     root: Root = DEFAULT_ROOT,
     config: ConfigFile = None,
     settings: Settings = None,
-    device_memory: Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB.")] = None,
-    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """What a training of this size would take: memory, chunks, item blocks, disk, seconds, and why. Trains nothing."""
@@ -121,7 +123,7 @@ def infer(
     root: Root = DEFAULT_ROOT,
     config: ConfigFile = None,
     settings: Settings = None,
-    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    host_memory: HostMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
@@ -149,7 +151,7 @@ def tune(
     root: Root = DEFAULT_ROOT,
     config: ConfigFile = None,
     settings: Settings = None,
-    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    host_memory: HostMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Search the settings that matter on a sample, and write the best as a configuration. The same command again goes on."""
@@ -205,7 +207,7 @@ def repartition(
     root: Root = DEFAULT_ROOT,
     config: ConfigFile = None,
     settings: Settings = None,
-    host_memory: Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")] = None,
+    host_memory: HostMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Split or join the micro-partitions of a root that grew. Vectors stay as they are; so do releases."""

@@ -28,7 +28,8 @@ from trainer.corpus import open_corpus
 from trainer.errors import ResourceError
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.signals import stop_on_sigterm
 from trainer.store import lock_store, open_generation, pin_generation, remove_unreferenced, unpin_generations
 from trainer.units import parse_bytes

@@ -17,8 +17,8 @@ from trainer.corpus import Corpus
 from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.memory import private_bytes
-from trainer.plan import size
 from trainer.store import Generation
+from trainer.units import size
 
 TOP = 20
 GROUP_BYTES = 64_000_000  # of users' vectors that are ranked in one reading of the items

@@ -9,8 +9,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from tasks.failures import explain_failures
 from tasks.logfiles import recognise
 from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
-from tasks.run import Root
-from tasks.sources import Catalog, SourceFile, find_sources, read_catalog, sum_counts
+from tasks.run import Root, open_scratch_folder
+from tasks.sources import Catalog, SourceFile, find_orphans, find_sources, read_catalog, sum_counts
 from tasks.stage_sources import Crew, Log
 from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_session
 from trainer.errors import ConfigError, InputError, RejectedError
@@ -74,7 +73,7 @@ def ingest(
             spare = spare_bytes(memory_bytes)
             duckdb_bytes = max(spare * DUCKDB_SHARE // 100, least_bytes)
             with (
-                _open_staging_folder(root) as folder,
+                open_scratch_folder(root, f"{_STAGING_PREFIX}{os.getpid()}") as folder,
                 connect(duckdb_bytes, folder / "spill", _cores(threads)) as con,
             ):
                 passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
@@ -120,17 +119,6 @@ def choose_partitions(num_users: int) -> int:
     return min(max(wanted, MIN_PARTITIONS), MAX_PARTITIONS)
 
 
-@contextmanager
-def _open_staging_folder(root: Root) -> Iterator[Path]:
-    """Yield a folder on the root's disk that goes at the end, with whatever was not committed."""
-    folder = root.temporary / f"{_STAGING_PREFIX}{os.getpid()}"
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _remove_leftovers(root: Root, catalog: Catalog) -> None:
     """Remove what calls that died left: staged files, and files under events/ that sources.json does not name."""
     for folder in root.temporary.glob(f"{_STAGING_PREFIX}*"):
@@ -142,11 +130,9 @@ def _remove_leftovers(root: Root, catalog: Catalog) -> None:
 
 def _remove_orphans(root: Root, catalog: Catalog) -> None:
     """Delete the files under events/ and rejects/ that no source has."""
-    referred = {root.path / name for name in catalog.files}
     rejects = {entry["sha256"][:16] for entry in catalog.entries.values() if entry["rejected"]}
-    for path in root.events.glob("day=*/*.parquet"):
-        if path not in referred:
-            path.unlink()
+    for path in find_orphans(root, catalog):
+        path.unlink()
     for folder in root.events.glob("day=*"):
         if not any(folder.iterdir()):
             folder.rmdir()

@@ -23,14 +23,15 @@ from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.failures import explain_failures
 from tasks.ingest import SAMPLE_FACTOR, choose_partitions
 from tasks.regroup import Regrouper, Regrouping
-from tasks.run import Root, settle_store
+from tasks.run import Root, open_scratch_folder, settle_store
 from tasks.sources import Catalog, find_orphans, read_catalog
 from tasks.window import name_corpus
 from trainer.corpus import Corpus, open_corpus
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import TEMPORARY_SUFFIX, describe_file, digest_json, read_json, sync_file, sync_folder, verify_file
-from trainer.loop import identity, next_generation
+from trainer.job import identity
+from trainer.manifests import next_generation
 from trainer.memory import private_bytes
 from trainer.repartition import hold_manifest
 from trainer.sizes import BYTES
@@ -284,9 +285,5 @@ def _open_folder(root: Root) -> Iterator[Path]:
     for leftover in root.temporary.glob(f"{_PREFIX}*"):
         shutil.rmtree(leftover)
     _tidy(root)
-    folder = root.temporary / f"{_PREFIX}folder"
-    try:
-        folder.mkdir(parents=True)
+    with open_scratch_folder(root, f"{_PREFIX}folder") as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -7,6 +7,7 @@ command again is therefore the same run: it finds the steps that ended and does 
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -111,6 +112,17 @@ def use_temporary_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
+
+
+@contextmanager
+def open_scratch_folder(root: Root, name: str) -> Iterator[Path]:
+    """Yield a new folder on the root's disk that goes at the end, with what is left in it."""
+    folder = root.temporary / name
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_locked(root: Root) -> bool:

@@ -26,7 +26,8 @@ from trainer.corpus import Corpus, open_corpus
 from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import write_json
-from trainer.loop import Job, effective_recency, train
+from trainer.job import Job, effective_recency
+from trainer.loop import train
 from trainer.schedule import partition_order
 from trainer.store import open_generation
 

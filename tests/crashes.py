@@ -17,7 +17,8 @@ import numpy as np
 from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
 from tests.stores import count_differences, read_tables
 from trainer.files import read_json
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.manifests import MANIFEST
 from trainer.rows import Rows
 from trainer.store import has_generation, open_generation

@@ -11,7 +11,8 @@ from tests.flows.test_nightly import write_logs
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.events import ignore_event
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.store import Generation, open_generation, read_rows
 
 MEMORY_BYTES = 4 * 10**9

@@ -14,7 +14,8 @@ from typing import Any
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, SurfError
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.signals import stop_on_sigterm
 from trainer.units import parse_bytes
 

@@ -44,11 +44,9 @@ class ItemBlocks:
         """Rows, the first ones, that every block has: of a tree those above the cut, otherwise the most frequent items."""
         if self.cut:
             return self.cut.num_shared_rows
-        return (
-            0
-            if self.tree or self.num_blocks == 1
-            else shared_items(len(self.counts)) // self.num_blocks * self.num_blocks
-        )
+        if self.tree or self.num_blocks == 1:
+            return 0
+        return shared_items(len(self.counts)) // self.num_blocks * self.num_blocks
 
     @cached_property
     def _numbers(self) -> NDArray[np.int32]:

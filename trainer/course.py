@@ -99,7 +99,7 @@ class Course:
         users = user_order(config.seed, step.epoch, histories.hashes)
         lengths = np.diff(histories.offsets)[users] / num_blocks
         epoch_tokens = int(self.corpus.tokens.sum())
-        order = partition_order(config.seed, step.epoch, self.corpus.num_partitions)
+        order = self.order(step.epoch)
         before = tokens_before(step, partition_offsets(order, self.corpus.tokens), num_blocks)
         alphas = learning_rates(
             config.alpha, config.min_alpha, step.epoch * epoch_tokens + before, lengths, config.epochs * epoch_tokens

@@ -20,9 +20,9 @@ from trainer.curve import Targets
 from trainer.draws import epoch_key
 from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
+from trainer.job import Job
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
-from trainer.loop import Job
 from trainer.memory import private_bytes
 from trainer.plan import training_sizes
 from trainer.rows import Items, Rows, at_rest, begin_users

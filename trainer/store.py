@@ -163,7 +163,7 @@ def image_of_rows(rows: Rows, spare: Bytes | None = None) -> Image:
 
 
 def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: Bytes | None = None) -> Image:
-    """The image of an item block's file with a copy of this table; `rows`: which rows it has, where not every B-th."""
+    """The image of an item block's file with a copy of this table; `rows`: which rows of the table a block of several has."""
     arrays = {
         "outputs": items.outputs.vectors, "output_squares": items.outputs.squares,
         "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,

@@ -37,7 +37,8 @@ from trainer import preparation
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.infer import freeze_items, infer_parts, take_histories
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.plan import Plan
 from trainer.store import Generation, Writer, image_of_items, open_generation
 

@@ -27,7 +27,7 @@ from tests.corpora import planted_histories, write_corpus
 from tests.crashes import budgets, die_at_every_step, kill_again_and_again, remember_positions, run, start
 from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
 from trainer.config import TrainConfig
-from trainer.loop import Job
+from trainer.job import Job
 from trainer.store import open_generation
 
 LOG = "wikispeedia_unfinished"

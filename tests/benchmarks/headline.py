@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tasks.measured import spent_seconds
 from tests.benchmarks.cgroups import memory_group
 from tests.benchmarks.harness import run_benchmark, show_figure
 from trainer.files import read_json
@@ -175,7 +176,7 @@ def tell_case(
         **{name: told[name] for name in ("users", "items", "events", "tokens")},
         "all_seconds": sum(step.seconds for step in steps.values()),
         "predicted_train_seconds": train["plan"]["seconds"],
-        "train_seconds": train["train_seconds"] * (1 + train["commit_stall"]),
+        "train_seconds": spent_seconds(train),
         **{name: train[name] for name in ("stall", "commit_stall", "bytes_read", "bytes_written")},
         "log_bytes": sampled["bytes"], "disk_bytes": max(step.disk_bytes for step in steps.values()),
         "seconds": {name: step.seconds for name, step in steps.items()},

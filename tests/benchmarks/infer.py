@@ -22,7 +22,8 @@ from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
 from trainer.infer import FrozenItems, freeze_items, infer_vectors
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.store import open_generation
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")

@@ -26,10 +26,12 @@ from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.draws import epoch_key
+from trainer.job import Job, effective_recency
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
-from trainer.loop import Job, effective_recency, train, warm_up
+from trainer.loop import train
 from trainer.objectives import make_sampling
+from trainer.preparation import warm_up
 from trainer.rows import begin_items, begin_users
 from trainer.schedule import learning_rates, user_order
 from trainer.store import open_generation

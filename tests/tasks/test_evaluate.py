@@ -16,7 +16,8 @@ from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import ResourceError
 from trainer.infer import refit_held_out
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.store import open_generation
 
 

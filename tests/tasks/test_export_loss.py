@@ -16,7 +16,8 @@ from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, open_corpus
 from trainer.infer import freeze_items, infer_vectors, refit_held_out
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.store import Generation, open_generation
 
 Trained = tuple[Corpus, Generation, float]

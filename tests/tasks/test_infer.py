@@ -32,7 +32,8 @@ from trainer.errors import ConfigError, DamageError, InputError, RejectedError, 
 from trainer.events import ignore_event
 from trainer.infer import freeze_items
 from trainer.infer import infer_vectors as fit_vectors
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.store import open_generation, pin_generation
 
 TRAIN = TrainConfig(vector_size=8, epochs=5, threads=1, alpha=0.1, negative=5)

@@ -24,7 +24,8 @@ from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.infer import refit_held_out
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.rows import Items, Rows
 from trainer.store import Writer, image_of_items, image_of_rows, open_generation
 from trainer.trees import log_probabilities, make_tree
@@ -109,7 +110,7 @@ from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.infer import refit_held_out
 from trainer.kernels import pick_kernel
-from trainer.loop import Job
+from trainer.job import Job
 from trainer.memory import private_bytes
 from trainer.preparation import warm_up
 from trainer.store import open_generation

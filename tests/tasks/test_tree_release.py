@@ -18,7 +18,8 @@ from trainer.corpus import open_corpus
 from trainer.errors import ConfigError
 from trainer.files import read_json
 from trainer.infer import refit_held_out
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.store import open_generation
 from trainer.trees import log_probabilities, make_tree
 

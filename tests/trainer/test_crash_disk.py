@@ -18,7 +18,8 @@ from tests.corpora import planted_histories, write_corpus
 from tests.crashes import budgets, run, start, wait_for_commit
 from tests.stores import assert_same_bits
 from trainer.config import TrainConfig
-from trainer.loop import Job, StoppedError, train
+from trainer.job import Job
+from trainer.loop import StoppedError, train
 from trainer.manifests import FORMAT_VERSION
 from trainer.store import open_generation
 

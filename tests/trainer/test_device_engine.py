@@ -23,9 +23,10 @@ from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.device_engine import DeviceEngine
 from trainer.errors import TrainingError
+from trainer.job import Job
 from trainer.kernels import Kernel
 from trainer.kernels.device import Accelerator, Launch
-from trainer.loop import Job, StoppedError, train
+from trainer.loop import StoppedError, train
 from trainer.schedule import partition_order
 from trainer.slots import Slots
 

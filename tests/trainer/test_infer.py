@@ -12,7 +12,8 @@ from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import ResourceError
 from trainer.infer import freeze_items, infer_parts, infer_vectors, refit_held_out
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.store import open_generation
 
 CONFIG = TrainConfig(vector_size=16, epochs=20, threads=1, alpha=0.1, negative=5)

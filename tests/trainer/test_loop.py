@@ -14,8 +14,9 @@ from tests.corpora import planted_histories, write_corpus
 from tests.stores import assert_same_bits
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError, TrainingError
+from trainer.job import Job
 from trainer.kernels import Kernel
-from trainer.loop import Job, StoppedError, train
+from trainer.loop import StoppedError, train
 from trainer.plan import plan_training
 from trainer.rows import Items, Rows
 from trainer.store import open_generation

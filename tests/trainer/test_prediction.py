@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.prediction import Rates, Traffic, predict
 from trainer.sizes import Work
 from trainer.units import parse_bytes

@@ -19,10 +19,10 @@ def path_rows(tree: Tree, class_ix: int) -> list[int]:
     return rows
 
 
-@given(
-    st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(1, 5),
-    st.sampled_from([huffman_tree, two_level_tree, lambda counts: balanced_tree(counts, branching=3)]),
-)  # fmt: skip
+any_tree = st.sampled_from([huffman_tree, two_level_tree, lambda counts: balanced_tree(counts, branching=3)])
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(1, 5), any_tree)
 def test_the_way_to_a_class_is_in_its_block(counts: list[int], num_blocks: int, make: object) -> None:
     tree: Tree = make(np.array(counts))  # type: ignore[operator]
     cut = cut_tree(tree, num_blocks)
@@ -53,10 +53,7 @@ def test_blocks_have_about_equally_many_rows(num_blocks: int) -> None:
         assert cut.num_shared_rows < 0.1 * tree.num_rows
 
 
-@given(
-    st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(2, 5),
-    st.sampled_from([huffman_tree, two_level_tree, lambda counts: balanced_tree(counts, branching=3)]),
-)  # fmt: skip
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(2, 5), any_tree)
 def test_a_part_has_the_probabilities_of_the_whole(counts: list[int], num_blocks: int, make: object) -> None:
     tree: Tree = make(np.array(counts))  # type: ignore[operator]
     rng = np.random.default_rng(len(counts))

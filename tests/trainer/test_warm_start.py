@@ -10,7 +10,8 @@ from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
-from trainer.loop import Job, train
+from trainer.job import Job
+from trainer.loop import train
 from trainer.rows import begin_items
 from trainer.store import open_generation
 from trainer.warm_start import apply_warm_start, read_warm_start, warm_start_of
