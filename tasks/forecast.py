@@ -11,9 +11,8 @@ from tasks.config import ResourcesConfig
 from tasks.devices import pick_device
 from trainer.config import TrainConfig
 from trainer.kernels import pick_kernel
-from trainer.plan import training_sizes
 from trainer.preparation import make_plan, warm_up
-from trainer.sizes import Work
+from trainer.sizes import Work, training_sizes
 from trainer.trees import make_tree
 from trainer.units import parse_bytes
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.blocks import ItemBlocks
-from trainer.plan import training_sizes
+from trainer.sizes import training_sizes
 from trainer.store import Generation
 from trainer.trees import Tree, log_probabilities
 

@@ -24,8 +24,8 @@ from trainer.job import Job
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
 from trainer.memory import private_bytes
-from trainer.plan import training_sizes
 from trainer.rows import Items, Rows, at_rest, begin_users
+from trainer.sizes import training_sizes
 from trainer.store import Generation, Writer, lock_store, open_generation, rows_in
 from trainer.units import size
 

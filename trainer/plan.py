@@ -11,14 +11,10 @@ fit the one that moves fewest bytes is taken.
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trainer.config import TrainConfig
 from trainer.device_sizes import DEVICE_CONTEXT_BYTES, device_bytes, tray_bytes
 from trainer.errors import ResourceError
-from trainer.objectives import shared_items
 from trainer.prediction import Rates, Traffic, predict
-from trainer.sizes import BYTES, CUT_BYTES_A_NODE, SAMPLING_BYTES_AN_ITEM, THINNING_BYTES_AN_ITEM, Sizes, Work
-from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
-from trainer.trees import Tree, tree_bytes
+from trainer.sizes import Sizes, Work
 from trainer.units import size
 
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
@@ -26,26 +22,6 @@ BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is re
 BUFFER_BYTES_A_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
 MAX_BLOCKS = 256
-
-
-def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
-    """The sizes for a configuration; tree: what items are learned by, if not by draws."""
-    num_outputs = tree.num_rows if tree else num_items
-    row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
-    table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
-    return Sizes(
-        user_bytes=config.vector_size * BYTES[config.dtype] + 4,
-        work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
-        item_table_bytes=table_bytes,
-        has_sums=config.accumulate > 1,
-        sampling_bytes=num_items * (THINNING_BYTES_AN_ITEM if tree else SAMPLING_BYTES_AN_ITEM),
-        tree_bytes=tree_bytes(tree) if tree else 0,
-        num_items=num_items,
-        can_split=not (config.has_inputs or config.items_from),
-        shared_bytes=(shared_rows(tree) if tree else shared_items(num_items)) * row_bytes,
-        granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
-        cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
-    )
 
 
 @dataclass(frozen=True)

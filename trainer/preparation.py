@@ -15,10 +15,10 @@ from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.memory import private_bytes
 from trainer.objectives import make_sampling
-from trainer.plan import Budget, Division, Plan, plan_training, training_sizes
+from trainer.plan import Budget, Division, Plan, plan_training
 from trainer.rates import measure_rates
 from trainer.rows import begin_items, begin_users
-from trainer.sizes import Sizes, Work
+from trainer.sizes import Sizes, Work, training_sizes
 from trainer.trees import make_tree
 
 

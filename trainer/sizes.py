@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainer.config import TrainConfig
+from trainer.objectives import shared_items
+from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
+from trainer.trees import Tree, tree_bytes
+
 BYTES = {"float32": 4, "bfloat16": 2}
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds, counts: all that a tree has of these
-CUT_BYTES_A_NODE = (
-    4 + 4 + 8 + 8
-)  # of an inner node of a tree that is cut: its block and first row; while they are reckoned
+CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: its block and first row, while they are reckoned
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,23 @@ class Sizes:
         if self.tree_bytes:
             return self.sampling_bytes + self.tree_bytes + self.cut_bytes + counts_bytes
         return -(-self.sampling_bytes // num_blocks) + counts_bytes
+
+
+def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
+    """The sizes for a configuration; tree: what items are learned by, if not by draws."""
+    num_outputs = tree.num_rows if tree else num_items
+    row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
+    table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
+    return Sizes(
+        user_bytes=config.vector_size * BYTES[config.dtype] + 4,
+        work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
+        item_table_bytes=table_bytes,
+        has_sums=config.accumulate > 1,
+        sampling_bytes=num_items * (THINNING_BYTES_AN_ITEM if tree else SAMPLING_BYTES_AN_ITEM),
+        tree_bytes=tree_bytes(tree) if tree else 0,
+        num_items=num_items,
+        can_split=not (config.has_inputs or config.items_from),
+        shared_bytes=(shared_rows(tree) if tree else shared_items(num_items)) * row_bytes,
+        granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
+        cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
+    )

@@ -22,9 +22,9 @@ from trainer.device_sizes import (
 )
 from trainer.errors import ResourceError
 from trainer.kernels.device import Accelerator
-from trainer.plan import Budget, plan_training, training_sizes
+from trainer.plan import Budget, plan_training
 from trainer.record import Record
-from trainer.sizes import Work
+from trainer.sizes import Work, training_sizes
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
-from trainer.plan import Budget, Division, plan_training, training_sizes
+from trainer.plan import Budget, Division, plan_training
 from trainer.prediction import Rates
-from trainer.sizes import Sizes, Work
+from trainer.sizes import Sizes, Work, training_sizes
 from trainer.trees import make_tree
 
 USERS = st.lists(st.integers(0, 100_000), min_size=1, max_size=64).filter(any)
