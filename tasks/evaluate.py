@@ -101,8 +101,8 @@ class _Ranking:
             # By the same multiplication as all others here, so that ties are ties to the last bit.
             self.held_scores[start + own] = scores[own, torch.from_numpy(places[start + own.numpy()])]
             held = self.held_scores[batch][:, None]
-            self.above[batch] += (scores > held).sum(dim=1)
-            self.ties[batch] += (scores == held).sum(dim=1)
+            self.above[batch] += _count_rows(scores > held)
+            self.ties[batch] += _count_rows(scores == held)
             self._keep_top(batch, scores, items)
         self.num_top = min(TOP, self.num_top + len(items))
 
@@ -118,6 +118,11 @@ class _Ranking:
         """The answer once all items were counted; each held-out item ties with itself."""
         ranks = 1 + self.above.double() + (self.ties - 1).double() / 2
         return Answer(ranks.numpy(), self.top[:, : self.num_top].numpy())
+
+
+def _count_rows(is_so: torch.Tensor) -> torch.Tensor:
+    """How many of each row are true, int64[m]: numpy counts booleans ten times as fast as torch sums them."""
+    return torch.from_numpy(np.count_nonzero(is_so.numpy(), axis=1))
 
 
 def _find(piece: Piece, items: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

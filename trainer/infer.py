@@ -71,24 +71,29 @@ def infer_vectors(
     frozen: FrozenItems, tokens: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64]
 ) -> Rows:
     """Rows of users with these histories: offsets int64[n+1] into tokens; a pure function of each history and hash."""
-    config, num_users, num_blocks = frozen.config, len(hashes), frozen.blocks.num_blocks
-    histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(num_users, dtype=bool))
-    rows = begin_users(config, hashes)
-    kernel = pick_kernel("cpu", config)
-    for epoch in range(config.epochs):
-        alpha = config.alpha - (config.alpha - config.min_alpha) * epoch / config.epochs
+    num_blocks = frozen.blocks.num_blocks
+    histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
+    rows = begin_users(frozen.config, hashes)
+    for epoch in range(frozen.config.epochs):
         for turn in range(num_blocks):
             block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # the block that is in memory comes first
-            items, targets = frozen.admit(block)
-            own = frozen.blocks.histories(histories, block)
-            work = Pass(
-                config=config, tokens=own.tokens, starts=own.starts, ends=own.ends, hashes=hashes,
-                order=np.arange(num_users), alphas=np.full(num_users, alpha, dtype=np.float32),
-                sampling=targets.sampling, tree=targets.tree, recency=frozen.recency,
-                epoch_key=epoch_key(config.seed, epoch), update_items=False,
-            )  # fmt: skip
-            kernel.train_users(rows, items, work)
+            _fit_to_block(frozen, block, histories, rows, epoch)
     return rows
+
+
+def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: Rows, epoch: int) -> None:
+    """Train the users' rows once against an item block, in place. Only here is the block known: the next needs its room."""
+    config, num_users = frozen.config, histories.num_users
+    items, targets = frozen.admit(block)
+    own = frozen.blocks.histories(histories, block)
+    alpha = config.alpha - (config.alpha - config.min_alpha) * epoch / config.epochs
+    work = Pass(
+        config=config, tokens=own.tokens, starts=own.starts, ends=own.ends, hashes=histories.hashes,
+        order=np.arange(num_users), alphas=np.full(num_users, alpha, dtype=np.float32),
+        sampling=targets.sampling, tree=targets.tree, recency=frozen.recency,
+        epoch_key=epoch_key(config.seed, epoch), update_items=False,
+    )  # fmt: skip
+    pick_kernel("cpu", config).train_users(rows, items, work)
 
 
 def infer_parts(

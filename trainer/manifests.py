@@ -8,7 +8,7 @@ from typing import Any
 from trainer.errors import DamageError
 from trainer.files import digest_json, read_json, told_if_unwritten, write_json
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST = "MANIFEST.json"
 
 

@@ -20,6 +20,7 @@ from tasks.vector_files import decode_vectors
 from tests.corpora import planted_histories, write_corpus
 from tests.releases import read_items
 from tests.trainer.test_loop import divided
+from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.infer import refit_held_out
@@ -145,9 +146,12 @@ def test_a_table_several_times_the_budget_goes_through_evaluation_refit_and_expo
         writer.write_users(partition, image_of_rows(Rows(vectors, np.ones(num_users, np.float32))))
     none = Rows(np.zeros((0, BIG_SIZE), np.float32), np.zeros(0, np.float32))
     rows = rng.standard_normal((BIG_ITEMS // BIG_BLOCKS, BIG_SIZE), np.float32)
+    blocks = ItemBlocks(config, corpus.count_training_tokens(), BIG_BLOCKS)
     for block in range(BIG_BLOCKS):
-        places = np.arange(block, BIG_ITEMS, BIG_BLOCKS, dtype=np.uint32)
-        writer.write_items(block, image_of_items(Items(Rows(rows, np.ones(len(rows), np.float32)), none), places))
+        places = blocks.rows(block)
+        assert places is not None
+        items = Items(Rows(rows[places // BIG_BLOCKS], np.ones(len(places), np.float32)), none)
+        writer.write_items(block, image_of_items(items, places))
     writer.commit(
         {
             "partitions": 4, "num_items": BIG_ITEMS, "num_blocks": BIG_BLOCKS, "vector_size": BIG_SIZE, "recency": 0.0,
