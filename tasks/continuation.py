@@ -46,3 +46,32 @@ def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> Continue
     rows = pl.concat([rows, new.select("user_id", "hash", "last_day", pl.col("source").cast(pl.Int64))])
     users = rows.drop("source").to_arrow(compat_level=pl.CompatLevel.oldest()).cast(USERS_SCHEMA)
     return Continued(users, rows["source"].to_numpy())
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of a micro-partition's rows: row i has tokens[offsets[i]:offsets[i+1]]; offsets int64[n+1], tokens int32[...]."""
+
+    offsets: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.int64]) -> "Tokens":
+        """Those of some rows, in their order."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        places = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Tokens(offsets, self.tokens[places])
+
+
+def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:
+    """The rows to train tonight, bool[n]: those that have tokens, and other ones than in the base, which has rows 0 to n0 only.
+
+    Whoever lost all tokens keeps the vector there was.
+    """
+    num_before, lengths = len(base.offsets) - 1, np.diff(now.offsets)
+    is_changed = lengths > 0
+    same = np.flatnonzero(lengths[:num_before] == np.diff(base.offsets))
+    before, after = base.take(same), now.take(same)
+    unequal = np.concatenate(([0], np.cumsum(before.tokens != after.tokens)))
+    is_changed[same] &= unequal[before.offsets[1:]] > unequal[before.offsets[:-1]]
+    return is_changed

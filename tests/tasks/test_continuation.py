@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.cleaning import UNDATED
-from tasks.continuation import USERS_SCHEMA, continue_rows
+from tasks.continuation import USERS_SCHEMA, Tokens, continue_rows, find_changed
 
 
 def users_of(last_days: dict[str, int]) -> pa.Table:
@@ -54,3 +54,27 @@ def test_over_any_nights_nobody_moves_doubles_or_is_lost(nights: list[dict[str, 
         of_window = np.array([*window["user_id"].to_pylist(), None])
         assert all(of_window[source] == user for source, user in zip(continued.source, ids, strict=True) if source >= 0)
         assert (continued.source >= 0).sum() == len(visitors)
+
+
+def tokens_of(histories: list[list[int]]) -> Tokens:
+    offsets = np.cumsum([0, *map(len, histories)])
+    return Tokens(offsets, np.array([token for history in histories for token in history], dtype=np.int32))
+
+
+def test_rows_to_train_have_other_tokens_than_before() -> None:
+    base = tokens_of([[1, 2], [3], [], [4, 5], [6]])
+    now = tokens_of([[1, 2], [3, 3], [7], [5, 4], [], [8], []])
+    assert find_changed(base, now).tolist() == [False, True, True, True, False, True, False]
+
+
+history = st.lists(st.integers(0, 2), max_size=3)
+
+
+@given(st.lists(st.tuples(history, history), max_size=12), st.lists(history, max_size=4))
+def test_changed_rows_are_those_a_plain_loop_finds(
+    pairs: list[tuple[list[int], list[int]]], new: list[list[int]]
+) -> None:
+    now = [after for _, after in pairs] + new
+    found = find_changed(tokens_of([before for before, _ in pairs]), tokens_of(now))
+    expected = [bool(after) and before != after for before, after in pairs] + [bool(after) for after in new]
+    assert found.tolist() == expected
