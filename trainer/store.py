@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig, config_from_dict
+from trainer.deltas import Delta, delta_in, lay_over
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
 from trainer.images import Arrays, Bytes, Image, image_of, map_image, read_image, write_image
@@ -44,7 +45,7 @@ from trainer.manifests import (
 )
 from trainer.rows import Items, Rows
 
-_DATA_FILE = re.compile(r"(?:users|items)-\d{5}-g(\d{6,})\.safetensors")
+_DATA_FILE = re.compile(r"(?:users|items|delta)-\d{5}-g(\d{6,})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,9 @@ class Generation:
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
         items = self.manifest["items"]
-        entries = [*self.manifest["users"].values(), *(items if isinstance(items, list) else [items])]  # format 2: one
+        users = self.manifest["users"].values()
+        deltas = [entry["delta"] for entry in users if "delta" in entry]
+        entries = [*users, *deltas, *(items if isinstance(items, list) else [items])]  # format 2: one
         return {entry["file"]: entry for entry in entries if entry}
 
     def item_entries(self) -> dict[int, dict[str, Any]]:
@@ -141,9 +144,14 @@ class Generation:
 
 
 def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
-    """The rows in the users' file that a manifest's entry names, as stored. Raises DamageError when it was altered."""
+    """The rows of users that a manifest's entry names, as stored: its file's, and what its delta changed.
+
+    Raises DamageError when a file was altered.
+    """
     with tell_way_out(folder):
-        return rows_in(read_image(folder / entry["file"], entry))
+        rows = rows_in(read_image(folder / entry["file"], entry))
+        delta = entry.get("delta")
+        return lay_over(rows, delta_in(read_image(folder / delta["file"], delta).arrays)) if delta else rows
 
 
 def rows_in(image: Image) -> Rows:
@@ -252,6 +260,12 @@ class Writer:
     def write_users(self, partition: int, image: Image) -> None:
         """Write a micro-partition; it counts from the next commit on."""
         self.users[str(partition)] = self._write(f"users-{partition:05d}", image)
+
+    def write_delta(self, partition: int, delta: Delta) -> None:
+        """Write a delta beside a micro-partition's file, in place of the one before; it counts from the next commit on."""
+        whole = {name: value for name, value in self.users[str(partition)].items() if name != "delta"}
+        written = self._write(f"delta-{partition:05d}", image_of(delta.arrays()))
+        self.users[str(partition)] = whole | {"delta": written}
 
     def write_items(self, block: int, image: Image) -> None:
         """Write an item block; it counts from the next commit on."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from trainer.deltas import Delta
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.examine import examine_store
 from trainer.images import Image
@@ -164,3 +165,23 @@ def test_item_blocks_are_read_as_one_table(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("items-*")} == {
         "items-00000-g000002.safetensors", "items-00001-g000001.safetensors",
     }  # fmt: skip
+
+
+def test_a_delta_is_read_with_the_file_it_belongs_to_and_stays_in_its_place(tmp_path: Path) -> None:
+    commit(tmp_path, 1, 1)
+    pin_generation(tmp_path, "champion")
+    base = open_generation(tmp_path)
+    writer = Writer(tmp_path, 2, base.manifest["users"], base.item_entries())
+    for value in (2, 3):
+        delta = Delta(np.array([1, 6], np.uint32), filled(2, value))
+        writer.write_delta(0, delta)
+        writer.commit(SIZES | {"position": 2})
+    changed = open_generation(tmp_path)
+    assert changed.read_users(0)[:, 0].tolist() == [1, 3, 1, 1, 1, 0, 3]
+    assert changed.read_users(1)[:, 0].tolist() == [1] * 5
+    assert open_pinned(tmp_path, "champion").read_users(0)[:, 0].tolist() == [1] * 5
+    assert sorted(path.name for path in tmp_path.glob("delta-*")) == ["delta-00000-g000003.safetensors"]
+    damaged = next(tmp_path.glob("delta-*"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(DamageError, match="delta-00000"):
+        changed.read_users(0)

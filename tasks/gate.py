@@ -1,0 +1,115 @@
+"""The gate: whether tonight's release may serve, by rules whose figures anybody can check. Pure.
+
+Challenger and champion answer the same questions, held-out events of the newest day that neither has seen; the difference
+of two shares is judged by a paired bootstrap over users, so that a night is held back for being worse, not for chance. A
+rule that has nothing to go by (a first night, a log without times) says so and holds nothing back.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 1000
+TOP = 20
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is asked of a figure: at least, or at most, `limit`."""
+
+    name: str
+    description: str
+    limit: float
+    is_floor: bool = True
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule's figure for tonight; None where there is nothing to go by. interval: where 95 % of the resamples lie."""
+
+    rule: Rule
+    value: float | None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the figure breaks the rule, and not by chance: the whole interval has to."""
+        if self.value is None:
+            return False
+        low, high = self.interval or (self.value, self.value)
+        return high < self.rule.limit if self.rule.is_floor else low > self.rule.limit
+
+    @property
+    def distance(self) -> float | None:
+        """How far the figure is on the right side of the limit; negative on the wrong one."""
+        if self.value is None:
+            return None
+        return self.value - self.rule.limit if self.rule.is_floor else self.rule.limit - self.value
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Every rule's finding, in order."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def passes(self) -> bool:
+        return not self.held_by
+
+    @property
+    def held_by(self) -> tuple[Finding, ...]:
+        """The rules that hold the release back."""
+        return tuple(finding for finding in self.findings if finding.holds_back)
+
+
+def hits(ranks: NDArray[np.float64], top: int) -> NDArray[np.float64]:
+    """1 where the item is among the first `top`, float64[m]."""
+    return (ranks <= top).astype(np.float64)
+
+
+def reciprocals(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 / rank among the first TOP, otherwise 0: what MRR is the mean of."""
+    return np.where(ranks <= TOP, 1 / ranks, 0.0)
+
+
+def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.float64], seed: int = 0) -> Finding:
+    """The relative difference of two means over the same users, float64[m] each, with its interval by a paired bootstrap.
+
+    Nothing to go by without users, or where the champion's mean is zero.
+    """
+    num_users = len(champion)
+    if num_users == 0 or champion.mean() == 0:
+        return Finding(rule, None)
+    rng = np.random.default_rng(seed)
+    ratios = np.empty(RESAMPLES)
+    for resample in range(RESAMPLES):
+        users = rng.integers(0, num_users, num_users)
+        base = champion[users].mean()
+        ratios[resample] = challenger[users].mean() / base - 1 if base > 0 else 0.0
+    low, high = np.quantile(ratios, (0.025, 0.975))
+    return Finding(rule, float(challenger.mean() / champion.mean() - 1), (float(low), float(high)))
+
+
+def judge(findings: Sequence[Finding]) -> Verdict:
+    """The verdict of all rules together: one that holds back suffices."""
+    return Verdict(tuple(findings))
+
+
+def tell(verdict: Verdict, show: Callable[[float | None], str]) -> list[dict[str, str]]:
+    """The table of the gate: rule, figure, limit, and whether it held the release back and by how much."""
+    return [
+        {
+            "rule": finding.rule.description,
+            "tonight": show(finding.value),
+            "limit": f"{'>=' if finding.rule.is_floor else '<='} {show(finding.rule.limit)}",
+            "verdict": "nothing to go by"
+            if finding.value is None
+            else f"held back, {show(abs(finding.distance or 0.0))} on the wrong side"
+            if finding.holds_back
+            else "passed",
+        }
+        for finding in verdict.findings
+    ]
