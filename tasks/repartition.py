@@ -243,9 +243,9 @@ def _describe(generation: Generation, before: Corpus, after: Corpus, writer: Wri
     """The manifest of the generation in its new micro-partitions; the training that made it knows it again."""
     config, old = generation.config, generation.manifest
     try:
-        start = read_warm_start(Path(config.items_from)) if config.items_from else None
+        start = read_warm_start(Path(config.items_from)).digest if config.items_from else ""
     except SurfError:
-        start = None  # that file is gone or changed: its training cannot be asked for any more
+        start = ""  # that file is gone or changed: its training cannot be asked for any more
     if identity(before, config, start) == old["identity"]:
         known_as = identity(after, config, start)
     else:

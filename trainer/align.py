@@ -7,11 +7,20 @@ problem", Psychometrika 31, 1966.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.bfloat16 import round_to_bfloat16
+from trainer.events import OnEvent, ignore_event
+from trainer.images import Image
+from trainer.manifests import next_generation
 from trainer.rows import Rows
+from trainer.store import Generation, Writer, items_in, lock_store, open_generation, rows_in
+
+BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,54 @@ def find_rotation(pairs: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]
     return Rotation(left @ right, float(stretch.sum() / num_items), num_items)
 
 
-def rotate(rows: Rows, rotation: Rotation) -> Rows:
-    """The rows in the older space, float32; the optimizer's sums as they are."""
-    vectors = rows.widened().astype(np.float64) @ rotation.matrix
-    return Rows(vectors.astype(np.float32), rows.squares)
+def align_generation(
+    store_dir: Path, rotation: Rotation, values: dict[str, Any], on_event: OnEvent = ignore_event
+) -> Generation:
+    """Commit the current generation rotated: users a micro-partition at a time, then the item table a block at a time.
+
+    values: what the manifest says beside. A generation that is aligned is answered as it is. Raises ResourceError when the
+    store is locked or the disk is full.
+    """
+    with lock_store(store_dir):
+        generation = open_generation(store_dir)
+        if generation.manifest["stage"] == "aligned":
+            return generation
+        manifest, matrix = generation.manifest, rotation.matrix.astype(np.float32)
+        writer = Writer(store_dir, next_generation(store_dir), manifest["users"], generation.item_entries())
+        for partition in range(generation.num_partitions):
+            if writer.has_users(partition):
+                image = writer.read_users(partition)
+                _rotate_image(rows_in(image), matrix, generation.config.seed)
+                writer.write_users(partition, image)
+            on_event(
+                "progress",
+                {
+                    "step": "align",
+                    "done": partition + 1,
+                    "total": generation.num_partitions,
+                    "unit": "micro-partitions",
+                },
+            )
+        for block in generation.item_entries():
+            _rotate_items(writer, block, matrix, generation.config.seed)
+        return writer.commit(manifest | values | {"stage": "aligned"})
+
+
+def _rotate_items(writer: Writer, block: int, matrix: NDArray[np.float32], seed: int) -> None:
+    image: Image = writer.read_items(block)
+    items = items_in(image)
+    for rows in (items.outputs, items.inputs):
+        _rotate_image(rows, matrix, seed)
+    writer.write_items(block, image)
+
+
+def _rotate_image(rows: Rows, matrix: NDArray[np.float32], seed: int) -> None:
+    """Rotate rows where they are, a batch at a time; the optimizer's sums stay as they are."""
+    for start in range(0, len(rows.vectors), BATCH_ROWS):
+        batch = slice(start, start + BATCH_ROWS)
+        turned = Rows(rows.vectors[batch], rows.squares[batch]).widened() @ matrix
+        if rows.vectors.dtype == np.uint16:
+            places = np.arange(start, start + len(turned), dtype=np.uint64)
+            rows.vectors[batch] = round_to_bfloat16(turned, seed, -1, places)
+        else:
+            rows.vectors[batch] = turned

@@ -90,6 +90,11 @@ class Corpus:
         ends = np.where(is_held_out, offsets[:-1] + held_out, offsets[1:])
         return Histories(hashes, tokens, offsets, ends, is_held_out)
 
+    def rows(self, partition: int) -> NDArray[np.uint32] | None:
+        """Of a corpus of changed rows alone: which row of the whole corpus each of its rows is, uint32[n], ascending."""
+        name = f"p{partition:05d}.rows.npy"
+        return self._array(name) if name in self.manifest["files"] else None
+
     def read_ids(self, partition: int) -> pa.ChunkedArray:
         """The users' ids of one micro-partition as an Arrow column, in row order."""
         return self._column(f"p{partition:05d}.users.parquet", "user_id")
@@ -99,7 +104,12 @@ class Corpus:
         return self.read_ids(partition).to_pylist()
 
     def count_training_tokens(self) -> NDArray[np.int64]:
-        """How often training sees each item in an epoch, int64[V]: one pass over all tokens."""
+        """How often training sees each item in an epoch, int64[V]: one pass over all tokens.
+
+        Of a corpus of changed rows alone: how often the whole window has it, which negatives are drawn by.
+        """
+        if "counts.npy" in self.manifest["files"]:
+            return self._array("counts.npy")
         counts = np.zeros(self.num_items, dtype=np.int64)
         for partition in range(self.num_partitions):
             histories = self.read(partition)

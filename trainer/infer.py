@@ -143,7 +143,7 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
     """
     with lock_store(job.store_dir):
         generation = open_generation(job.store_dir)
-        if generation.manifest["stage"] == "refitted":
+        if generation.manifest["stage"] not in ("training", "trained"):
             return generation
         frozen = freeze_items(generation, corpus.count_training_tokens(), job.config.threads)
         _check_disk(job, generation)

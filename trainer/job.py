@@ -15,7 +15,10 @@ RESULT_NEUTRAL = ("commit_seconds", "threads")
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, where, and within which budget; `warm_start`: vectors in memory that the items begin from."""
+    """What to train, where, and within which budget; `warm_start`: vectors in memory that the items begin from.
+
+    start: what tells a training that goes on from an older generation from others (trainer/nights.py).
+    """
 
     corpus_dir: Path
     store_dir: Path
@@ -24,13 +27,13 @@ class Job:
     kernel: str = "cpu"
     device_memory_bytes: int | None = None
     warm_start: WarmStart | None = None
+    start: str = ""
 
 
-def identity(corpus: Corpus, config: TrainConfig, warm_start: WarmStart | None = None) -> str:
+def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:
     """What a training is: the digest of its corpus, its start, and the settings that say what is learned."""
     settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in RESULT_NEUTRAL}
-    start = {"start": warm_start.digest} if warm_start else {}
-    return digest_json({"corpus": corpus.manifest, "config": settings} | start)
+    return digest_json({"corpus": corpus.manifest, "config": settings} | ({"start": start} if start else {}))
 
 
 def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) -> float:

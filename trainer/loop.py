@@ -83,7 +83,7 @@ class Training:
         self.job, self.config, self.corpus, self.on_event = job, job.config, corpus, on_event
         path = job.config.items_from
         self.warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
-        self.identity = identity(corpus, job.config, self.warm_start)
+        self.identity = identity(corpus, job.config, self.warm_start.digest if self.warm_start else job.start)
         self.generation = self._committed()
         manifest = self.generation.manifest if self.generation else {}
         self.num_positions = self.config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)

@@ -119,6 +119,14 @@ class Generation:
             items.outputs.squares[:num_shared_rows] = resident["output_squares"][:num_shared_rows]
         return items
 
+    def map_items(self) -> Items:
+        """All that training keeps of items, read-only where it is on disk; only of a table in one block.
+
+        Raises DamageError when the file was altered.
+        """
+        (arrays,) = self._mapped_blocks
+        return _items_of(arrays)
+
     def read_item_table(self) -> Items:
         """All that training keeps of items. Raises DamageError when a file was altered."""
         with tell_way_out(self.folder):
@@ -161,7 +169,10 @@ def rows_in(image: Image) -> Rows:
 
 def items_in(image: Image) -> Items:
     """The item table, or block of it, whose file an image is."""
-    arrays = image.arrays
+    return _items_of(image.arrays)
+
+
+def _items_of(arrays: Arrays) -> Items:
     return Items(Rows(arrays["outputs"], arrays["output_squares"]), Rows(arrays["inputs"], arrays["input_squares"]))
 
 

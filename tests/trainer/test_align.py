@@ -1,12 +1,19 @@
 """Alignment: a rotation that is known is found, whatever the pieces; and it changes no dot product."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.align import find_rotation, rotate
-from trainer.rows import Rows
+from tests.corpora import planted_histories, write_corpus
+from trainer.align import Rotation, align_generation, find_rotation
+from trainer.config import TrainConfig
+from trainer.job import Job
+from trainer.loop import train
+from trainer.store import open_generation
 
 
 def rotation_of(rng: np.random.Generator, dims: int) -> np.ndarray:
@@ -26,15 +33,26 @@ def test_a_known_rotation_is_found_from_any_pieces(seed: int, dims: int, piece: 
     assert found.num_items == len(new)
 
 
-def test_no_dot_product_and_no_state_changes() -> None:
-    rng = np.random.default_rng(1)
-    users, items = (Rows(rng.normal(size=(9, 8)).astype(np.float32), np.arange(9, dtype=np.float32)) for _ in range(2))
-    rotation = find_rotation([(items.vectors, users.vectors)], 8)
-    turned_users, turned_items = rotate(users, rotation), rotate(items, rotation)
-    np.testing.assert_allclose(
-        turned_users.vectors @ turned_items.vectors.T, users.vectors @ items.vectors.T, atol=1e-5
-    )
-    np.testing.assert_array_equal(turned_users.squares, users.squares)
+@pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}, {"dm": 1, "negative": 3}])
+def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settings: dict[str, Any]) -> None:
+    corpus = write_corpus(tmp_path / "corpus", planted_histories(60))
+    config = TrainConfig(vector_size=8, epochs=2, threads=1, **settings)
+    train(Job(tmp_path / "corpus", tmp_path / "store", config, 10**9))
+    before = open_generation(tmp_path / "store")
+    users, items = [before.read_users(p) for p in range(corpus.num_partitions)], before.read_item_table()
+    rotation = Rotation(rotation_of(np.random.default_rng(1), 8), 0.5, 7)
+    after = align_generation(tmp_path / "store", rotation, {"space": "told"})
+    turned = after.read_item_table()
+    tolerance = 0.05 if config.dtype == "bfloat16" else 1e-5
+    for partition, old in enumerate(users):
+        new = after.read_users(partition)
+        np.testing.assert_allclose(new, old @ rotation.matrix, atol=tolerance)
+        np.testing.assert_allclose(new @ turned.outputs.vectors.T, old @ items.outputs.vectors.T, atol=tolerance)
+    np.testing.assert_array_equal(turned.outputs.squares, items.outputs.squares)
+    np.testing.assert_allclose(turned.inputs.vectors, items.inputs.vectors @ rotation.matrix, atol=1e-5)
+    assert after.manifest["space"] == "told"
+    again = align_generation(tmp_path / "store", rotation, {})
+    assert again.generation == after.generation, "what is aligned is not turned twice"
 
 
 def test_items_without_a_direction_count_nothing() -> None:

@@ -1,0 +1,206 @@
+"""A night after another: a training that begins where an older generation ended, on some of its rows and new ones.
+
+    begin_night   the store's generation at position 0: the changed rows as the base has them, new users as its items say,
+                  the base's items and those that are new. Training goes on from there as it goes on after a crash.
+    fold_night    what was trained, laid beside the base's files: a delta a micro-partition, until it is not small any more
+
+The corpus is that of the changed rows alone (`Corpus.rows` says which they are). What the base has stays as it is on disk.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus, Histories
+from trainer.deltas import Delta, delta_in, lay_over, merge_deltas
+from trainer.errors import ConfigError
+from trainer.events import OnEvent, ignore_event
+from trainer.images import PAGE_BYTES, Image, make_image, read_image
+from trainer.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from trainer.job import Job, effective_recency, identity
+from trainer.manifests import next_generation
+from trainer.rows import Rows, at_rest, begin_items
+from trainer.store import (
+    Generation,
+    Writer,
+    has_generation,
+    image_of_rows,
+    is_outdated,
+    items_in,
+    lock_store,
+    open_generation,
+    read_rows,
+)
+
+FULL_FILE_SHARE = 4
+"""A delta of more than one row in so many is no longer worth its second file."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a night begins from. new_items float32[k, D]: the first vectors of the items that the base does not have;
+    decay: what is left of the items' Adagrad sums, so that items of many nights still move.
+    """
+
+    base: Generation
+    new_items: NDArray[np.float32]
+    decay: float
+
+
+def why_not(config: TrainConfig, base: Generation) -> str | None:
+    """Why a training cannot go on from the base; None where it can."""
+    if config.hs:
+        return "a tree is made anew from each night's counts"
+    if base.num_blocks > 1:
+        return f"the item table is in {base.num_blocks} blocks, which are dealt anew by each night's counts"
+    return None
+
+
+def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEvent = ignore_event) -> None:
+    """Make the generation that the job's training begins from, unless the store is at it or further already.
+
+    Raises ConfigError where a training cannot go on from the base, DamageError when a file of it was altered.
+    """
+    base, config = beginning.base, job.config
+    if reason := why_not(config, base):
+        raise ConfigError(f"this night cannot go on from generation {base.generation}: {reason}; run it with --full")
+    with lock_store(job.store_dir):
+        name = identity(corpus, config, job.start)
+        if _is_begun(job, name):
+            return
+        writer = Writer(job.store_dir, next_generation(job.store_dir), {})
+        writer.write_items(0, _begin_items(config, base, beginning))
+        values = _begin_manifest(job, corpus, name, base)
+        written = Generation(job.store_dir, values | {"items": [writer.items[0]], "users": {}})
+        frozen = freeze_items(written, corpus.count_training_tokens(), config.threads)
+        for partition in range(corpus.num_partitions):
+            rows = _begin_users(corpus.read(partition), _places(corpus, partition), base, partition, frozen)
+            if rows is not None:
+                writer.write_users(partition, image_of_rows(rows))
+            on_event(
+                "progress",
+                {"step": "begin", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
+            )
+        writer.commit(values)
+
+
+def fold_night(
+    job: Job, corpus: Corpus, base: Generation, values: dict[str, Any], on_event: OnEvent = ignore_event
+) -> Generation:
+    """Commit the generation of all users: the base's files, and beside them what the night trained.
+
+    corpus: of the changed rows; values: what the manifest says beside (the window of all users). A generation that is folded
+    is answered as it is.
+    """
+    with lock_store(job.store_dir):
+        trained = open_generation(job.store_dir)
+        if trained.manifest["stage"] == "folded":
+            return trained
+        users = base.manifest["users"]
+        writer = Writer(job.store_dir, next_generation(job.store_dir), users, trained.item_entries())
+        for partition in range(corpus.num_partitions):
+            places = _places(corpus, partition)
+            if len(places):
+                newer = Delta(places, read_rows(job.store_dir, trained.manifest["users"][str(partition)]))
+                _write_newer(writer, partition, base, newer)
+            on_event(
+                "progress",
+                {"step": "fold", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
+            )
+        return writer.commit(trained.manifest | values | {"stage": "folded"})
+
+
+def _write_newer(writer: Writer, partition: int, base: Generation, newer: Delta) -> None:
+    """Write a delta beside the base's file, or the file anew where that has become better."""
+    entry = base.manifest["users"].get(str(partition))
+    if entry is None:  # nobody was there before
+        writer.write_users(partition, image_of_rows(newer.rows))
+        return
+    if "delta" in entry:
+        older = delta_in(read_image(base.folder / entry["delta"]["file"], entry["delta"]).arrays)
+        newer = merge_deltas(older, newer)
+    if newer.rows.num_bytes * FULL_FILE_SHARE > entry["bytes"] - PAGE_BYTES:
+        whole = {name: value for name, value in entry.items() if name != "delta"}
+        writer.write_users(partition, image_of_rows(lay_over(read_rows(base.folder, whole), newer)))
+    else:
+        writer.write_delta(partition, newer)
+
+
+def _is_begun(job: Job, name: str) -> bool:
+    if not has_generation(job.store_dir) or is_outdated(job.store_dir):
+        return False
+    return open_generation(job.store_dir).manifest["identity"] == name
+
+
+def _begin_items(config: TrainConfig, base: Generation, beginning: Beginning) -> Image:
+    """The image of the base's items with the sums decayed, then the new ones; the base's are read where they are on disk."""
+    before, new = base.map_items(), beginning.new_items
+    begun = begin_items(config, len(new), len(new))
+    begun.outputs.vectors[:] = new
+    num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
+    image = make_image(
+        {
+            "outputs": (np.float32, (num_items, config.vector_size)), "output_squares": (np.float32, (num_items,)),
+            "inputs": (np.float32, (num_inputs, config.vector_size)), "input_squares": (np.float32, (num_inputs,)),
+        }
+    )  # fmt: skip
+    items = items_in(image)
+    for rows, older, newer in (
+        (items.outputs, before.outputs, begun.outputs),
+        (items.inputs, before.inputs, begun.inputs),
+    ):
+        num_older = len(older.squares)
+        rows.vectors[:num_older], rows.vectors[num_older:] = older.vectors, newer.vectors
+        rows.squares[:num_older], rows.squares[num_older:] = older.squares, newer.squares
+        rows.squares[:num_older] *= np.float32(beginning.decay)
+    return image
+
+
+def _begin_users(
+    histories: Histories, places: NDArray[np.uint32], base: Generation, partition: int, frozen: FrozenItems
+) -> Rows | None:
+    """The changed rows as the base has them; users that it has not as they follow from its items."""
+    if not len(places):
+        return None
+    entry = base.manifest["users"].get(str(partition))
+    before = read_rows(base.folder, entry) if entry else None
+    num_before = int(np.searchsorted(places, len(before.squares))) if before else 0
+    parts = [Rows(before.vectors[places[:num_before]], before.squares[places[:num_before]])] if before else []
+    if num_before < len(places):
+        rows = np.arange(num_before, len(places))
+        new = take_histories(histories, rows, histories.ends[rows])
+        ((_, inferred),) = infer_parts(frozen, [(partition, new)])
+        parts.append(at_rest(frozen.config, -1, new.hashes, inferred))
+    return Rows(np.concatenate([p.vectors for p in parts]), np.concatenate([p.squares for p in parts]))
+
+
+def _places(corpus: Corpus, partition: int) -> NDArray[np.uint32]:
+    places = corpus.rows(partition)
+    assert places is not None, f"{corpus.folder} is a corpus of all rows"
+    return places
+
+
+def _begin_manifest(job: Job, corpus: Corpus, name: str, base: Generation) -> dict[str, Any]:
+    """What the manifest of a beginning says beside its files."""
+    config = job.config
+    return {
+        "identity": name,
+        "window_id": corpus.manifest["window_id"],
+        "config": dataclasses.asdict(config),
+        "recency": effective_recency(config, corpus),
+        "partitions": corpus.num_partitions,
+        "num_items": corpus.num_items,
+        "num_blocks": 1,
+        "resident_block": 0,
+        "vector_size": config.vector_size,
+        "stage": "training",
+        "position": 0,
+        "num_processes": 0,
+        "plan": {"chunk_partitions": corpus.num_partitions},
+        "kernel": base.manifest["kernel"],
+        "kernel_reason": base.manifest["kernel_reason"],
+    }
