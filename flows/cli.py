@@ -47,6 +47,7 @@ def run(
     ] = None,
     since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First UTC day of the window.")] = None,
     until: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last UTC day of the window.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Train everything anew, whatever serves.")] = False,
     root: Root = DEFAULT_ROOT,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -68,7 +69,7 @@ def run(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
     try:
-        result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
+        result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     except (TerminationSignal, RuntimeError) as error:
         if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
             raise

@@ -13,6 +13,7 @@ from tasks.config import (
     EvaluateConfig,
     ExportConfig,
     IngestConfig,
+    NightlyConfig,
     PublishConfig,
     ResourcesConfig,
     Section,
@@ -36,6 +37,9 @@ class PipelineConfig(Section):
     evaluate: EvaluateConfig = Field(EvaluateConfig(), title="Evaluation", description="How quality is measured.")
     export: ExportConfig = Field(ExportConfig(), title="Export", description="How vectors are stored in a release.")
     publish: PublishConfig = Field(PublishConfig(), title="Registry", description="Where releases are registered.")
+    nightly: NightlyConfig = Field(
+        NightlyConfig(), title="Night after night", description="How a night goes on from the release that serves."
+    )
     resources: ResourcesConfig = Field(ResourcesConfig(), title="Resources", description="What a run may use.")
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
-"""`make demo`: the main job on made-up logs, and whether the vectors found what was planted in them.
+"""`make demo`: three nights on made-up logs, and whether the vectors found what was planted in them.
 
 The logs' users have known interests, so the question "do users with close vectors like the same things?" has a
-number for an answer. The job itself is run as a person would: the command `surf2vec run`, in a process of its own.
+number for an answer. The first night trains everybody; the second has a day more; of the third's day only half was
+delivered, and the gate holds it back. Each is run as a person would: the command `surf2vec run`, in a process of its own.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows.demo_nights import Vectors, deliver, measure_movement, show_held, show_second_night
 from tasks.sample_logs import TOPICS, interests_of_user_ids, topic_of_url, write_sample_logs
 from trainer.errors import SurfError
 
@@ -31,13 +33,6 @@ SAMPLED_USERS = 2_000
 USER_NEIGHBOURS = 10
 PAGE_NEIGHBOURS = 5
 BATCH_ROWS = 500  # rows whose similarities to all others are in memory at once
-
-
-class Vectors(NamedTuple):
-    """Names (user ids or URLs) and their vectors, float32 (n, D)."""
-
-    names: list[str]
-    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -208,26 +203,49 @@ def show_result(console: Console, result: dict[str, Any], root: Path, seed: int)
 
 
 def demo(folder: Path, users: int, seed: int, console: Console) -> int:
-    """Make logs, run the job, print what it found; the exit code."""
-    logs = folder / "logs"
+    """Make logs, run three nights, print what they found; the exit code."""
+    logs, delivered = folder / "logs", folder / "delivered"
+    for old in (delivered, folder / "root"):  # of an earlier demo, which knew all three nights already
+        shutil.rmtree(old, ignore_errors=True)
     console.print(
         f"[bold]$ surf2vec sample-logs --users {users} --days {DAYS} --items {ITEMS} --seed {seed} --out {logs}"
     )
     totals = write_sample_logs(logs, users, DAYS, ITEMS, seed, "csv")
     console.print(f"{totals['events']:,} events of {totals['users']:,} users, {totals['bytes'] / 1e6:,.0f} MB")
-    command = run_command(folder / "root", f"{logs}/*.csv")
-    console.print(f"[bold]$ {shlex.join(command)}")
-    code, result = run_job(command)
-    if code != 0 or "error" in result:
-        message = result.get("error", {}).get("message", "no reason was given")
-        console.print(f"surf2vec run ended with exit code {code}: {message}", style="red", markup=False)
-        return code if code > 0 else 1
-    show_result(console, result, folder / "root", seed)
+    *before, day, half_day = sorted(logs.glob("*.csv"))
+    command = run_command(folder / "root", f"{delivered}/*.csv")
+    results = []
+    for title, files, share, expected in (
+        (f"Night 1: the logs of {len(before)} days", before, 1.0, 0),
+        ("Night 2: a day more", [day], 1.0, 0),
+        ("Night 3: of its day only half was delivered", [half_day], 0.5, 3),
+    ):
+        deliver(files, delivered, share)
+        console.print(f"\n[bold]{title}[/bold]\n[bold]$ {shlex.join(command)}")
+        code, result = run_job(command)
+        if code != expected or "error" in result:
+            message = result.get("error", {}).get("message", "no reason was given")
+            console.print(f"surf2vec run ended with exit code {code}: {message}", style="red", markup=False)
+            return code if code > 0 else 1
+        results.append(result)
+        show_night(console, results, folder / "root", seed)
     return 0
 
 
+def show_night(console: Console, results: list[dict[str, Any]], root: Path, seed: int) -> None:
+    """Print what there is to see of the last night."""
+    first, *later = results
+    if not later:
+        show_result(console, first, root, seed)
+    elif len(later) == 1:
+        users = [read_vectors(Path(one["export_dir"]) / "user_vectors", "user_id") for one in results]
+        show_second_night(console, first, later[0], measure_movement(*users))
+    else:
+        show_held(console, later[1], later[0]["release"])
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.demo", description="The main job on made-up logs.")
+    parser = argparse.ArgumentParser(prog="python -m flows.demo", description="Three nights on made-up logs.")
     parser.add_argument("--root", type=Path, default=Path("demo"), help="folder for the logs and the project root")
     parser.add_argument("--users", type=int, default=20_000, help="users in the logs")
     parser.add_argument("--seed", type=int, default=1, help="another seed, other logs")

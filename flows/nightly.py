@@ -13,9 +13,11 @@ from flows.steps import (
     build_corpus,
     evaluate_vectors,
     export_vectors,
+    find_unchanged,
     ingest_events,
     open_run,
     register_release,
+    settle_vectors,
     train_vectors,
     write_reports,
 )
@@ -32,26 +34,31 @@ def nightly(
     since: date | None = None,
     until: date | None = None,
     config: PipelineConfig = DEFAULT_CONFIG,
+    full: bool = False,
 ) -> dict[str, Any]:
     """User vectors from browsing logs, registered in MLflow.
 
     1. Ingest the log files that are new.
-    2. Open the run that these sources, this window and these settings make.
-    3. Build the corpus of the window.
-    4. Train the vectors, or go on from the last commit.
+    2. Open the run that these sources, this window and these settings make: it goes on from the champion, or is full.
+    3. Build the corpus of the window. Where no user's tokens changed, the champion is what there is to have.
+    4. Train the vectors of who changed, or of all; or go on from the last commit.
     5. Evaluate them on held-out items.
-    6. Export the release.
-    7. Register it.
-    8. Write the morning's report.
+    6. Settle them: beside the rows that did not change, or in the champion's space.
+    7. Export the release.
+    8. Register it.
+    9. Write the morning's report.
     """
-    night = Night(open_root(root), since, until, config)
+    night = Night(open_root(root), since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
         ingested = ingest_events(night, logs)
         run = open_run(night, ingested, logs)
-        corpus = build_corpus(night, run)
-        train_vectors(night, run, corpus)
-        evaluate_vectors(night, run, corpus)
-        export_vectors(night, run, corpus)
+        build_corpus(night, run)
+        if base := find_unchanged(night, run):
+            return summarize(base) | {"run_id": run.run_id, "unchanged_since": base.run_id}
+        train_vectors(night, run)
+        evaluate_vectors(night, run)
+        settle_vectors(night, run)
+        export_vectors(night, run)
         register_release(night, run)
         write_reports(night, run)
         return summarize(run)
@@ -59,7 +66,8 @@ def nightly(
 
 def summarize(run: Run) -> dict[str, Any]:
     """What `surf2vec run --json` prints, drawn from the run's story."""
-    steps = run.story()["steps"]
+    story = run.story()
+    steps = story["steps"]
     return {
         "run_id": run.run_id,
         "release": steps["export"]["release"],
@@ -72,9 +80,26 @@ def summarize(run: Run) -> dict[str, Any]:
         "events": steps["ingest"]["events"],
         "rejected": steps["ingest"]["num_rejected"],
         "tokens": steps["corpus"]["num_tokens"],
+        "night": describe_night(story),
         "export_dir": steps["export"]["export_dir"],
         "report": steps["report"]["report"],
         "training": list_train_metrics(steps["train"]),
         "metrics": steps["evaluate"]["metrics"] | steps["export"].get("metrics", {}),
         "seconds": {name: step["seconds"] for name, step in steps.items()},
+    }
+
+
+def describe_night(story: dict[str, Any]) -> dict[str, Any]:
+    """What a night built on, and whom it trained: every user, or those whose tokens changed."""
+    corpus, settled = story["steps"]["corpus"], story["steps"].get("settle", {})
+    return {
+        "kind": settled.get("kind", "full"),
+        "base": (story.get("base") or {}).get("release"),
+        "full_because": story.get("full_because"),
+        "space_id": settled.get("space_id", story["run_id"]),
+        "alignment": settled.get("cosine"),
+        "changed": corpus.get("num_changed", corpus["num_users"]),
+        "new_users": corpus.get("num_new_users"),
+        "left": corpus.get("num_left"),
+        "new_items": corpus.get("num_new_items"),
     }

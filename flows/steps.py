@@ -11,6 +11,7 @@ from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.logging import get_run_logger
 
 from flows.config import PipelineConfig
 from flows.progress import report_step
@@ -18,12 +19,15 @@ from tasks import corpus as corpus_task
 from tasks import evaluate as evaluate_task
 from tasks import export as export_task
 from tasks import ingest as ingest_task
+from tasks import night as night_task
 from tasks import publish as publish_task
+from tasks.base import Asked
 from tasks.devices import pick_device
 from tasks.export_loss import measure_loss
 from tasks.measured import list_caveats, list_measured
 from tasks.report import write_report
 from tasks.run import Root, Run
+from tasks.window import Base, list_inputs, select_window
 from trainer.corpus import open_corpus
 from trainer.errors import ResourceError
 from trainer.files import digest_json
@@ -43,6 +47,7 @@ class Night:
     since: date | None
     until: date | None
     config: PipelineConfig
+    is_full: bool = False
 
     @property
     def threads(self) -> int:
@@ -52,12 +57,19 @@ class Night:
     def memory_bytes(self) -> int:
         return parse_bytes(self.config.resources.host_memory)
 
-    def job(self, window_id: str) -> Job:
+    def job(self, story: dict[str, Any]) -> Job:
+        """The training of a run: of all its users, or of those who changed since the release that it goes on from."""
         device = pick_device(self.config.train, self.config.resources)
+        base, corpus_dir = story.get("base"), self.root.corpus(story["window_id"])
+        start = f"after release {base['release']}, decay {self.config.nightly.decay:g}" if base else ""
         return Job(
-            self.root.corpus(window_id), self.root.store, self.config.train, self.memory_bytes, device.kernel,
-            device.memory_bytes,
+            corpus_dir / "changed" if base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
+            device.kernel, device.memory_bytes, start=start,
         )  # fmt: skip
+
+    def corpus_base(self, base: dict[str, Any] | None) -> Base | None:
+        """What the corpus goes on from."""
+        return Base(base["window_id"], self.config.nightly.retain_days) if base else None
 
 
 @task(name="ingest")
@@ -72,23 +84,15 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
 
-@task(name="open-run")
+@task(name="open-run", retries=3, retry_delay_seconds=20, retry_condition_fn=lambda task, run, state: _is_remote(state))
 def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
-    config = night.config
-    window_id = corpus_task.window_id(
-        night.root, config.ingest, config.evaluate, night.since, night.until, config.window_days
-    )
-    settings = config.outcome_settings()
-    run = Run(night.root, digest_json({"window_id": window_id, "config": settings})[:12])
-    story = run.story()
-    if "created_at" not in story:
-        run.record(
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
-            window_id=window_id,
-            config=config.model_dump(mode="json"),
-        )
+    with report_step("open-run") as on_event:
+        run = _find_or_plan(night, logs)
+        story = run.story()
+        told = f"release {story['base']['release']}" if story.get("base") else "nothing"
+        because = f": {story['full_because']}" if story.get("full_because") else ""
+        on_event("log", {"message": f"run {run.run_id} builds on {told}{because}"})
         run.step("ingest", "", lambda: ingested)
     create_table_artifact(
         key="sources",
@@ -98,17 +102,47 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     return run
 
 
+def _find_or_plan(night: Night, logs: list[str]) -> Run:
+    """The run of which the same was asked before, or a new one, planned by what serves now."""
+    config, root = night.config, night.root
+    inputs = list_inputs(
+        select_window(root, night.since, night.until, config.window_days), config.ingest, config.evaluate
+    )
+    settings = config.outcome_settings()
+    asked = night_task.name_asked(inputs, settings, night.is_full)
+    if found := night_task.find_run(root, asked):
+        return found
+    plan = night_task.plan_night(
+        root, config.publish, Asked(config.train, config.nightly, inputs, night.is_full), asked
+    )
+    window_id = corpus_task.window_id(
+        root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
+        night.corpus_base(plan.base and plan.base.to_json()),
+    )  # fmt: skip
+    made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
+    run = Run(root, digest_json(made_of)[:12])
+    if "created_at" not in run.story():
+        run.record(
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
+            window_id=window_id,
+            config=config.model_dump(mode="json"),
+            **plan.to_json(),
+        )
+    return run
+
+
 @task(name="corpus")
 def build_corpus(night: Night, run: Run) -> dict[str, Any]:
     """Clean the window's events and write each user's tokens; the story's "corpus"."""
     with report_step("corpus") as on_event:
-        config = night.config
+        config, story = night.config, run.story()
         result = run.step(
             "corpus",
-            run.story()["window_id"],
+            story["window_id"],
             lambda: corpus_task.build_corpus(
                 night.root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-                night.memory_bytes, night.threads, on_event,
+                night.memory_bytes, night.threads, on_event, night.corpus_base(story.get("base")),
             ),
         )  # fmt: skip
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result["funnel"]]
@@ -116,13 +150,32 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
     return result
 
 
+def find_unchanged(night: Night, run: Run) -> Run | None:
+    """The run of the release that this one builds on, where no user's tokens changed since: then there is nothing to do."""
+    story = run.story()
+    if not story.get("base") or story["steps"]["corpus"]["num_changed"]:
+        return None
+    release = story["base"]["release"]
+    run.step("unchanged", run.run_id, lambda: {"release": release})
+    get_run_logger().info(f"no user's tokens changed since release {release}, which goes on serving")
+    return Run(night.root, release)
+
+
 @task(name="train")
-def train_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, Any]:
+def train_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
     with report_step("train") as on_event, stop_on_sigterm() as stop:
         if reason := pick_device(night.config.train, night.config.resources).reason:
             on_event("log", {"message": reason})
-        result = run.step("train", run.run_id, lambda: train(night.job(corpus["window_id"]), on_event, stop=stop))
+        story = run.story()
+        job = night.job(story)
+
+        def make() -> dict[str, Any]:
+            if story.get("base"):
+                night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
+            return train(job, on_event, stop=stop)
+
+        result = run.step("train", run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
     create_table_artifact(
         key="training", table=list_measured(result), description=" ".join(["Planned and measured.", *caveats])
@@ -131,9 +184,9 @@ def train_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, A
 
 
 @task(name="evaluate")
-def evaluate_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, Any]:
+def evaluate_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Rank the held-out items, then fit the held-out users again on all they did; the story's "evaluate"."""
-    job = night.job(corpus["window_id"])
+    job = night.job(run.story())
 
     def make() -> dict[str, Any]:
         with report_step("evaluate") as on_event:
@@ -153,20 +206,32 @@ def evaluate_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str
     return result
 
 
+@task(name="settle")
+def settle_vectors(night: Night, run: Run) -> dict[str, Any]:
+    """Lay the night's rows beside those it builds on, or turn a full night into the champion's space; the story's "settle"."""
+    with report_step("settle") as on_event:
+        story = run.story()
+        job, nightly = night.job(story), night.config.nightly
+        return run.step("settle", run.run_id, lambda: night_task.settle(night.root, job, story, nightly, on_event))
+
+
 @task(name="export")
-def export_vectors(night: Night, run: Run, corpus: dict[str, Any]) -> dict[str, Any]:
+def export_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Write the release: vectors, index and manifest; the story's "export"."""
     with report_step("export") as on_event:
-        job = night.job(corpus["window_id"])
+        story = run.story()
+        space_id, space = story["steps"]["settle"]["space_id"], story.get("space")
+        corpus_dir = night.root.corpus(story["window_id"])
+        shared = night.root.export(space["release"]) if space and space["space_id"] == space_id else None
         asked = export_task.Export(
-            job.corpus_dir, night.root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=run.run_id,
-            config=night.config.export, memory_bytes=night.memory_bytes,
+            corpus_dir, night.root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=space_id,
+            config=night.config.export, memory_bytes=night.memory_bytes, space_dir=shared,
         )  # fmt: skip
 
         def make() -> dict[str, Any]:
-            generation = open_generation(job.store_dir)
+            generation = open_generation(night.root.store)
             told = export_task.export_vectors(asked, generation, on_event)
-            lost = measure_loss(open_corpus(job.corpus_dir), generation, asked.export_dir, night.threads, on_event)
+            lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
 
         return run.step("export", run.run_id, make)

@@ -188,6 +188,39 @@ class PublishConfig(Section):
     )
 
 
+class NightlyConfig(Section):
+    """How a night goes on from the release that serves."""
+
+    full_every_days: int = Field(
+        7,
+        title="Full retrain every",
+        description="Days after which a night trains everything anew, by the days of its window.",
+        ge=1,
+        le=3650,
+    )
+    retain_days: int = Field(
+        90,
+        title="Users kept",
+        description="Users without events in the window keep their vector for so many days after their newest.",
+        ge=0,
+        le=36_500,
+    )
+    decay: float = Field(
+        0.5,
+        title="Decay",
+        description="Share of the items' Adagrad sums that a night goes on with: below 1, so that hot items still move.",
+        gt=0,
+        le=1,
+    )
+    min_alignment: float = Field(
+        0.5,
+        title="Minimum alignment",
+        description="Mean cosine of the items with the champion's below which a full night begins a space of its own.",
+        ge=0,
+        le=1,
+    )
+
+
 class ResourcesConfig(Section):
     """What a run may use; it never changes the vectors. The index of very many users is one that fits the memory."""
 

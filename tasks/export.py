@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from tasks.config import ExportConfig
 from tasks.export_checks import Generation, check_disk, check_fit, check_memory, check_rows, check_vocabulary
 from tasks.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
-from tasks.reduction import PROJECTION_FILE, SecondMoment, project, write_projection
+from tasks.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
 from tasks.vector_files import read_vectors, write_vectors
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.events import OnEvent, ignore_event
@@ -43,7 +43,10 @@ ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 
 @dataclass(frozen=True)
 class Export:
-    """What to make, of which corpus, where, and within which memory."""
+    """What to make, of which corpus, where, and within which memory.
+
+    space_dir: an earlier export of the same space; what this one is reduced by is that one's projection.
+    """
 
     corpus_dir: Path
     export_dir: Path
@@ -52,6 +55,7 @@ class Export:
     space_id: str
     config: ExportConfig = field(default_factory=ExportConfig)
     memory_bytes: int = 4 * 10**9
+    space_dir: Path | None = None
 
 
 def export_vectors(job: Export, generation: Generation, on_event: OnEvent = ignore_event) -> dict[str, Any]:
@@ -76,7 +80,7 @@ def export_vectors(job: Export, generation: Generation, on_event: OnEvent = igno
         manifest = dict(identity)
         projection = None
         if job.config.pca_dim is not None:
-            projection, manifest["projection"] = _write_projection(folder, corpus, generation, job.config.pca_dim)
+            projection, manifest["projection"] = _write_projection(folder, job, corpus, generation, job.config.pca_dim)
         write = Writing(folder, job, corpus, generation, projection)
         manifest["user_files"] = _write_users(write, on_event)
         manifest["item_files"] = _write_items(write) if generation.has_item_vectors else {}
@@ -154,17 +158,25 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
 
 
 def _write_projection(
-    folder: Path, corpus: dict[str, Any], generation: Generation, dim: int
+    folder: Path, job: Export, corpus: dict[str, Any], generation: Generation, dim: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Fit and write the projection, float32 (D, dim); answers it and the manifest's entry."""
+    """Fit the projection, or take that of the space, and write it, float32 (D, dim); answers it and the manifest's entry."""
     moment = SecondMoment(generation.vector_size)
     for partition, rows in enumerate(corpus["users"]):
         if rows:
             moment.add(_read_users(generation, partition, rows))
-    projection, kept = moment.project_to(dim)
+    frozen = _read_frozen(job.space_dir, generation.vector_size, dim)
+    projection, kept = moment.project_to(dim) if frozen is None else (frozen, moment.kept_by(frozen))
     write_projection(folder / PROJECTION_FILE, projection)
     about = {"file": PROJECTION_FILE, "from_size": generation.vector_size, "explained_variance": round(kept, 6)}
     return projection, about | describe_file(folder / PROJECTION_FILE)
+
+
+def _read_frozen(space_dir: Path | None, vector_size: int, dim: int) -> np.ndarray | None:
+    """The projection of an earlier export of the space, float32 (D, dim); None where that was reduced otherwise, or not."""
+    path = space_dir / PROJECTION_FILE if space_dir else None
+    projection = read_projection(path) if path and path.exists() else None
+    return projection if projection is not None and projection.shape == (vector_size, dim) else None
 
 
 def _write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:

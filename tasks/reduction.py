@@ -48,6 +48,12 @@ class SecondMoment:
         kept = float(values[::-1][:dim].sum() / max(values.sum(), np.finfo(np.float64).tiny))
         return np.ascontiguousarray(first * signs, dtype=np.float32), kept
 
+    def kept_by(self, projection: NDArray[np.float32]) -> float:
+        """The share of the users' squared length that a projection float32 (D, dim) keeps."""
+        matrix = projection.astype(np.float64)
+        kept = np.trace(matrix.T @ self.total @ matrix)
+        return float(kept / max(np.trace(self.total), np.finfo(np.float64).tiny))
+
 
 def project(vectors: NDArray[np.float32], projection: NDArray[np.float32] | None) -> NDArray[np.float32]:
     """float32 (N, D) as (N, k); unchanged without a projection.

@@ -90,12 +90,22 @@ def list_figures(story: Story) -> list[dict[str, str]]:
             "note": f"{share(rejected / lines)} of lines" if rejected is not None and lines else "lines",
         },
         {"label": "Window", "value": window, "note": note},
+        *list_trained(story),
         {
             "label": "Time",
             "value": duration(sum(one for one in seconds if one)) if seconds else UNKNOWN,
             "note": f"{len(seconds)} of {len(STEPS)} steps",
         },
     ]
+
+
+def list_trained(story: Story) -> list[dict[str, str]]:
+    """Of an incremental night: how many users it trained, and on what it builds."""
+    base, corpus = story.get("base"), step_of(story, "corpus")
+    if not base or not corpus:
+        return []
+    note = f"users changed since {base.get('release', UNKNOWN)}"
+    return [{"label": "Trained", "value": compact(corpus.get("num_changed")), "note": note}]
 
 
 def tell_window(corpus: Story) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flows import demo
+from flows.demo_nights import Vectors, measure_movement
 from tasks.sample_lines import write_ids
 from tasks.sample_logs import TOPICS, interests_of
 from tasks.sample_visits import keys_of
@@ -151,8 +152,16 @@ def test_demo_prints_what_a_perfect_export_holds(tmp_path: Path, monkeypatch: py
         "export_dir": str(export),
         "report": "runs/x/report.html",
         "metrics": {"hit_at_10": 0.25, "popularity_hit_at_10": 0.05},
+        "users": 400,
+        "release": "aaaa",
+        "model_version": 3,
+        "alias": "challenger",
+        "seconds": {"train": 12.5},
+        "night": {"space_id": "space-1", "changed": 77, "new_users": 11},
+        "gate": {"table": [{"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held back, 0.1 short"}]},
     }
-    monkeypatch.setattr(demo, "run_job", lambda command: (0, result))
+    answers = iter([(0, result), (0, result), (3, result)])
+    monkeypatch.setattr(demo, "run_job", lambda command: next(answers))
     console = Console(file=io.StringIO(), width=120)
     assert demo.demo(tmp_path / "demo", 50, seed, console) == 0
     printed = console.file.getvalue()
@@ -160,6 +169,31 @@ def test_demo_prints_what_a_perfect_export_holds(tmp_path: Path, monkeypatch: py
     assert float(shown.split("%")[0].split()[-1]) > 95
     assert "Nearest to https://kitchen-table.example/recipes/p0 (cooking)" in printed
     assert "25.0%, by popularity 5.0%" in printed
-    for text in ("runs/x/report.html", str(export), "surf2vec similar ", "who likes ", "surf2vec run --root my-root"):
+    for text in (
+        "runs/x/report.html", str(export), "surf2vec similar ", "who likes ", "surf2vec run --root my-root",
+        "100.0% have the same vector", "100.0% of a user's", "held back, 0.1 short", "release aaaa goes on serving",
+    ):  # fmt: skip
         assert text in printed
     assert len(list((tmp_path / "demo/logs").glob("*.csv"))) == demo.DAYS
+    *whole, half = sorted((tmp_path / "demo/delivered").glob("*.csv"))
+    assert all(path.read_bytes() == (tmp_path / "demo/logs" / path.name).read_bytes() for path in whole)
+    lines, all_lines = (
+        len((tmp_path / place / half.name).read_bytes().splitlines()) for place in ("demo/delivered", "demo/logs")
+    )
+    assert lines == pytest.approx(all_lines / 2, abs=1)
+
+
+def test_movement_of_users_that_both_nights_have() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal((60, 8)).astype(np.float32)
+    before = Vectors([f"u{n}" for n in range(60)], values)
+    moved = values[::-1].copy()
+    moved[0] *= 2  # longer: the same direction, another vector
+    after = Vectors(["new", *before.names[::-1]], np.concatenate((values[:1], moved)))
+    movement = measure_movement(before, after)
+    assert movement.same == pytest.approx(59 / 60)
+    assert movement.cosine == pytest.approx(1, abs=1e-5)
+    assert movement.overlap == 1
+    turned = measure_movement(before, Vectors(before.names, rng.standard_normal((60, 8)).astype(np.float32)))
+    assert turned.same == 0
+    assert turned.overlap < 0.5

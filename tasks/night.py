@@ -1,0 +1,128 @@
+"""What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
+
+A run keeps what it began with in its story: `base`, the release that it goes on from (null for a full night), `space`, the
+release whose space it stays in, `full_because`, `full_until` and `asked`, by which the same command finds it again, also
+when another release serves by then.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.base import Asked, BaseRelease, champion_of, open_base, why_full
+from tasks.config import NightlyConfig, PublishConfig
+from tasks.run import Root, Run
+from tasks.spaces import begin_new_items, find_space_rotation
+from trainer.align import align_generation
+from trainer.corpus import open_corpus
+from trainer.errors import DamageError
+from trainer.events import OnEvent, ignore_event
+from trainer.files import digest_json, read_json
+from trainer.job import Job
+from trainer.nights import Beginning, begin_night, fold_night
+from trainer.store import open_generation
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A night before its run begins. base: what it goes on from; space: the champion, in whose space it stays."""
+
+    asked: str
+    base: BaseRelease | None
+    space: BaseRelease | None
+    full_because: str | None
+    full_until: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the story has it."""
+        return {
+            "asked": self.asked,
+            "base": self.base.to_json() if self.base else None,
+            "space": self.space.to_json() if self.space else None,
+            "full_because": self.full_because,
+            "full_until": self.full_until,
+        }
+
+
+def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
+    """What is asked of a night, whatever it builds on: the same command on the same sources has the same name."""
+    return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
+
+
+def find_run(root: Root, asked: str) -> Run | None:
+    """The newest run of which the same was asked, unless it had begun on a release that is not in the root any more."""
+    stories = [read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]
+    same = [story for story in stories if story.get("asked") == asked]
+    for story in sorted(same, key=lambda story: story["created_at"], reverse=True):
+        is_done = "report" in story["steps"] or "unchanged" in story["steps"]
+        if is_done or story["base"] is None or open_base(root, story["base"]["release"]):
+            return Run(root, story["run_id"])
+    return None
+
+
+def plan_night(root: Root, publish: PublishConfig, asked: Asked, name: str) -> Plan:
+    """Whether a new night goes on from the champion, and why not. Raises ResourceError when the registry is away."""
+    champion = champion_of(root, publish)
+    space = open_base(root, champion) if champion else None
+    corpus = read_json(root.corpus(space.window_id) / "manifest.json") if space else {}
+    reason = why_full(asked, space, corpus)
+    base = space if reason is None else None
+    return Plan(name, base, space, reason, base.full_until if base else asked.inputs["days"][1])
+
+
+def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent) -> None:
+    """Put the generation into the store that the night's training goes on from, unless it is there already."""
+    base = _require(root, story["base"])
+    corpus = open_corpus(job.corpus_dir)
+    new_items = begin_new_items(open_corpus(root.corpus(story["window_id"])), base.generation)
+    begin_night(job, corpus, Beginning(base.generation, new_items, nightly.decay), on_event)
+
+
+def settle(
+    root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent = ignore_event
+) -> dict[str, Any]:
+    """Make the store's generation that of all users, in a space that has a name; the story's "settle".
+
+    An incremental night is folded into its base and shares its space. A full one is turned into the champion's; where too
+    little of it can be laid upon the champion's items, it begins a space of its own.
+    """
+    window_id, run_id = story["window_id"], story["run_id"]
+    if story.get("base"):
+        base = _require(root, story["base"])
+        changed = open_corpus(job.corpus_dir)
+        folded = fold_night(job, changed, base.generation, {"window_id": window_id}, on_event)
+        return {"kind": "incremental", "space_id": base.space_id, "generation": folded.generation}
+    space = open_base(root, story["space"]["release"]) if story.get("space") else None
+    generation = open_generation(job.store_dir)
+    if space is None or space.generation.vector_size != generation.vector_size:
+        return {"kind": "full", "space_id": run_id, "generation": generation.generation}
+    if not (space.generation.has_item_vectors and generation.has_item_vectors):
+        return {"kind": "full", "space_id": run_id, "generation": generation.generation}
+    if "alignment" not in generation.manifest:
+        base_corpus = open_corpus(root.corpus(space.window_id))
+        pair = open_corpus(root.corpus(window_id)), generation
+        rotation = find_space_rotation((base_corpus, space.generation), pair)
+        told = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
+        on_event(
+            "log",
+            {
+                "message": f"{told['num_items']:,} items of release {space.release} found again, mean cosine {told['cosine']:.3f}"
+            },
+        )
+        if rotation.cosine < nightly.min_alignment:
+            return {"kind": "full", "space_id": run_id, "generation": generation.generation, **told}
+        generation = align_generation(job.store_dir, rotation, {"alignment": told}, on_event)
+    return {
+        "kind": "full",
+        "space_id": space.space_id,
+        "generation": generation.generation,
+        **generation.manifest["alignment"],
+    }
+
+
+def _require(root: Root, base: dict[str, Any]) -> BaseRelease:
+    found = open_base(root, base["release"])
+    if found is None:
+        raise DamageError(
+            f"release {base['release']}, which this night goes on from, is no longer whole in {root.path}: run it with --full"
+        )
+    return found

@@ -1,0 +1,184 @@
+"""The cheap night: 1 % new, 1 % changed and 0.1 % deleted users, beside training everything anew on the same window.
+
+Logs of `surf2vec sample-logs` are dealt to days so that the last day has the new users and the newest events of the changed
+ones, and the first day, which leaves the window, those of the deleted. Two nights run as a person runs them (`surf2vec run`,
+in processes of their own): their steps' seconds are told. Then, in this process and in turn, training goes on from the first
+night and trains everything anew, both without the same held-out items of the last day, so that the two rank the same items
+for the same users.
+
+    night     training's seconds (with what it begins from) over a full one's; hit@10 beside the full one's, relative, with the
+              95 % interval of a paired bootstrap
+    window    the same where a window of 30 days moves by one, of logs as they come: about half of all rows change
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.evaluate import join_questions, questions, rank_held_out
+from tasks.gate import Rule, compare, hits
+from tasks.run import Root
+from tasks.sample_logs import FIRST_DAY, write_sample_logs
+from tasks.scores import score_of
+from tasks.spaces import begin_new_items
+from tests.benchmarks.harness import run_benchmark
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus, open_corpus
+from trainer.files import describe_file, read_json, write_json
+from trainer.job import Job
+from trainer.loop import train
+from trainer.nights import Beginning, begin_night
+from trainer.store import Generation, open_generation, open_pinned
+
+SETTINGS: dict[str, Any] = {"epochs": 5, "share_negatives": 8}
+MEMORY_BYTES = 6 * 10**9
+SECONDS_MARK, HIT_MARK = 0.05, -0.01
+_FEW = """
+    copy (
+        with events as (
+            select *, hash(user_id) % 1000 as kind, row_number() over (partition by user_id order by ts desc) as age
+            from read_parquet($logs)
+        )
+        select * exclude (kind, age) replace (
+            case
+                when kind = 0 then $first + (ts - date_trunc('day', ts))
+                when kind between 11 and 20 or (kind between 1 and 10 and age <= 2) then $last + (ts - date_trunc('day', ts))
+                when ts >= $last then ts - interval 1 day
+                when ts < $first + interval 1 day then ts + interval 1 day
+                else ts
+            end as ts
+        )
+        from events
+    ) to '{path}' (format parquet)
+"""
+_SPLIT = "copy (from read_parquet($logs) where (ts >= $last) = {is_last}) to '{path}' (format parquet)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A night after another: its days, its window, and whether the logs are dealt so that few users change."""
+
+    name: str
+    days: int
+    window_days: int
+    is_few: bool
+
+
+CASES = (Case("night", 14, 13, True), Case("window", 31, 30, False))
+
+
+def measure_nightly(_: Path, users: int, items: int) -> list[dict[str, Any]]:
+    """Both cases."""
+    cases = []
+    for case in CASES:
+        with tempfile.TemporaryDirectory(prefix="nightly.") as name:
+            cases.append(measure_case(case, Path(name), users if case.is_few else users // 4, items))
+    return cases
+
+
+def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, Any]:
+    """Two nights by the command, then both trainings in turn."""
+    first, second = write_logs(case, folder, users, items)
+    root = Root(folder / "root")
+    one = run_night(root, first, case)
+    two = run_night(root, second, case)
+    story = read_json(root.run(two["run_id"]) / "run.json")
+    base = open_pinned(root.store, one["release"])
+    whole = open_corpus(root.corpus(story["window_id"]))
+    changed = open_corpus(whole.folder / "changed")
+    config = TrainConfig(**SETTINGS)
+
+    started = time.perf_counter()
+    train(Job(with_held_out(whole, changed, folder / "full"), folder / "store-full", config, MEMORY_BYTES))
+    full_seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    job = Job(changed.folder, folder / "store-night", config, MEMORY_BYTES, start="benchmark")
+    begin_night(job, changed, Beginning(base, begin_new_items(whole, base), 0.5))
+    train(job)
+    night_seconds = time.perf_counter() - started
+
+    anew = rank(open_corpus(folder / "full"), open_generation(folder / "store-full"))
+    gone_on = rank(changed, open_generation(folder / "store-night"))
+    rule = Rule("hit_at_10", "hit@10", HIT_MARK)
+    found = compare(rule, hits(gone_on, 10), hits(anew, 10))
+    low, high = found.interval or (0.0, 0.0)
+    corpus = story["steps"]["corpus"]
+    ratio = night_seconds / full_seconds
+    return {
+        "case": case.name, "ratio": ratio,
+        "mark": f"<= {SECONDS_MARK}, hit@10 >= {HIT_MARK:+.0%}" if case.is_few else "none",
+        "passed": not case.is_few or (ratio <= SECONDS_MARK and low >= HIT_MARK),
+        "users": two["users"], "changed": corpus["num_changed"], "new": corpus["num_new_users"], "left": corpus["num_left"],
+        "new_items": corpus["num_new_items"], "train_seconds": night_seconds, "full_seconds": full_seconds,
+        "held_out": len(anew), "hit_at_10": float(hits(gone_on, 10).mean()), "full_hit_at_10": float(hits(anew, 10).mean()),
+        "difference": found.value, "low": low, "high": high, "first_night": one["seconds"], "second_night": two["seconds"],
+    }  # fmt: skip
+
+
+def write_logs(case: Case, folder: Path, users: int, items: int) -> tuple[Path, Path]:
+    """The logs of all days but the last, and those of the last."""
+    write_sample_logs(folder / "sample", users, case.days, items, 1, "parquet")
+    last = FIRST_DAY + timedelta(days=case.days - 1)
+    params = {"logs": f"{folder}/sample/*.parquet", "last": last}
+    with duckdb.connect() as con:
+        if case.is_few:
+            dealt = folder / "dealt.parquet"
+            con.execute(_FEW.format(path=dealt), params | {"first": FIRST_DAY})
+            params["logs"] = str(dealt)
+        paths = folder / "before.parquet", folder / "last.parquet"
+        for path, is_last in zip(paths, ("false", "true"), strict=True):
+            con.execute(_SPLIT.format(path=path, is_last=is_last), params)
+    return paths
+
+
+def run_night(root: Root, logs: Path, case: Case) -> dict[str, Any]:
+    """`surf2vec run` on these logs; what it prints."""
+    settings = {f"train.{name}": value for name, value in SETTINGS.items()}
+    settings |= {"window_days": case.window_days, "nightly.retain_days": 0}
+    command = [sys.executable, "-m", "flows.cli", "run", "--root", str(root.path), "--logs", str(logs), "--json"]
+    command += ["--host-memory", str(MEMORY_BYTES)]
+    command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode not in (0, 3):  # 3: the gate may hold a made-up night back, which changes nothing here
+        raise SystemExit(f"{command} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
+    return dict(json.loads(done.stdout))
+
+
+def with_held_out(whole: Corpus, changed: Corpus, folder: Path) -> Path:
+    """The corpus of all rows, of which those of the changed ones alone are held out that are held out there."""
+    folder.mkdir()
+    for path in whole.folder.iterdir():
+        if path.is_file() and path.name != "manifest.json":
+            (folder / path.name).hardlink_to(path)
+    files = dict(whole.manifest["files"])
+    for partition in range(whole.num_partitions):
+        name, rows = f"p{partition:05d}.held_out.npy", changed.rows(partition)
+        held_out = np.full(int(whole.users[partition]), -1, dtype=np.int32)
+        held_out[rows] = np.load(changed.folder / name)
+        (folder / name).unlink()
+        np.save(folder / name, held_out)
+        files[name] = describe_file(folder / name)
+    own = {name: changed.manifest[name] for name in ("held_out_key_max", "num_held_out")}
+    write_json(folder / "manifest.json", whole.manifest | own | {"files": files, "window_id": "full"})
+    return folder
+
+
+def rank(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
+    """The rank of each held-out item, float64[m], in the order of micro-partitions and rows."""
+    scores = score_of(generation, corpus.count_training_tokens())
+    return np.concatenate([rank_held_out(one, scores).ranks for one in join_questions(questions(corpus, generation))])
+
+
+if __name__ == "__main__":
+    description = (__doc__ or "").splitlines()[0]
+    sys.exit(run_benchmark("nightly", description, measure_nightly, {"users": 1_000_000, "items": 100_000}))

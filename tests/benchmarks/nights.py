@@ -1,0 +1,175 @@
+"""One space for thirty nights: made-up logs day by day, each night `surf2vec run` with a window that ends on its day.
+
+Nights are incremental but for a full one a week, which is trained from nothing and turned into the champion's space. After all
+of them the releases are compared: users whose pages did not change, between a night and the one before and between the first
+and the last; and a small ranker (logistic regression on the products of a user's and an item's numbers) that was trained on
+the first release's vectors, on the last one's, beside one that was trained anew there.
+
+    nightly   the lowest percentile 1 of cosines of a night's unchanged users
+    thirty    the median cosine of users that did not change between the first and the last night
+    ranker    AUC of the frozen ranker over that of the new one, on users neither has seen
+"""
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.stats import rankdata
+
+from tasks.corpus_folder import VOCABULARY
+from tasks.run import Root
+from tasks.sample_logs import FIRST_DAY, write_sample_logs
+from tests.benchmarks.harness import run_benchmark
+from trainer.corpus import Corpus, open_corpus
+from trainer.files import read_json
+
+WINDOW_DAYS, ITEMS = 30, 5_000
+SETTINGS = {"window_days": WINDOW_DAYS, "nightly.full_every_days": 7, "publish.keep_releases": 100, "train.epochs": 10}
+NIGHTLY_MARK, THIRTY_MARK, RANKER_MARK = 0.98, 0.90, 0.99
+L2 = 1e-3
+
+
+def measure_nights(_: Path, users: int, nights: int) -> list[dict[str, Any]]:
+    """All nights, then the three comparisons."""
+    with tempfile.TemporaryDirectory(prefix="nights.") as name:
+        folder = Path(name)
+        write_sample_logs(folder / "logs", users, WINDOW_DAYS + nights - 1, ITEMS, 1, "parquet")
+        root = Root(folder / "root")
+        told = [run_night(root, folder / "logs", WINDOW_DAYS + night) for night in range(nights)]
+        releases = [read_release(root, one) for one in told]
+    steps = [compare(*pair) for pair in itertools.pairwise(releases)]
+    p1 = [float(np.percentile(cosines, 1)) for cosines in steps]
+    worst = int(np.argmin(p1))
+    whole = compare(releases[0], releases[-1])
+    frozen, anew = rank_frozen(releases[0], releases[-1])
+    figures = {
+        "nights": nights, "full": sum(one["night"]["kind"] == "full" for one in told), "users": told[-1]["users"],
+        "held": sum(one["alias"] != "champion" for one in told),
+        "spaces": len({one["night"]["space_id"] for one in told}),
+    }  # fmt: skip
+    return [
+        {
+            "case": "nightly", "ratio": p1[worst], "mark": f">= {NIGHTLY_MARK}", "passed": p1[worst] >= NIGHTLY_MARK,
+            "worst_night": told[worst + 1]["night"]["kind"], "unchanged": len(steps[worst]),
+            "incremental_p1": min(p for p, one in zip(p1, told[1:], strict=True) if one["night"]["kind"] != "full"),
+            "alignments": [one["night"]["alignment"] for one in told if one["night"]["alignment"]],
+        } | figures,
+        {
+            "case": "thirty", "ratio": float(np.median(whole)), "mark": f">= {THIRTY_MARK}",
+            "passed": float(np.median(whole)) >= THIRTY_MARK, "unchanged": len(whole), "p1": float(np.percentile(whole, 1)),
+            "train_seconds": [one["seconds"]["train"] for one in told],
+            "hit_at_10": [one["metrics"].get("hit_at_10") for one in told],
+        } | figures,
+        {
+            "case": "ranker", "ratio": frozen / anew, "mark": f">= {RANKER_MARK}", "passed": frozen / anew >= RANKER_MARK,
+            "frozen_auc": frozen, "new_auc": anew,
+        } | figures,
+    ]  # fmt: skip
+
+
+def run_night(root: Root, logs: Path, days: int) -> dict[str, Any]:
+    """`surf2vec run` with a window that ends on this day, from 1; what it prints."""
+    until = FIRST_DAY + timedelta(days=days - 1)
+    command = [sys.executable, "-m", "flows.cli", "run", "--root", str(root.path), "--logs", str(logs / "*.parquet")]
+    command += ["--until", until.isoformat(), "--json"]
+    command += [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode not in (0, 3):
+        raise SystemExit(f"{command} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
+    return dict(json.loads(done.stdout))
+
+
+def read_release(root: Root, told: dict[str, Any]) -> dict[str, Any]:
+    """The vectors of a release, and of each user the pages in its window, as a frame: user_id, vector, pages, newest."""
+    export = Path(told["export_dir"])
+    corpus = open_corpus(root.corpus(read_json(export / "manifest.json")["created_from"]["window_id"]))
+    users = pl.read_parquet(export / "user_vectors" / "*.parquet")
+    items = pl.read_parquet(export / "item_vectors" / "*.parquet")
+    return {
+        "users": users.join(read_pages(corpus), on="user_id"),
+        "items": dict(zip(items["url"], items["vector"].to_numpy(), strict=True)),
+        "counts": items["count"].to_numpy(),
+        "urls": items["url"].to_list(),
+    }
+
+
+def read_pages(corpus: Corpus) -> pl.DataFrame:
+    """Of each user with events in the window: its pages in order as one text, and the newest."""
+    urls = pl.read_parquet(corpus.folder / VOCABULARY)["url"].to_numpy()
+    frames = []
+    for partition in range(corpus.num_partitions):
+        histories, ids = corpus.read(partition), corpus.read_user_ids(partition)
+        spans = zip(ids, histories.offsets[:-1].tolist(), histories.offsets[1:].tolist(), strict=True)
+        rows = [(user, urls[histories.tokens[start:end]]) for user, start, end in spans if user and end > start]
+        columns = {
+            "user_id": [user for user, _ in rows],
+            "pages": [" ".join(pages) for _, pages in rows],
+            "newest": [pages[-1] for _, pages in rows],
+        }
+        frames.append(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String)))
+    return pl.concat(frames)
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> NDArray[np.float64]:
+    """The cosines of users whose pages are the same in both releases."""
+    both = before["users"].join(after["users"], on=["user_id", "pages"], suffix="_after")
+    one, other = both["vector"].to_numpy(), both["vector_after"].to_numpy()
+    return np.asarray((one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1), float)
+
+
+def rank_frozen(first: dict[str, Any], last: dict[str, Any]) -> tuple[float, float]:
+    """AUC on the last release's users of odd numbers: of a ranker of the first release, and of one of the last."""
+    old_features, old_labels, old_odd = draw_pairs(first)
+    features, labels, odd = draw_pairs(last)
+    frozen = fit(old_features[~old_odd], old_labels[~old_odd])
+    anew = fit(features[~odd], labels[~odd])
+    return auc(features[odd] @ frozen, labels[odd]), auc(features[odd] @ anew, labels[odd])
+
+
+def draw_pairs(release: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """A user's newest page, and one drawn by popularity: products of their numbers and a constant, label, odd user."""
+    rng = np.random.default_rng(1)
+    users, vectors = release["users"].sort("user_id"), release["items"]
+    counts = np.maximum(release["counts"], 0)
+    drawn = rng.choice(len(counts), len(users), p=counts / counts.sum())
+    positive = np.stack([vectors[url] for url in users["newest"]])
+    negative = np.stack([vectors[release["urls"][place]] for place in drawn])
+    mine = users["vector"].to_numpy()
+    features = np.concatenate((mine * positive, mine * negative)).astype(np.float64)
+    features = np.hstack((features, np.ones((len(features), 1))))
+    labels = np.repeat([1.0, 0.0], len(users))
+    is_odd = (users["user_id"].hash(7).to_numpy() % 2).astype(bool)
+    return features, labels, np.tile(is_odd, 2)
+
+
+def fit(features: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights of a logistic regression with a small L2."""
+    signs = 2 * labels - 1
+
+    def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        margins = signs * (features @ weights)
+        gradient = -(features.T @ (signs / (1 + np.exp(np.clip(margins, -500, 500))))) / len(labels)
+        return float(np.logaddexp(0, -margins).mean() + L2 * weights @ weights), gradient + 2 * L2 * weights
+
+    return np.asarray(minimize(loss, np.zeros(features.shape[1]), jac=True, method="L-BFGS-B").x)
+
+
+def auc(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
+    """The share of pairs of a positive and a negative in which the positive scores higher."""
+    ranks, positive = rankdata(scores), labels == 1
+    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
+    return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+
+
+if __name__ == "__main__":
+    description = (__doc__ or "").splitlines()[0]
+    sys.exit(run_benchmark("nights", description, measure_nights, {"users": 20_000, "nights": 30}))

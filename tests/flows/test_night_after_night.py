@@ -1,0 +1,139 @@
+"""A night after another through the flow: who did not change keeps the vector bit for bit, and all stay in one space."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.config import load_config
+from flows.demo import read_vectors
+from flows.nightly import nightly
+from flows.operations import examine_root
+from tests.corpora import planted_histories
+from tests.flows.test_cli import COMMAND
+from trainer.files import read_json
+
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
+FAST = [
+    "train.epochs=10", "train.vector_size=16", "train.threads=1", "train.negative=5", "ingest.min_item_users=1",
+    "ingest.min_item_events=1", "window_days=9",
+]  # fmt: skip
+
+
+def write_day(folder: Path, day: int, histories: dict[str, list[int]]) -> None:
+    """The visits of a day of January 2026 as a CSV."""
+    lines = ["user_id,url,ts"]
+    for user, items in histories.items():
+        lines += [
+            f"{user},https://a.org/s{item % 4}/{item},2026-01-{day:02d}T00:{n:02d}:00Z" for n, item in enumerate(items)
+        ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"day-{day:02d}.csv").write_text("\n".join(lines) + "\n")
+
+
+def first_days(folder: Path) -> dict[str, list[int]]:
+    histories = planted_histories(200)
+    for day in (1, 2, 3):
+        write_day(folder, day, {user: items[day - 1 :: 3] for user, items in histories.items()})
+    return histories
+
+
+def second_day(folder: Path, histories: dict[str, list[int]]) -> tuple[set[str], set[str]]:
+    """A fourth day: ten users come back, five are new, one page is; answers who changed and who is new."""
+    changed = [f"user-{n}" for n in range(0, 100, 10)]
+    new = {f"new-{n}": [n % 4 + 4 * k for k in range(6)] for n in range(5)}
+    back = {user: [(histories[user][0] + 4) % 60, 60] for user in changed}
+    write_day(folder, 4, back | new)
+    return set(changed), set(new)
+
+
+def run(root: Path, *, full: bool = False) -> dict[str, Any]:
+    return nightly(root=root, logs=[str(root.parent / "logs" / "*.csv")], config=load_config(None, FAST), full=full)
+
+
+def vectors_of(result: dict[str, Any]) -> dict[str, np.ndarray]:
+    found = read_vectors(Path(result["export_dir"]) / "user_vectors", "user_id")
+    return dict(zip(found.names, found.values, strict=True))
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_a_night_after_another(tmp_path: Path) -> None:
+    root, logs = tmp_path / "root", tmp_path / "logs"
+    histories = first_days(logs)
+    first = run(root)
+    assert first["night"]["kind"] == "full"
+    assert "no champion" in first["night"]["full_because"]
+    before = vectors_of(first)
+
+    changed, new = second_day(logs, histories)
+    second = run(root)
+    night, after = second["night"], vectors_of(second)
+    assert (night["kind"], night["base"], night["new_users"]) == ("incremental", first["release"], 5)
+    assert night["changed"] == len(changed | new)
+    assert night["space_id"] == first["night"]["space_id"]
+    assert set(after) == set(before) | new
+    same = {user for user in before if np.array_equal(before[user], after[user])}
+    assert same == set(before) - changed
+    items = read_vectors(Path(second["export_dir"]) / "item_vectors", "url")
+    assert items.names[-1] == "https://a.org/s0/60", "new items come after those there were"
+    topic_mates = {f"user-{n}" for n in range(4)} - changed
+    assert topic_mates, "a new user is nearest to users of its topic"
+    assert [one for one in examine_root(root)["findings"] if one["level"] != "ok"] == []
+
+    assert run(root) == second, "the same command again"
+    (logs / "day-05.csv").write_text("user_id,url,ts\nlonely,https://a.org/s0/0,2026-01-04T10:00:00Z\n")
+    third = run(root)
+    assert third["unchanged_since"] == second["release"]
+    assert third["release"] == second["release"]
+
+    full = run(root, full=True)
+    assert full["night"]["kind"] == "full"
+    assert "--full" in full["night"]["full_because"]
+    assert full["night"]["space_id"] == first["night"]["space_id"]
+    assert full["night"]["alignment"] > 0.5
+    turned = vectors_of(full)
+    cosines = [cosine(after[user], turned[user]) for user in after]
+    assert np.median(cosines) > 0.8
+    write_day(logs, 6, {"user-1": [1, 5, 9, 13]})
+    assert run(root)["night"]["base"] == full["release"]
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+def test_a_killed_incremental_night_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """kill -9 wherever the second night is by then; the same command then ends with the very same vectors."""
+    for name in ("one", "two"):
+        histories = first_days(tmp_path / name / "logs")
+        command(tmp_path / name)
+        second_day(tmp_path / name / "logs", histories)
+    undisturbed = command(tmp_path / "one")
+    arguments = [*arguments_of(tmp_path / "two"), "--set", "train.commit_seconds=0"]
+    for seconds in (7.0, 9.0, 11.0):
+        with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            time.sleep(seconds)
+            process.send_signal(signal.SIGKILL)
+    resumed = command(tmp_path / "two")
+    one, two = vectors_of(undisturbed), vectors_of(resumed)
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[user], two[user]) for user in one)
+    assert resumed["night"]["changed"] == undisturbed["night"]["changed"] == 15
+    assert resumed["metrics"] == undisturbed["metrics"]
+    stories = [read_json(path) for path in (tmp_path / "two" / "root").glob("runs/*/run.json")]
+    assert len(stories) == 2
+
+
+def arguments_of(folder: Path) -> list[str]:
+    settings = [part for setting in FAST for part in ("--set", setting)]
+    return ["run", "--root", str(folder / "root"), "--json", "--logs", str(folder / "logs" / "*.csv"), *settings]
+
+
+def command(folder: Path) -> dict[str, Any]:
+    done = subprocess.run([*COMMAND, *arguments_of(folder)], capture_output=True, check=True)
+    return dict(json.loads(done.stdout))
