@@ -117,7 +117,7 @@ def _find_or_plan(night: Night, logs: list[str]) -> Run:
     )
     window_id = corpus_task.window_id(
         root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-        night.corpus_base(plan.base and plan.base.to_json()),
+        night.corpus_base(plan.base.to_json() if plan.base else None),
     )  # fmt: skip
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])

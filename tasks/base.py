@@ -21,7 +21,7 @@ from trainer.manifests import is_of_earlier_version
 from trainer.nights import why_not
 from trainer.store import Generation, open_pinned
 
-_SHAPING = ("partitions", "rules", "user_key_fingerprint", "cleaning", "max_users")
+_SHAPING = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning", "max_users")
 
 
 @dataclass(frozen=True)

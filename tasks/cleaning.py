@@ -47,6 +47,15 @@ def find_bots(events: UserEvents, num_users: int, max_day_events: int) -> NDArra
     return is_bot
 
 
+def find_last_days(events: UserEvents, num_users: int) -> NDArray[np.int32]:
+    """The day of each user's newest event, int32[N]; UNDATED where there is none with a day."""
+    last_days = np.full(num_users, UNDATED, dtype=np.int32)
+    starts = np.flatnonzero(_starts_run(events.user))
+    if len(events.user):
+        last_days[events.user[starts]] = np.maximum.reduceat(events.day, starts)
+    return last_days
+
+
 def find_repeats(events: UserEvents) -> NDArray[np.bool_]:
     """Events of the same user and item as the event before, bool[E]."""
     return ~_starts_run(events.user, events.item)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks.cleaning import UNDATED
 
 USERS_SCHEMA = pa.schema([("user_id", pa.string()), ("hash", pa.uint64()), ("last_day", pa.int32())])
-"""last_day: of the newest event, in days since 1970, or UNDATED, with which nobody is ever too old. A hole is null, 0, 0."""
+"""last_day: of the newest event ever seen, in days since 1970, or UNDATED, which is never too old. A hole is null, 0, 0."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> Continue
     rows = rows.select(
         user_id=pl.when(stays).then("user_id"),
         hash=pl.when(stays).then("hash").otherwise(0),
-        last_day=pl.when(is_here).then("last_day_now").when(stays).then("last_day").otherwise(0),
+        last_day=pl.when(is_here)
+        .then(pl.max_horizontal("last_day", "last_day_now"))
+        .when(stays)
+        .then("last_day")
+        .otherwise(0),
         source=pl.col("source").cast(pl.Int64).fill_null(-1),
     )
     new = now.join(before, on="user_id", how="anti", maintain_order="left")
@@ -56,10 +60,10 @@ class Tokens:
     tokens: NDArray[np.int32]
 
     def take(self, rows: NDArray[np.int64]) -> "Tokens":
-        """Those of some rows, in their order."""
-        lengths = np.diff(self.offsets)[rows]
+        """Those of some rows, in their order; row -1 has none."""
+        lengths = np.diff(self.offsets, append=self.offsets[-1])[rows]
         offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        places = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return Tokens(offsets, self.tokens[places])
 
 
@@ -75,3 +79,11 @@ def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:
     unequal = np.concatenate(([0], np.cumsum(before.tokens != after.tokens)))
     is_changed[same] &= unequal[before.offsets[1:]] > unequal[before.offsets[:-1]]
     return is_changed
+
+
+def find_known(base: Tokens, rows: NDArray[np.int64], items: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which of these items int32[k] the base has among the tokens of their row, bool[k]; it may have fewer rows."""
+    before = base.take(np.where(rows < len(base.offsets) - 1, rows, -1))
+    is_it = before.tokens == np.repeat(items, np.diff(before.offsets))
+    known_before = np.concatenate(([0], np.cumsum(is_it)))
+    return known_before[before.offsets[1:]] > known_before[before.offsets[:-1]]

@@ -21,23 +21,53 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sql.runner import connect, create_table, fetch_rows, stream_rows
-from tasks.cleaning import find_key_max
+from tasks.cleaning import UNDATED, find_key_max
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus_folder import MANIFEST, open_building_folders, publish, write_vocabulary
+from tasks.corpus_folder import (
+    MANIFEST,
+    VOCABULARY,
+    open_building_folders,
+    publish,
+    write_changed,
+    write_vocabulary,
+)
 from tasks.failures import explain_failures
 from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups
-from tasks.group_tokens import Tokens, write_tokens
+from tasks.group_tokens import BaseCorpus, Written, write_tokens
 from tasks.memory import spare_bytes
 from tasks.run import Root
-from tasks.window import FORMAT_VERSION, Window, explain_unreadable, list_inputs, name_corpus, select_window
+from tasks.window import (
+    FORMAT_VERSION,
+    Base,
+    Window,
+    explain_unreadable,
+    find_obstacle,
+    list_inputs,
+    name_corpus,
+    select_window,
+)
+from trainer.corpus import CHANGED, open_corpus
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import read_json
+from trainer.files import read_json, verify_file
 
 # What an event of a group takes of what is spare: 70 bytes were measured; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 250
 DUCKDB_SHARE = 40  # per cent of what is spare
-_TOLD = ("window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel")
+_EPOCH = date(1970, 1, 1)
+_TOLD = (
+    "window_id",
+    "num_users",
+    "num_items",
+    "num_tokens",
+    "num_held_out",
+    "partitions",
+    "since",
+    "until",
+    "funnel",
+    "base",
+)
+_TOLD_WITH_BASE = ("num_changed", "num_new_users", "num_left", "num_new_items")
 
 
 def window_id(
@@ -47,12 +77,13 @@ def window_id(
     since: date | None,
     until: date | None,
     window_days: int | None,
+    base: Base | None = None,
 ) -> str:
     """The name of the corpus that these settings make of what was ingested, 16 hex digits: same inputs, same name.
 
     Raises InputError when the window is empty.
     """
-    return name_corpus(list_inputs(select_window(root, since, until, window_days), config, evaluate))
+    return name_corpus(list_inputs(select_window(root, since, until, window_days), config, evaluate, base))
 
 
 def build_corpus(
@@ -65,19 +96,22 @@ def build_corpus(
     memory_bytes: int,
     threads: int,
     on_event: OnEvent = ignore_event,
+    base: Base | None = None,
 ) -> dict[str, Any]:
     """Build the corpus of the window unless it exists; the story's "corpus". The caller holds the lock of writers.
 
+    With a base its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
     `threads` 0 takes all; neither they nor the memory change a byte of what is built.
-    Raises InputError when the window is empty or nothing is left after cleaning, DamageError when an events file is not
-    as ingest left it, ResourceError when memory or disk do not suffice.
+    Raises InputError when the window is empty, nothing is left after cleaning or the base cannot be continued, DamageError when
+    an events file is not as ingest left it or the base's files are altered, ResourceError when memory or disk do not suffice.
     """
     window = select_window(root, since, until, window_days)
-    inputs = list_inputs(window, config, evaluate)
+    inputs = list_inputs(window, config, evaluate, base)
     identity = name_corpus(inputs)
     folder = root.corpus(identity)
     if not (folder / MANIFEST).exists():
         window.verify()
+        continued = _open_base(root, window, inputs, base) if base else None
         threads, spare = threads or os.cpu_count() or 1, spare_bytes(memory_bytes)
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
@@ -88,11 +122,34 @@ def build_corpus(
                 connect(spare * DUCKDB_SHARE // 100, scratch / "spill", threads) as con,
                 ThreadPoolExecutor(threads) as pool,
             ):
-                build = Build(con, window, config, evaluate.max_users, building, scratch, on_event)
-                manifest = build.run(pool, max(1, spare // BYTES_PER_EVENT))
-            publish(building, folder, manifest | {"window_id": identity, "made_from": inputs})
+                build = Build(con, window, config, evaluate.max_users, building, scratch, on_event, continued)
+                tokens, manifest = build.run(pool, max(1, spare // BYTES_PER_EVENT))
+            manifest |= {"window_id": identity, "made_from": inputs}
+            if tokens.changed:
+                write_changed(building, manifest, _describe_changed(tokens.changed))
+            publish(building, folder, manifest)
     manifest = read_json(folder / MANIFEST)
-    return {key: manifest[key] for key in _TOLD} | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
+    told = {key: manifest[key] for key in (*_TOLD, *_TOLD_WITH_BASE) if key in manifest}
+    return told | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
+
+
+def _open_base(root: Root, window: Window, inputs: dict[str, Any], base: Base) -> BaseCorpus:
+    """The corpus to continue. Raises InputError when it cannot be, DamageError when its manifest cannot be read."""
+    if obstacle := find_obstacle(root, inputs):
+        raise InputError(f"the corpus cannot continue that of an earlier night: {obstacle}; run with --full")
+    oldest_day = (date.fromisoformat(window.until) - _EPOCH).days - base.retain_days if window.until else UNDATED
+    return BaseCorpus(open_corpus(root.corpus(base.window_id)), oldest_day)
+
+
+def _describe_changed(changed: Written) -> dict[str, Any]:
+    """What the manifest of the changed rows has of its own."""
+    return {
+        "num_users": sum(changed.users),
+        "num_tokens": sum(changed.tokens),
+        "users": changed.users,
+        "tokens": changed.tokens,
+        "files": changed.files,
+    }
 
 
 @dataclass(frozen=True)
@@ -106,6 +163,7 @@ class Build:
     building: Path
     scratch: Path
     on_event: OnEvent
+    base: BaseCorpus | None = None
 
     @property
     def params(self) -> dict[str, Any]:
@@ -116,8 +174,8 @@ class Build:
             "undated_files": [str(file.path) for file in self.window.files if file.day is None],
         }
 
-    def run(self, pool: ThreadPoolExecutor, max_group_events: int) -> dict[str, Any]:
-        """Both passes, over groups of at most so many events; answers the manifest, all but its window_id."""
+    def run(self, pool: ThreadPoolExecutor, max_group_events: int) -> tuple[Written, dict[str, Any]]:
+        """Both passes, over groups of at most so many events; answers what was written, and the manifest, but for its name."""
         num_events = count_partitions(self.con, self.params, self.window)
         groups = plan_groups(num_events, max_group_events)
         message = f"corpus: {num_events.sum():,} events of {len(num_events)} micro-partitions in {len(groups)} groups"
@@ -125,10 +183,10 @@ class Build:
         stages = self._clean(pool, groups)
         num_items_seen = self._make_vocabulary(groups, stages)
         tokens = self._write_tokens(pool, groups)
-        if not sum(tokens.users):
+        if not sum(tokens.tokens):
             way_out = f"no user has that many events: lower ingest.min_user_events ({self.config.min_user_events})"
             raise self._nothing_left(stages, tokens.num_in_vocabulary, way_out)
-        return self._describe(stages, num_items_seen, tokens)
+        return tokens, self._describe(stages, num_items_seen, tokens)
 
     def _clean(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Stages:
         stages = Stages()
@@ -146,7 +204,13 @@ class Build:
         params = self.params | {"item_counts": [escape(str(group.item_counts(self.scratch))) for group in groups]}
         create_table(self.con, "intermediate/int_item_totals", params)
         seen = fetch_rows(self.con, "intermediate/int_item_summary")[0]
-        create_table(self.con, "marts/vocabulary", params)
+        if self.base is None:
+            create_table(self.con, "marts/vocabulary", params)
+        else:
+            before = self.base.corpus
+            verify_file(before.folder / VOCABULARY, before.manifest["files"][VOCABULARY])
+            create_table(self.con, "staging/stg_vocabulary", {"vocabulary": escape(str(before.folder / VOCABULARY))})
+            create_table(self.con, "marts/continued/vocabulary", params)
         self.con.execute("drop table int_item_totals")
         if not self._num_items():
             raise self._nothing_left(
@@ -158,11 +222,14 @@ class Build:
             )
         return seen["num_items"]
 
-    def _write_tokens(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Tokens:
+    def _write_tokens(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Written:
         """The second pass, and the vocabulary's file. A thread holds one micro-partition at a time."""
-        tokens = Tokens()
+        tokens = Written()
+        if self.base:
+            (self.building / CHANGED).mkdir()
         for group in groups:
-            write = partial(write_tokens, self.scratch, self.building, self.config, self._read_item_ix(group))
+            item_ix = self._read_item_ix(group)
+            write = partial(write_tokens, self.scratch, self.building, self.config, item_ix, base=self.base)
             for written in pool.map(write, group.partitions):
                 tokens.add(written, self.max_users + 1)
             share = (group.last + 1) / self.window.partitions
@@ -182,9 +249,9 @@ class Build:
     def _num_items(self) -> int:
         return self.con.table("vocabulary").count("*").fetchall()[0][0]
 
-    def _describe(self, stages: Stages, num_items_seen: int, tokens: Tokens) -> dict[str, Any]:
-        """The manifest (see the layout in `trainer/corpus.py`)."""
-        num_items, num_users = self._num_items(), sum(tokens.users)
+    def _describe(self, stages: Stages, num_items_seen: int, tokens: Written) -> dict[str, Any]:
+        """The manifest (see the layout in `trainer/corpus.py`); users count rows, num_users those that are no holes."""
+        num_items = self._num_items()
         key_max, num_held_out = find_key_max(tokens.keys, self.max_users)
         funnel = [
             ("events in the window", stages.events),
@@ -196,15 +263,16 @@ class Build:
             ("items in the window", num_items_seen),
             ("items in the vocabulary", num_items),
             ("users in the window", stages.users),
-            ("users kept", num_users),
+            ("users kept", tokens.num_kept_users),
         ]
-        return {
+        manifest = {
             "format_version": FORMAT_VERSION,
             "partitions": self.window.partitions,
-            "num_users": num_users,
+            "num_users": sum(tokens.users) - sum(tokens.holes),
             "num_items": num_items,
             "num_tokens": sum(tokens.tokens),
             "users": tokens.users,
+            "holes": tokens.holes,
             "tokens": tokens.tokens,
             "held_out_key_max": key_max,
             "num_held_out": num_held_out,
@@ -213,7 +281,17 @@ class Build:
             "undated": self.window.is_undated,
             "funnel": funnel,
             "files": tokens.files,
+            "base": None,
         }
+        if self.base and tokens.changed:
+            manifest |= {
+                "base": self.base.corpus.manifest["window_id"],
+                "num_changed": sum(tokens.changed.users),
+                "num_new_users": tokens.num_new_users,
+                "num_left": tokens.num_left,
+                "num_new_items": num_items - self.base.corpus.num_items,
+            }
+        return manifest
 
     def _report_progress(self, done: int) -> None:
         values = {"step": "corpus", "done": done, "total": 2 * self.window.num_events, "unit": "events"}

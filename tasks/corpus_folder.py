@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tasks.row_groups import write_row_groups
 from tasks.run import Root
+from trainer.corpus import CHANGED, COUNTS, Corpus
 from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_json
 
 MANIFEST = "manifest.json"
@@ -52,7 +53,7 @@ def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Pa
 
 
 def write_partition(folder: Path, partition: int, users: pa.Table, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Write the users and arrays (offsets, tokens, held_out) of a micro-partition; answers the manifest's entries."""
+    """Write the users and arrays (offsets, tokens, held_out, perhaps rows) of a micro-partition; the manifest's entries."""
     name = partition_name(partition)
     paths = [folder / f"{name}.users.parquet", *(folder / f"{name}.{kind}.npy" for kind in arrays)]
     with _open_parquet(paths[0], users.schema) as writer:
@@ -70,9 +71,23 @@ def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]
     return {path.name: describe_file(path)}
 
 
+def write_changed(building: Path, manifest: dict[str, Any], about: dict[str, Any]) -> None:
+    """Finish the corpus of changed rows in `building`: the counts of the whole, whose manifest is given, and a manifest.
+
+    about: what of the manifest is of its own.
+    """
+    path = building / CHANGED / COUNTS
+    np.save(path, Corpus(building, manifest).count_training_tokens(), allow_pickle=False)
+    files = about["files"] | {COUNTS: describe_file(path)}
+    own = {"window_id": f"{manifest['window_id']}/{CHANGED}", "holes": [0] * manifest["partitions"], "funnel": []}
+    write_json(building / CHANGED / MANIFEST, manifest | own | about | {"files": files})
+
+
 def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
     """Sync the files, write the manifest and give the folder its name, durably."""
-    sync_files(building.iterdir())
+    sync_files(path for path in building.rglob("*") if path.is_file())
+    if (building / CHANGED).exists():
+        sync_folder(building / CHANGED)
     write_json(building / MANIFEST, manifest)
     if folder.exists():  # without a manifest, or there would be nothing to build
         shutil.rmtree(folder)

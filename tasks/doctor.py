@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.doctor_corpus import find_misfits
 from tasks.export import list_files
 from tasks.run import Root
-from trainer.corpus import Corpus
+from trainer.corpus import CHANGED, Corpus, open_corpus
 from trainer.errors import DamageError
 from trainer.examine import examine_store
 from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
@@ -63,9 +62,14 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
     for folder in _folders(root.path / "corpus"):
         try:
             manifest = read_json(folder / "manifest.json")
-            problems = list(_damaged({folder / name: about for name, about in manifest["files"].items()}))
-            problems = problems or [(str(folder), text) for text in _misfits(Corpus(folder, manifest))]
-            extra = {path for path in folder.iterdir() if path.name not in {"manifest.json", *manifest["files"]}}
+            corpora = [Corpus(folder, manifest)]
+            if manifest.get("base"):
+                corpora.append(open_corpus(folder / CHANGED))
+            files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
+            problems = list(_damaged(files))
+            problems = problems or [(str(folder), text) for text in find_misfits(*corpora)]
+            known = {*files, *(one.folder / "manifest.json" for one in corpora)}
+            extra = {path for path in folder.rglob("*") if path.is_file()} - known
         except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
             problems, extra = [(str(folder), str(error))], set()
         yield from (
@@ -75,24 +79,6 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
         yield from _orphans(extra, "files that the corpus does not name")
         if not problems:
             yield Finding("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
-
-
-def _misfits(corpus: Corpus) -> Iterator[str]:
-    """What in a corpus does not fit together, though every file is as it was written."""
-    for partition in range(corpus.num_partitions):
-        histories = corpus.read(partition)
-        ids = corpus.read_ids(partition)
-        tokens = np.asarray(histories.tokens)
-        if (np.diff(histories.offsets) <= 0).any():
-            yield f"micro-partition {partition}: a user without tokens, or offsets that fall"
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < corpus.num_items:
-            yield f"micro-partition {partition}: tokens outside of the vocabulary"
-        if not pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py():  # Arrow compares bytes
-            yield f"micro-partition {partition}: users out of order, or twice"
-        if (histories.hashes % np.uint64(corpus.num_partitions) != partition).any():
-            yield f"micro-partition {partition}: users of another"
-        if (len(ids), len(tokens)) != (corpus.users[partition], corpus.tokens[partition]):
-            yield f"micro-partition {partition}: not as many users and tokens as the manifest says"
 
 
 def _examine_exports(root: Root) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 A group is as many consecutive micro-partitions as the memory allows; what comes out does not depend on it.
 Scratch files: of a micro-partition `p00012.lengths.npy` int64[N] events of each user, `p00012.items.npy` int32[E] item codes
-of its group and `p00012.users.arrow` (user_id, hash); of a group the Parquet file of int_item_counts.
+of its group and `p00012.users.arrow` (user_id, hash, last_day); of a group the Parquet file of int_item_counts.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sql.runner import fetch_rows
-from tasks.cleaning import UserEvents, count_item_users, find_bots, find_repeats
+from tasks.cleaning import UserEvents, count_item_users, find_bots, find_last_days, find_repeats
 from tasks.config import IngestConfig
 from tasks.corpus_folder import partition_name
 from tasks.group_rows import PartitionRows, read_group
@@ -138,6 +138,7 @@ def _clean_partition(partition: PartitionRows, config: IngestConfig, counts: Gro
     if is_bot.any():
         events = events.select(~is_bot[events.user])
     stages.after_bots = len(events.user)
+    users = partition.users.append_column("last_day", pa.array(find_last_days(events, num_users)))
     if config.collapse_repeats:
         events = events.select(~find_repeats(events))
     stages.after_repeats = len(events.user)
@@ -145,6 +146,6 @@ def _clean_partition(partition: PartitionRows, config: IngestConfig, counts: Gro
     path = str(scratch / partition_name(partition.number))
     np.save(f"{path}.lengths.npy", np.bincount(events.user, minlength=num_users), allow_pickle=False)
     np.save(f"{path}.items.npy", events.item, allow_pickle=False)
-    with pa.OSFile(f"{path}.users.arrow", "wb") as file, pa.ipc.new_file(file, partition.users.schema) as writer:
-        writer.write_table(partition.users)
+    with pa.OSFile(f"{path}.users.arrow", "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
+        writer.write_table(users)
     return stages

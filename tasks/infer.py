@@ -26,7 +26,7 @@ from tasks.corpus_folder import partition_name
 from tasks.deliveries import rules_of
 from tasks.failures import explain_failures
 from tasks.group_events import Stages, clean_group, count_partitions, plan_groups
-from tasks.group_tokens import Tokens, write_tokens
+from tasks.group_tokens import Written, write_tokens
 from tasks.held_release import Release, note_partial, open_folder, open_release
 from tasks.ingest import ingest
 from tasks.memory import spare_bytes
@@ -186,7 +186,7 @@ def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, 
         "undated_files": [str(file.path) for file in window.files if file.day is None],
         "vocabulary": escape(str(release.vocabulary)),
     }
-    stages, tokens, spare = Stages(), Tokens(), spare_bytes(asked.memory_bytes)
+    stages, tokens, spare = Stages(), Written(), spare_bytes(asked.memory_bytes)
     with (
         explain_unreadable(own),
         connect(spare * DUCKDB_SHARE // 100, scratch / "spill", asked.threads) as con,

@@ -5,7 +5,7 @@ Nothing is read here but `sources.json`: the window is known, and its id, before
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,22 @@ from tasks.config import EvaluateConfig, IngestConfig
 from tasks.run import Root
 from tasks.sources import read_catalog
 from trainer.errors import DamageError, InputError
-from trainer.files import digest_json
+from trainer.files import digest_json, read_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _UNDATED = "undated"
 _CLEANING = (
     "collapse_repeats", "max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events",
 )  # fmt: skip
+_ALIKE = ("partitions", "rules", "user_key_fingerprint", "cleaning")  # of a corpus and its base
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a corpus continues: another one, by its window id; its users leave `retain_days` after their newest event."""
+
+    window_id: str
+    retain_days: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,9 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
     return window
 
 
-def list_inputs(window: Window, config: IngestConfig, evaluate: EvaluateConfig) -> dict[str, Any]:
+def list_inputs(
+    window: Window, config: IngestConfig, evaluate: EvaluateConfig, base: Base | None = None
+) -> dict[str, Any]:
     """All that shapes the corpus's bytes."""
     return {
         "format_version": FORMAT_VERSION,
@@ -138,12 +149,30 @@ def list_inputs(window: Window, config: IngestConfig, evaluate: EvaluateConfig) 
         "days": [window.since, window.until],
         "cleaning": config.model_dump(mode="json", include=set(_CLEANING)),
         "max_users": evaluate.max_users,
+        "base": base and asdict(base),
     }
 
 
 def name_corpus(inputs: dict[str, Any]) -> str:
     """16 hex digits for what a corpus is made of: the same name is the same bytes."""
     return digest_json(inputs)[:16]
+
+
+def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
+    """Why a corpus made of these inputs cannot continue its base, in words; None where it can, or has none."""
+    if inputs["base"] is None:
+        return None
+    name = inputs["base"]["window_id"]
+    path = root.corpus(name) / "manifest.json"
+    if not path.exists():
+        return f"corpus {name} is gone"
+    before = read_json(path).get("made_from", {})
+    if before.get("format_version") != FORMAT_VERSION:
+        return f"corpus {name} was made by an earlier version, or by `surf2vec repartition`"
+    for what in _ALIKE:
+        if before[what] != inputs[what]:
+            return f"corpus {name} was made with {what.replace('_', ' ')} {before[what]}, not {inputs[what]}"
+    return None
 
 
 def _place(file: EventsFile) -> tuple[date, str]:

@@ -1,7 +1,10 @@
 """Reads a corpus: memory-mapped tokens, sliced a micro-partition at a time, never copied whole.
 
-Layout (design, section 3): `manifest.json` and for each micro-partition p `p00012.users.parquet`, `.offsets.npy`
-int64[n+1], `.tokens.npy` int32[...], `.held_out.npy` int32[n]. The trainer reads; `tasks/corpus.py` writes.
+Layout (design, section 3): `manifest.json` and for each micro-partition p `p00012.users.parquet` (user_id, hash, last_day),
+`.offsets.npy` int64[n+1], `.tokens.npy` int32[...], `.held_out.npy` int32[n]. Where a corpus continues another one, rows may be
+holes (user_id null, hash 0, no tokens), and in its folder lies another corpus, `changed/`: the rows to train, with
+`p00012.rows.npy` uint32[k], which say what rows of the whole they are, and `counts.npy` int64[V], training tokens of the
+whole. The trainer reads; `tasks/corpus.py` writes.
 """
 
 from dataclasses import dataclass
@@ -16,6 +19,9 @@ from numpy.typing import NDArray
 
 from trainer.errors import DamageError
 from trainer.files import read_json
+
+CHANGED = "changed"
+COUNTS = "counts.npy"
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,12 @@ class Histories:
         """The held-out item of each held-out user, in row order."""
         return self.tokens[self.ends[self.is_held_out]]
 
+    def withheld_items(self) -> NDArray[np.int32]:
+        """What training does not see: the items of held-out users from the held-out one on."""
+        lengths = self.offsets[1:] - self.ends
+        places = np.repeat(self.ends - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        return self.tokens[places]
+
 
 def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The keys by which users are chosen for evaluation, uint64[n]: those up to the manifest's held_out_key_max are."""
@@ -65,9 +77,14 @@ class Corpus:
     def num_items(self) -> int:
         return self.manifest["num_items"]
 
+    @property
+    def num_users(self) -> int:
+        """Users, holes not counted."""
+        return self.manifest["num_users"]
+
     @cached_property
     def users(self) -> NDArray[np.int64]:
-        """Users of each micro-partition, int64[P]."""
+        """Rows of each micro-partition, holes included, int64[P]."""
         return np.array(self.manifest["users"], dtype=np.int64)
 
     @cached_property
@@ -91,33 +108,34 @@ class Corpus:
         return Histories(hashes, tokens, offsets, ends, is_held_out)
 
     def rows(self, partition: int) -> NDArray[np.uint32] | None:
-        """Of a corpus of changed rows alone: which row of the whole corpus each of its rows is, uint32[n], ascending."""
+        """What rows of the whole corpus those of a micro-partition are, uint32[k], ascending; None in a whole corpus."""
         name = f"p{partition:05d}.rows.npy"
         return self._array(name) if name in self.manifest["files"] else None
 
+    def read_users(self, partition: int) -> pa.Table:
+        """The users of one micro-partition, in row order: user_id (null in a hole), hash, last_day."""
+        return pq.read_table(self._path(f"p{partition:05d}.users.parquet"))
+
     def read_ids(self, partition: int) -> pa.ChunkedArray:
-        """The users' ids of one micro-partition as an Arrow column, in row order."""
+        """The users' ids of one micro-partition as an Arrow column, in row order; null in a hole."""
         return self._column(f"p{partition:05d}.users.parquet", "user_id")
 
-    def read_user_ids(self, partition: int) -> list[str]:
-        """The users' ids of one micro-partition, in row order."""
+    def read_user_ids(self, partition: int) -> list[str | None]:
+        """The users' ids of one micro-partition, in row order; None in a hole."""
         return self.read_ids(partition).to_pylist()
 
     def count_training_tokens(self) -> NDArray[np.int64]:
         """How often training sees each item in an epoch, int64[V]: one pass over all tokens.
 
-        Of a corpus of changed rows alone: how often the whole window has it, which negatives are drawn by.
+        A corpus of changed rows has the counts of the whole, whose other rows were trained before.
         """
-        if "counts.npy" in self.manifest["files"]:
-            return self._array("counts.npy")
+        if COUNTS in self.manifest["files"]:
+            return self._array(COUNTS)
         counts = np.zeros(self.num_items, dtype=np.int64)
         for partition in range(self.num_partitions):
             histories = self.read(partition)
-            in_turn = np.column_stack(
-                (histories.ends - histories.starts, histories.offsets[1:] - histories.ends)
-            ).ravel()
-            is_seen = np.repeat(np.tile([True, False], histories.num_users), in_turn)
-            counts += np.bincount(histories.tokens[is_seen], minlength=self.num_items)
+            counts += np.bincount(histories.tokens, minlength=self.num_items)
+            counts -= np.bincount(histories.withheld_items(), minlength=self.num_items)
         return counts
 
     def _path(self, name: str) -> Path:
@@ -133,7 +151,13 @@ class Corpus:
         return np.load(self._path(name), mmap_mode=mmap_mode, allow_pickle=False)
 
     def _column(self, name: str, column: str) -> Any:
-        return pq.read_table(self._path(name), columns=[column]).column(column)
+        with pq.ParquetFile(self._path(name)) as file:  # a third of what `read_table` takes, for each micro-partition
+            return file.read(columns=[column], use_threads=False).column(column)
+
+
+def whole_window(window_id: str) -> str:
+    """The window id of a whole corpus, given its own or that of its changed rows, `<window-id>/changed`."""
+    return window_id.removesuffix(f"/{CHANGED}")
 
 
 def open_corpus(folder: Path) -> Corpus:

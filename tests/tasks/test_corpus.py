@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_vocabulary(corpus: Corpus) -> list[dict[str, Any]]:
     return pq.read_table(corpus.folder / "vocabulary.parquet").to_pylist()
 
 
-def read_urls(corpus: Corpus) -> dict[str, list[str]]:
+def read_urls(corpus: Corpus) -> dict[str | None, list[str]]:
     """What each user saw, in the order of the tokens; the users in the order of the rows."""
     urls = [item["url"] for item in read_vocabulary(corpus)]
     seen = {}
@@ -59,7 +60,8 @@ class Model:
     funnel: list[int] = field(default_factory=list)
 
 
-def clean_plainly(events: list[Event], config: IngestConfig) -> Model:
+def clean_plainly(events: list[Event], config: IngestConfig, base_items: Sequence[str] = ()) -> Model:
+    """What the rules make of these events; the items of a base come first."""
     by_user: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_user[event.user_id].append(event)
@@ -74,9 +76,10 @@ def clean_plainly(events: list[Event], config: IngestConfig) -> Model:
         urls = {u: [url for i, url in enumerate(mine) if i == 0 or mine[i - 1] != url] for u, mine in urls.items()}
     counts = Counter(url for mine in urls.values() for url in mine)
     readers = Counter(url for mine in urls.values() for url in set(mine))
-    kept = [u for u in counts if counts[u] >= config.min_item_events and readers[u] >= config.min_item_users]
-    kept.sort(key=lambda url: (-counts[url], url.encode()))
-    known = {user: [url for url in mine if url in set(kept)] for user, mine in urls.items()}
+    new = [u for u in counts if counts[u] >= config.min_item_events and readers[u] >= config.min_item_users]
+    kept = [*base_items, *sorted(set(new) - set(base_items), key=lambda url: (-counts[url], url.encode()))]
+    is_kept = set(kept)
+    known = {user: [url for url in mine if url in is_kept] for user, mine in urls.items()}
     enough = {user: mine for user, mine in known.items() if len(mine) >= config.min_user_events}
     newest = {user: mine[-config.max_user_events :] for user, mine in enough.items()}
     stages = [events, num_people, urls, known, enough, newest]
@@ -154,6 +157,7 @@ def check_against(corpus: Corpus, model: Model, partitions: int, max_users: int)
     assert sum(key <= manifest["held_out_key_max"] for key in keys) == chosen
     assert [number for _, number in manifest["funnel"]] == model.funnel
     assert manifest["num_users"] == sum(manifest["users"]) == len(model.users)
+    assert (manifest["base"], manifest["holes"]) == (None, [0] * partitions)
     assert manifest["num_tokens"] == sum(manifest["tokens"]) == sum(map(len, model.users.values()))
     assert manifest["num_items"] == len(model.vocabulary)
     for name, about in manifest["files"].items():
