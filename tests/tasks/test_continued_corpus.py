@@ -269,7 +269,7 @@ random_nights = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(random_events, random_settings, random_nights, st.sampled_from([1, 2, 4]), st.integers(0, 4))
 def test_any_nights_continue_as_the_plain_rules_say(
     events: list[Event], config: IngestConfig, nights: list[Night], partitions: int, max_users: int
