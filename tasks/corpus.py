@@ -24,6 +24,7 @@ from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.cleaning import UNDATED, find_key_max
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus_folder import (
+    BASE_KEYS,
     MANIFEST,
     VOCABULARY,
     open_building_folders,
@@ -67,7 +68,6 @@ _TOLD = (
     "funnel",
     "base",
 )
-_TOLD_WITH_BASE = ("num_changed", "num_new_users", "num_left", "num_new_items")
 
 
 def window_id(
@@ -129,7 +129,7 @@ def build_corpus(
                 write_changed(building, manifest, _describe_changed(tokens.changed))
             publish(building, folder, manifest)
     manifest = read_json(folder / MANIFEST)
-    told = {key: manifest[key] for key in (*_TOLD, *_TOLD_WITH_BASE) if key in manifest}
+    told = {key: manifest[key] for key in (*_TOLD, *BASE_KEYS) if key in manifest}
     return told | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 
 

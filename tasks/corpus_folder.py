@@ -22,6 +22,7 @@ from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_fold
 
 MANIFEST = "manifest.json"
 VOCABULARY = "vocabulary.parquet"
+BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
 ROW_GROUP_ROWS = 100_000
 _SCRATCH_PREFIX = "corpus."
 

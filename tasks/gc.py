@@ -27,6 +27,7 @@ from tasks.run import Root, Run, is_locked
 from tasks.sources import find_orphans, read_catalog
 from tasks.tracking import Registered, Version
 from tasks.tune import newest_corpus
+from trainer.corpus import whole_window
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import TEMPORARY_SUFFIX, digest_file, read_json
@@ -105,7 +106,7 @@ class Ledger:
         for path in self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
             if path.parent.name in aliased or not self.is_judged(path.parent.name):
                 wanted.add(read_json(path)["created_from"]["window_id"])
-        return wanted
+        return {whole_window(window_id) for window_id in wanted}
 
     def _has_alias(self, version: Version) -> bool:
         return version.number in self.registered.aliases.values()

@@ -22,7 +22,7 @@ from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.reduction import read_projection
 from tasks.run import Root
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
+from trainer.corpus import open_corpus, whole_window
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent
 from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
@@ -66,11 +66,12 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
     if not path.exists():
         raise InputError(f"there is no export in {path.parent}: run `surf2vec run` first")
     export = read_json(path)
-    wanted = {"generation": export["generation"], "window_id": export["created_from"]["window_id"]}
+    number, window_id = export["generation"], export["created_from"]["window_id"]
     # It is pinned, unless its run was killed between registering and pinning: then it is still the current one.
     paths = (root.store / "pinned" / f"{release}.json", root.store / MANIFEST)
     manifests = [read_json(path) for path in paths if path.exists()]
-    manifest = next((one for one in manifests if {name: one.get(name) for name in wanted} == wanted), None)
+    names = [(one.get("generation"), whole_window(one.get("window_id", ""))) for one in manifests]
+    manifest = manifests[names.index((number, window_id))] if (number, window_id) in names else None
     if manifest is None:
         raise DamageError(
             f"{root.store} has not the generation of release {release}: if a run has just published another, give the same "
@@ -78,11 +79,12 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
         )
     if manifest.get("format_version") != FORMAT_VERSION:
         raise DamageError(f"release {release} was trained by an earlier version: train again with `surf2vec run`")
-    users = {entry["file"] for entry in manifest["users"].values()}
+    entries = manifest["users"].values()
+    users = {part["file"] for entry in entries for part in (entry, entry.get("delta", entry))}
     for name in Generation(root.store, manifest).files():
         if name not in users:
             _hold(root.store / name, folder)
-    corpus = open_corpus(root.corpus(wanted["window_id"]))
+    corpus = open_corpus(root.corpus(window_id))
     vocabulary = _hold(corpus.folder / VOCABULARY, folder)
     verify_file(vocabulary, corpus.manifest["files"][VOCABULARY])
     projection = None

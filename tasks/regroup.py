@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus_folder import VOCABULARY, partition_name, write_partition
+from tasks.corpus_folder import BASE_KEYS, VOCABULARY, partition_name, write_partition
 from trainer.corpus import Corpus
 from trainer.errors import DamageError
 from trainer.files import sync_file, verify_file
@@ -60,7 +60,7 @@ class Regrouping:
 class Part:
     """Users of a corpus and their histories, as in its files.
 
-    users (user_id, hash); offsets int64[n+1]; tokens int32[...]; held_out int32[n].
+    users (user_id, hash, ...), holes among them; offsets int64[n+1]; tokens int32[...]; held_out int32[n].
     """
 
     users: pa.Table
@@ -101,8 +101,12 @@ def join_parts(parts: list[Part]) -> Part:
 
 
 def arrange(users: pa.Table, partitions: int, targets: range) -> list[NDArray[np.int64]]:
-    """The rows of `users` (user_id, hash) that go to each of the micro-partitions `targets` of so many, by user_id."""
-    by_id = pc.sort_indices(users["user_id"]).to_numpy().astype(np.int64)
+    """The rows of `users` (user_id, hash) that go to each of the micro-partitions `targets` of so many, by user_id.
+
+    Holes go nowhere.
+    """
+    num_users = len(users) - users["user_id"].null_count
+    by_id = pc.sort_indices(users["user_id"])[:num_users].to_numpy().astype(np.int64)  # nulls come last
     places = (users["hash"].to_numpy() % np.uint64(partitions))[by_id]
     order = np.argsort(places, kind="stable")
     starts = np.searchsorted(places[order], np.array(targets, dtype=np.uint64))
@@ -137,10 +141,13 @@ class Regrouper:
 
     def corpus_manifest(self) -> dict[str, Any]:
         """The manifest of the corpus that was written, but for its name."""
-        return self.corpus.manifest | {
+        kept = {name: value for name, value in self.corpus.manifest.items() if name not in BASE_KEYS}
+        return kept | {
             "partitions": self.regrouping.after,
             "users": self.num_users.tolist(),
+            "holes": [0] * self.regrouping.after,
             "tokens": self.num_tokens.tolist(),
+            "base": None,
             "files": self.files,
         }
 
@@ -148,7 +155,7 @@ class Regrouper:
         sources, targets = self.regrouping.sources(number), self.regrouping.targets(number)
         part = join_parts([read_part(self.corpus, partition) for partition in sources])
         places = arrange(part.users, self.regrouping.after, targets)
-        if sum(map(len, places)) != part.users.num_rows:
+        if sum(map(len, places)) != len(part.users) - part.users["user_id"].null_count:
             raise DamageError(f"{self.corpus.folder} has users in the wrong micro-partition: run `surf2vec doctor`")
         for target, rows in zip(targets, places, strict=True):
             self.num_users[target] = len(rows)
@@ -159,11 +166,11 @@ class Regrouper:
                     "offsets": taken.offsets, "tokens": taken.tokens, "held_out": taken.held_out
                 }  # fmt: skip
                 self.files |= write_partition(building, target, taken.users, arrays)
-        num_users = part.users.num_rows
+        num_rows = len(part.users)
         del part
-        self._move_rows(sources, targets, places, num_users)
+        self._move_rows(sources, targets, places, num_rows)
 
-    def _move_rows(self, sources: range, targets: range, places: list[NDArray[np.int64]], num_users: int) -> None:
+    def _move_rows(self, sources: range, targets: range, places: list[NDArray[np.int64]], num_rows: int) -> None:
         """Write the vectors and optimizer state of a class, the same bits a user."""
         entries = self.generation.manifest["users"]
         parts = [read_rows(self.generation.folder, entries[str(p)]) for p in sources if str(p) in entries]
@@ -171,9 +178,9 @@ class Regrouper:
             return
         vectors, squares = (np.concatenate(a) for a in ([r.vectors for r in parts], [r.squares for r in parts]))
         del parts
-        if len(vectors) != num_users:
+        if len(vectors) != num_rows:
             raise DamageError(
-                f"{self.generation.folder} has {len(vectors):,} vectors for {num_users:,} users of {self.corpus.folder}: "
+                f"{self.generation.folder} has {len(vectors):,} vectors for {num_rows:,} rows of {self.corpus.folder}: "
                 "they do not belong together; train again with `surf2vec run`"
             )
         for target, rows in zip(targets, places, strict=True):

@@ -25,8 +25,8 @@ from tasks.ingest import SAMPLE_FACTOR, choose_partitions
 from tasks.regroup import Regrouper, Regrouping
 from tasks.run import Root, open_scratch_folder, settle_store
 from tasks.sources import Catalog, find_orphans, read_catalog
-from tasks.window import name_corpus
-from trainer.corpus import Corpus, open_corpus
+from tasks.window import FORMAT_VERSION, name_corpus
+from trainer.corpus import Corpus, open_corpus, whole_window
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import TEMPORARY_SUFFIX, describe_file, digest_json, read_json, sync_file, sync_folder, verify_file
@@ -149,7 +149,7 @@ def _plan_change(root: Root, catalog: Catalog, after: int, memory_bytes: int, on
             f"{root.store} holds a training at {done:.0%}, whose position counts micro-partitions: finish it by the same "
             "`surf2vec run`, then repartition"
         )
-    corpus = open_corpus(root.corpus(generation.manifest["window_id"]))
+    corpus = open_corpus(root.corpus(whole_window(generation.manifest["window_id"])))
     return Change(root, catalog, generation, corpus, after, memory_bytes, on_event)
 
 
@@ -211,7 +211,7 @@ def _move_store(change: Change) -> dict[str, Any]:
     window_id, made_from = _rename(corpus, change.after)
     writer = Writer(root.store, next_generation(root.store), {})
     regrouper = Regrouper(Regrouping(generation.num_partitions, change.after), corpus, generation, writer)
-    change.say(f"{corpus.users.sum():,} users from {generation.num_partitions:,} to {change.after:,} micro-partitions")
+    change.say(f"{corpus.num_users:,} users from {generation.num_partitions:,} to {change.after:,} micro-partitions")
     if (root.corpus(window_id) / MANIFEST).exists():
         regrouper.move_all(None)
     else:
@@ -225,16 +225,18 @@ def _move_store(change: Change) -> dict[str, Any]:
         raise DamageError(f"{moved.folder} does not have the users of {corpus.folder}: remove it and run this again")
     _pin_exported(root, generation)
     hold_manifest(root.store, _describe(generation, corpus, moved, writer))
-    return {"window_id_before": corpus.manifest["window_id"], "window_id": window_id, "users": int(corpus.users.sum())}
+    return {"window_id_before": corpus.manifest["window_id"], "window_id": window_id, "users": corpus.num_users}
 
 
 def _rename(corpus: Corpus, partitions: int) -> tuple[str, dict[str, Any]]:
     """The window id of a corpus in so many micro-partitions, and what its manifest says it is made from.
 
-    A run of the same logs and settings asks for that id, and finds the corpus.
+    A run of the same logs and settings asks for that id, and finds the corpus; but of an earlier version, or of a corpus that
+    continued another one, whose items have other places than a night without a base would give them.
     """
-    if "made_from" not in corpus.manifest:  # of an earlier version: no run will ask for it
-        return digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": partitions})[:16], {}
+    if corpus.manifest.get("made_from", {}).get("format_version") != FORMAT_VERSION or corpus.manifest["base"]:
+        name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": partitions})[:16]
+        return name, {"made_from": {}}
     made_from = corpus.manifest["made_from"] | {"partitions": partitions}
     return name_corpus(made_from), {"made_from": made_from}
 
@@ -262,7 +264,7 @@ def _describe(generation: Generation, before: Corpus, after: Corpus, writer: Wri
 
 def _pin_exported(root: Root, generation: Generation) -> None:
     """Pin a release of this generation whose run was killed before it did so itself: `infer` would not find it any more."""
-    made = (generation.generation, generation.manifest["window_id"])
+    made = (generation.generation, whole_window(generation.manifest["window_id"]))
     for path in sorted(root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}")):
         export = read_json(path)
         is_pinned = (root.store / "pinned" / f"{path.parent.name}.json").exists()

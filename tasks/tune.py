@@ -118,8 +118,10 @@ def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
     for name, original in originals.items():
         (folder / name).symlink_to((corpus.folder / original).absolute())
     users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
+    holes = [corpus.holes[partition] for partition in partitions]
     manifest = corpus.manifest | {
-        "partitions": len(partitions), "users": users, "tokens": tokens, "num_users": sum(users), "num_tokens": sum(tokens),
+        "partitions": len(partitions), "users": users, "holes": holes, "tokens": tokens,
+        "num_users": sum(users) - sum(holes), "num_tokens": sum(tokens),
         "num_held_out": sum(count_held_out(corpus, partition) for partition in partitions),
         "sampled_partitions": partitions,
         "files": {name: corpus.manifest["files"][original] for name, original in originals.items()},

@@ -44,9 +44,9 @@ def write_corpus(
             "held_out": held_out,
         }
         name = f"p{partition:05d}"
-        pq.write_table(
-            pa.table({"user_id": pa.array(ids, pa.string()), "hash": hashes}), folder / f"{name}.users.parquet"
-        )
+        last_days = np.full(len(ids), np.iinfo(np.int32).min, dtype=np.int32)  # undated
+        table = {"user_id": pa.array(ids, pa.string()), "hash": hashes, "last_day": last_days}
+        pq.write_table(pa.table(table), folder / f"{name}.users.parquet")
         for kind, array in arrays.items():
             np.save(folder / f"{name}.{kind}.npy", array)
         users.append(len(ids))
@@ -59,8 +59,9 @@ def write_corpus(
     pq.write_table(pa.table(vocabulary | {"count": counts, "users": counts}), folder / "vocabulary.parquet")
     files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
     manifest = {
-        "format_version": 1, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
+        "format_version": 2, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
         "num_items": num_items, "num_tokens": sum(tokens), "users": users, "tokens": tokens,
+        "holes": [0] * partitions, "base": None,
         "held_out_key_max": int(sorted_keys[num_held_out - 1]) if num_held_out else -1, "num_held_out": num_held_out,
         "since": None, "until": None, "undated": True, "funnel": [], "files": files,
     }  # fmt: skip

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
+@cache
+def digest_name(source: str) -> str:
+    """What stands for the sha256 of a log."""
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Event:
     """One event: `at` is a time, or an integer order where the log has no time; `line` is its place in the log."""
@@ -36,7 +43,7 @@ class Event:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.source.encode()).hexdigest()
+        return digest_name(self.source)
 
     @property
     def ts(self) -> datetime:
@@ -46,7 +53,7 @@ class Event:
 
     @property
     def day(self) -> str:
-        return f"{self.at:%Y-%m-%d}" if isinstance(self.at, datetime) else "undated"
+        return self.at.date().isoformat() if isinstance(self.at, datetime) else "undated"
 
     @property
     def order(self) -> tuple[datetime, int, int]:

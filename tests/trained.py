@@ -9,7 +9,7 @@ from tasks.ingest import ingest
 from tasks.run import Root, open_root
 from tests.flows.test_nightly import write_logs
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
+from trainer.corpus import open_corpus, whole_window
 from trainer.events import ignore_event
 from trainer.job import Job
 from trainer.loop import train
@@ -44,11 +44,12 @@ def make_trained(path: Path, partitions: int, num_users: int = 60, **settings: A
 def rows_by_user(root: Root, generation: Generation | None = None) -> dict[str, bytes]:
     """Every user's vector and optimizer state as bytes, out of the store's current generation or another."""
     generation = generation or open_generation(root.store)
-    corpus = open_corpus(root.corpus(generation.manifest["window_id"]))
+    corpus = open_corpus(root.corpus(whole_window(generation.manifest["window_id"])))
     found = {}
     for partition, entry in generation.manifest["users"].items():
         rows = read_rows(root.store, entry)
         ids = corpus.read_user_ids(int(partition))
         for user_id, vector, square in zip(ids, rows.vectors, rows.squares, strict=True):
-            found[user_id] = vector.tobytes() + square.tobytes()
+            if user_id is not None:
+                found[user_id] = vector.tobytes() + square.tobytes()
     return found

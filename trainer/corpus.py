@@ -87,6 +87,11 @@ class Corpus:
         """Rows of each micro-partition, holes included, int64[P]."""
         return np.array(self.manifest["users"], dtype=np.int64)
 
+    @property
+    def holes(self) -> list[int]:
+        """Holes of each micro-partition, of users who left."""
+        return self.manifest.get("holes") or [0] * self.num_partitions
+
     @cached_property
     def tokens(self) -> NDArray[np.int64]:
         """Raw tokens of each micro-partition, held-out ones included, int64[P]."""

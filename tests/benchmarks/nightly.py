@@ -12,6 +12,8 @@ for the same users.
 """
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -91,9 +93,10 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     first, second = write_logs(case, folder, users, items)
     root = Root(folder / "root")
     one = run_night(root, first, case)
+    shutil.copytree(root.store, folder / "store-base", copy_function=os.link)
     two = run_night(root, second, case)
     story = read_json(root.run(two["run_id"]) / "run.json")
-    base = open_pinned(root.store, one["release"])
+    base = open_pinned(folder / "store-base", one["release"])
     whole = open_corpus(root.corpus(story["window_id"]))
     changed = open_corpus(whole.folder / "changed")
     config = TrainConfig(**SETTINGS)

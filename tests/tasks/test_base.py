@@ -14,7 +14,8 @@ from trainer.store import Generation
 
 CONFIG = TrainConfig(vector_size=16)
 INPUTS: dict[str, Any] = {
-    "format_version": 2, "partitions": 8, "rules": {"timezone": "UTC"}, "user_key_fingerprint": None, "cleaning": {"min_item_events": 5},
+    "format_version": 2,
+    "partitions": 8, "rules": {"timezone": "UTC"}, "user_key_fingerprint": None, "cleaning": {"min_item_events": 5},
     "max_users": 20_000, "sources": ["b"], "days": ["2026-01-01", "2026-01-09"],
 }  # fmt: skip
 CORPUS = {"made_from": INPUTS | {"sources": ["a"], "days": ["2026-01-01", "2026-01-08"]}}

@@ -23,6 +23,7 @@ from tasks.doctor import examine
 from tasks.run import Root
 from tasks.window import Base
 from tests.corpora import held_out_position, user_hash
+from tests.dying import run_dying
 from tests.event_files import EPOCH, Event, moment, write_events
 from tests.tasks.test_corpus import (
     EVERYTHING,
@@ -269,7 +270,7 @@ random_nights = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(random_events, random_settings, random_nights, st.sampled_from([1, 2, 4]), st.integers(0, 4))
 def test_any_nights_continue_as_the_plain_rules_say(
     events: list[Event], config: IngestConfig, nights: list[Night], partitions: int, max_users: int
@@ -362,6 +363,32 @@ def test_a_damaged_base_is_named_and_nothing_is_left(tmp_path: Path, name: str) 
         build(root, Night(1, 2), base)
     assert list((root.path / "corpus").iterdir()) == [base.folder]
     assert not list(root.temporary.iterdir())
+
+
+def continue_in(path: Path, base: str) -> None:
+    days = date(2026, 1, 2), date(2026, 1, 3)
+    build_corpus(Root(path), EVERYTHING, EvaluateConfig(), *days, None, MEMORY_BYTES, 1, base=Base(base, 1))
+
+
+@pytest.mark.slow
+def test_a_build_that_dies_at_any_step_leaves_no_corpus_or_a_whole_one(
+    nights: tuple[Corpus, Corpus], tmp_path: Path
+) -> None:
+    base, corpus = nights
+    root, expected, deaths = Root(tmp_path), digests(corpus), 0
+    for step in range(1, 100, 2):
+        shutil.rmtree(corpus.folder)
+        code = run_dying(continue_in, tmp_path, base.folder.name, step=step)
+        is_whole = corpus.folder.exists()
+        continue_in(tmp_path, base.folder.name)
+        assert digests(corpus) == expected
+        assert sorted((tmp_path / "corpus").iterdir()) == sorted([base.folder, corpus.folder])
+        assert is_whole or not list(root.temporary.iterdir())
+        if code == 0:
+            break
+        assert code == 9
+        deaths += 1
+    assert deaths >= 6
 
 
 @pytest.mark.slow
