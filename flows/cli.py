@@ -19,7 +19,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from flows.show import show_findings, show_plan, show_removed, show_run, show_similar, show_tuned, show_values
+from flows.show import (
+    show_findings,
+    show_forgotten,
+    show_plan,
+    show_removed,
+    show_run,
+    show_similar,
+    show_tuned,
+    show_values,
+)
 from trainer.errors import SurfError
 
 app = typer.Typer(
@@ -180,6 +189,28 @@ def pull(
     from flows.operations import pull_release
 
     answer(pull_release(root, uri, out, tracking_uri, say), as_json, show_values)
+
+
+@app.command()
+def forget(
+    ids_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ids-file", help="One id a line, or .csv, .tsv, .parquet with the logs' column; none: all who ever were."
+        ),
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host_memory: HostMemory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
+    from flows.config import load_config
+    from flows.operations import forget_users
+
+    loaded = load_config(config, settings or [], resources__host_memory=host_memory)
+    answer(forget_users(root, ids_file, loaded, say), as_json, show_forgotten)
 
 
 @app.command()

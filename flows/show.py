@@ -75,6 +75,18 @@ def show_removed(result: dict[str, Any]) -> None:
     print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
 
 
+def show_forgotten(result: dict[str, Any]) -> None:
+    for place in result["places"]:
+        print(f"{place['rows']:>14,} rows, found {place['found']}   {place['place']}")
+    told = f"{result['users']:,} users asked for, {result['events']:,} events taken out, found {result['found']} afterwards"
+    released = (
+        f"release {result['release']}, version {result['model_version']}" if result["release"] else "no new release"
+    )
+    print(f"{told}; {released}")
+    for line in result["remains"]:
+        print(f"what remains: {line}")
+
+
 def show_values(result: dict[str, Any]) -> None:
     width = max(14, *map(len, result))
     for key, value in result.items():

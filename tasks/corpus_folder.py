@@ -72,7 +72,7 @@ def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]
 
 def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
     """Sync the files, write the manifest and give the folder its name, durably."""
-    sync_files(building.iterdir())
+    sync_files(path for path in building.rglob("*") if path.is_file())
     write_json(building / MANIFEST, manifest)
     if folder.exists():  # without a manifest, or there would be nothing to build
         shutil.rmtree(folder)
