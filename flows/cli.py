@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 
 from flows.show import (
+    show_explained,
     show_findings,
     show_forgotten,
     show_plan,
@@ -123,6 +124,21 @@ def similar(
     from flows.operations import find_similar
 
     answer(find_similar(root, user_id, k, load_config(config, settings or [])), as_json, show_similar)
+
+
+@app.command()
+def explain(
+    user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is known of one user: events, days, items, releases, movement between them. Nothing of it is kept."""
+    from flows import operations
+    from flows.config import load_config
+
+    answer(operations.explain(root, user_id, load_config(config, settings or [])), as_json, show_explained)
 
 
 @app.command()

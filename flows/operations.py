@@ -43,6 +43,15 @@ def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> di
     return similar_users(root, root.export(release), known_as, k)
 
 
+def explain(path: Path, user_id: str, config: PipelineConfig) -> dict[str, Any]:
+    """What is known of one user, for the operator who asks."""
+    from tasks.explain import explain_user
+
+    root = require_root(path)
+    key = read_user_key(root, config.ingest)
+    return {"user_id": user_id} | explain_user(root, config.publish, pseudonym(user_id, key) if key else user_id)
+
+
 def plan_size(path: Path, users: int, items: int, tokens: int, config: PipelineConfig) -> dict[str, Any]:
     """The plan for a training of this size in the root at `path`, which need not exist, on this machine as it is now."""
     from tasks.forecast import plan_size
