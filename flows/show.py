@@ -77,10 +77,8 @@ def show_removed(result: dict[str, Any]) -> None:
 
 def show_explained(result: dict[str, Any]) -> None:
     events, corpus = result["events"], result["corpus"]
-    print(
-        f"micro-partition {result['micro_partition']}; "
-        + (f"forgotten on {day}" if (day := result["forgotten_on"]) else "known")
-    )
+    day = result["forgotten_on"]
+    print(f"micro-partition {result['micro_partition']}; {f'forgotten on {day}' if day else 'not forgotten'}")
     print(f"{events['count']:,} events on {len(events['days']):,} days, from {events['first']} to {events['last']}")
     print("  " + "  ".join(f"{day}: {count:,}" for day, count in events["days"].items()))
     if corpus:

@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
+from flows.config import check_config
+from flows.operations import explain, forget_users
+from tasks.ingest import ingest
+from tasks.pseudonyms import pseudonym
+from tasks.run import Root
 from tests.flows.test_cli import COMMAND, call
-from tests.ingested import read_events
+from tests.ingested import MEMORY_BYTES, read_events, write_log
 from tests.releases import read_users
+from trainer.errors import ConfigError
+from trainer.events import ignore_event
 
 SETTINGS = ["--set", "train.epochs=1", "--set", "train.vector_size=16", "--set", "train.threads=2"]
 NUM_GOING = 40
@@ -22,6 +29,24 @@ def surf2vec(*arguments: str) -> dict[str, Any]:
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
     return json.loads(result.stdout)
+
+
+def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURF2VEC_TEST_KEY", "a key")
+    root, config = Root(tmp_path / "root"), check_config({"ingest": {"user_key_env": "SURF2VEC_TEST_KEY"}})
+    root.path.mkdir()
+    log = write_log(tmp_path / "a.csv", *(f"{user},/a,2026-01-01" for user in ("ann", "bob", "bob")))
+    ingest(root, [str(log)], config.ingest, 8, MEMORY_BYTES, 1, ignore_event)
+    (tmp_path / "ids.txt").write_text("bob\n")
+    told = forget_users(root.path, tmp_path / "ids.txt", config, ignore_event)
+    assert (told["events"], told["found"]) == (2, 0)
+    assert [user_id for user_id, *_ in read_events(root.path)] == [pseudonym("ann", b"a key")]
+    assert explain(root.path, "bob", config)["forgotten_on"] is not None
+    late = write_log(tmp_path / "late.csv", "bob,/a,2026-01-02")
+    told = ingest(root, [str(late)], config.ingest, None, MEMORY_BYTES, 1, ignore_event)
+    assert told["left_out"] == {"forgotten": 1}
+    with pytest.raises(ConfigError, match="name the environment variable with the key"):
+        forget_users(root.path, tmp_path / "ids.txt", check_config({}), ignore_event)
 
 
 @pytest.mark.slow
