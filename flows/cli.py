@@ -208,6 +208,19 @@ def pull(
 
 
 @app.command()
+def restore(
+    uri: Annotated[str, typer.Option("--from", help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Make a root that was lost out of a release, so that the next night goes on from it."""
+    from flows.operations import restore_root
+
+    answer(restore_root(root, uri, tracking_uri, say), as_json, show_values)
+
+
+@app.command()
 def forget(
     ids_file: Annotated[
         Path | None,

@@ -116,6 +116,17 @@ def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_e
     return pull_task.pull(uri, out, uri_of_registry, on_event, read_tombstones(root))
 
 
+def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:
+    """A root out of a release, after the one there was is lost."""
+    from tasks.restore import restore
+
+    root = open_root(path)
+    root.store.mkdir(exist_ok=True)
+    place = tracking_uri or PublishConfig().tracking_uri or root.tracking_uri
+    with lock_root(root, "restore", lambda line: on_event("log", {"message": line})), lock_store(root.store):
+        return restore(root, uri, place, on_event)
+
+
 def forget_users(path: Path, ids_file: Path | None, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
     """The users in a file, or all who were ever forgotten, taken out of every place that can name them."""
     from tasks.forget import Forgetting, forget

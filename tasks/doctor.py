@@ -83,7 +83,8 @@ def _misfits(corpus: Corpus) -> Iterator[str]:
         histories = corpus.read(partition)
         ids = corpus.read_ids(partition)
         tokens = np.asarray(histories.tokens)
-        if (np.diff(histories.offsets) <= 0).any():
+        lengths = np.diff(histories.offsets)
+        if (lengths < 0).any() or ((lengths == 0).any() and not corpus.manifest.get("without_tokens")):
             yield f"micro-partition {partition}: a user without tokens, or offsets that fall"
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < corpus.num_items:
             yield f"micro-partition {partition}: tokens outside of the vocabulary"

@@ -5,8 +5,6 @@ Micro-partitions without any of them are second names of the same files. Rows of
 counts go on counting the users who left until a corpus is built from the events.
 """
 
-import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,10 @@ from tasks.regroup import read_part
 from tasks.run import Root
 from tasks.wanted import Wanted
 from tasks.window import name_corpus
-from trainer.corpus import Corpus, held_out_keys, open_corpus
-from trainer.files import describe_file, digest_json, sync_file, write_json
+from trainer.corpus import CHANGED, COUNTS, Corpus, held_out_keys, open_corpus
+from trainer.files import describe_file, digest_json, link_file, sync_file, write_json
 
-CHANGED = "changed"
-"""The corpus of the rows that a night trained, a folder in its corpus."""
-_ROWS, _COUNTS = "rows.npy", "counts.npy"
+_ROWS = "rows.npy"
 
 Rows = dict[int, NDArray[np.int64]]
 """Micro-partition → rows of users who go, ascending; only those with some."""
@@ -53,9 +49,9 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
         with open_building_folders(root, window_id) as (building, _):
             whole = _Erasing(corpus, building)
             whole.erase(rows)
-            named = {"window_id": window_id, "made_from": made_from}
+            named: dict[str, Any] = {"window_id": window_id, "made_from": made_from}
             if (corpus.folder / CHANGED / MANIFEST).exists():
-                _erase_changed(corpus, building, rows, whole.item_counts, window_id)
+                named["num_changed"] = _erase_changed(corpus, building, rows, whole.item_counts, window_id)
             publish(building, folder, whole.manifest() | named)
     return open_corpus(folder)
 
@@ -66,7 +62,7 @@ def _list_rows(rows: Rows) -> list[Any]:
 
 @dataclass
 class _Erasing:
-    """A corpus that is written without some rows; item_counts int64[V]: tokens of the rows that went, by item."""
+    """A corpus that is written without some rows; item_counts int64[V]: what training saw of the rows that went, by item."""
 
     corpus: Corpus
     building: Path
@@ -84,7 +80,7 @@ class _Erasing:
         changed = tuple(f"{partition_name(partition)}." for partition in rows)
         for name, about in manifest["files"].items():
             if not name.startswith(changed or ("\0",)):
-                link(self.corpus.folder / name, self.building / name)
+                link_file(self.corpus.folder / name, self.building / name)
                 self.files[name] = about
         for partition, going in rows.items():
             self._erase_partition(partition, going)
@@ -92,8 +88,11 @@ class _Erasing:
     def _erase_partition(self, partition: int, going: NDArray[np.int64]) -> None:
         part = read_part(self.corpus, partition)
         gone, kept = part.take(going), part.take(np.setdiff1d(np.arange(part.users.num_rows), going))
-        self.item_counts += np.bincount(gone.tokens, minlength=self.corpus.num_items)
-        self.num_held_out += int(self._are_held_out(gone).sum())
+        is_held_out = self._are_held_out(gone)
+        ends = np.where(is_held_out, gone.offsets[:-1] + gone.held_out, gone.offsets[1:])
+        is_seen = np.arange(len(gone.tokens)) < np.repeat(ends, np.diff(gone.offsets))
+        self.item_counts += np.bincount(gone.tokens[is_seen], minlength=self.corpus.num_items)
+        self.num_held_out += int(is_held_out.sum())
         arrays: dict[str, Any] = {"offsets": kept.offsets, "tokens": kept.tokens, "held_out": kept.held_out}
         self.files |= write_partition(self.building, partition, kept.users, arrays)
         self.users[partition], self.tokens[partition] = kept.users.num_rows, len(kept.tokens)
@@ -117,8 +116,11 @@ class _Erasing:
         }
 
 
-def _erase_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDArray[np.int64], window_id: str) -> None:
-    """Write the rows that a night trained without those that went; what is left has the numbers of the new corpus."""
+def _erase_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDArray[np.int64], window_id: str) -> int:
+    """Write the rows that a night trained without those that went; what is left has the numbers of the new corpus.
+
+    Answers how many there are.
+    """
     changed = open_corpus(corpus.folder / CHANGED)
     going: Rows = {}
     for partition, gone in rows.items():
@@ -131,11 +133,12 @@ def _erase_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDAr
         kept = np.setdiff1d(_read_rows(changed, partition), gone)
         renumbered = (kept - np.searchsorted(gone, kept)).astype(np.uint32)
         erasing.files |= _write_array(building / CHANGED / f"{partition_name(partition)}.{_ROWS}", renumbered)
-    if _COUNTS in erasing.files:
-        (building / CHANGED / _COUNTS).unlink()
-        left = np.load(changed.folder / _COUNTS, allow_pickle=False) - item_counts
-        erasing.files |= _write_array(building / CHANGED / _COUNTS, left)
+    if COUNTS in erasing.files:
+        (building / CHANGED / COUNTS).unlink()
+        left = np.load(changed.folder / COUNTS, allow_pickle=False) - item_counts
+        erasing.files |= _write_array(building / CHANGED / COUNTS, left)
     write_json(building / CHANGED / MANIFEST, erasing.manifest() | {"window_id": f"{window_id}/{CHANGED}"})
+    return sum(erasing.users)
 
 
 def _read_rows(changed: Corpus, partition: int) -> NDArray[np.int64]:
@@ -146,12 +149,3 @@ def _write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     np.save(path, array, allow_pickle=False)
     sync_file(path)
     return {path.name: describe_file(path)}
-
-
-def link(path: Path, second: Path) -> None:
-    """A second name of a file that nobody changes, or a copy where the file system has no links."""
-    second.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(path, second)
-    except OSError:
-        shutil.copyfile(path, second)

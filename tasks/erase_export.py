@@ -14,19 +14,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.erase_corpus import link
 from tasks.export import MANIFEST, USER_ROW_GROUP_ROWS, list_files, replace_folder
 from tasks.index import BATCH_ROWS, build_index, plan_index, unit_rows
 from tasks.vector_files import read_vectors, write_encoded
 from tasks.wanted import Wanted
 from trainer.errors import DamageError
-from trainer.files import describe_file, read_json, replace_file, verify_file, write_json
+from trainer.files import describe_file, link_file, read_json, replace_file, verify_file, write_json
 from trainer.memory import private_bytes
 
 _USERS = "user_vectors"
+_CHANGES = "changes/"
 
 
 def count_in_export(folder: Path, manifest: dict[str, Any], wanted: Wanted) -> int:
+    """How often these users are named in an export, also as rows that changed or left. Raises DamageError as `count_users`."""
+    return sum(int(wanted.find(_read_ids(folder / name)).sum()) for name in list_named(manifest, wanted))
+
+
+def count_users(folder: Path, manifest: dict[str, Any], wanted: Wanted) -> int:
     """How many of these users have a vector in an export. Raises DamageError when a file cannot be read."""
     return sum(int(wanted.find(_read_ids(folder / _USERS / name)).sum()) for name in _files_of(manifest, wanted))
 
@@ -36,22 +41,33 @@ def erase_from_export(
 ) -> dict[str, Any]:
     """Make `out`, an export without these users that says `values` of itself; answers its manifest.
 
-    `out` may be `folder` itself. One file of vectors is in memory at a time, then the index. Raises DamageError when a file is
-    not as the manifest says, ResourceError when disk or memory do not suffice.
+    What it says of changes since an earlier release is left out: that would name who left. `out` may be `folder` itself. One file
+    of vectors is in memory at a time, then the index. Raises DamageError when a file is not as the manifest says, ResourceError
+    when disk or memory do not suffice.
     """
     manifest = read_json(folder / MANIFEST)
     with replace_folder(out) as new:
         changed = _write_users(folder, manifest, wanted, new)
         for name in list_files(manifest):
-            if name not in changed and name != manifest["index"]["file"]:
-                link(folder / name, new / name)
+            if name not in changed and name != manifest["index"]["file"] and not name.startswith(_CHANGES):
+                link_file(folder / name, new / name)
         user_files = {name: changed.get(f"{_USERS}/{name}", about) for name, about in manifest["user_files"].items()}
         user_files = {name: about for name, about in user_files.items() if about["rows"]}
         num_users = sum(about["rows"] for about in user_files.values())
+        manifest.pop("changes", None)
         erased = manifest | {"user_files": user_files, "num_users": num_users} | values
         erased["index"] = _write_index(new, erased, manifest["index"], memory_bytes)
         write_json(new / MANIFEST, erased)
     return erased
+
+
+def list_named(manifest: dict[str, Any], wanted: Wanted) -> list[str]:
+    """The files of an export that may name any of these users: vectors, and what changed since an earlier release."""
+    changed = [name for name in list_files(manifest) if name.startswith(_CHANGES) and name.endswith(".parquet")]
+    return [
+        *(f"{_USERS}/{name}" for name in _files_of(manifest, wanted)),
+        *(one for one in changed if "item" not in one),
+    ]
 
 
 def _files_of(manifest: dict[str, Any], wanted: Wanted) -> list[str]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.erase_corpus import erase_from_corpus, find_rows
+from tasks.release_state import find_generation
 from tasks.run import Root
 from tasks.wanted import Wanted
 from trainer.corpus import open_corpus
@@ -35,28 +36,17 @@ def erase_state(root: Root, wanted: Wanted, export: dict[str, Any] | None, relea
     where the store has it not. The generations and corpora before stay until nobody names them. The caller holds the store's
     lock. Raises DamageError when a generation and its corpus do not fit, or a file was altered.
     """
+    served = find_generation(root, export) if export else None
+    champion = _erase_pinned(root, served, wanted, release) if served and release else None
     if not has_generation(root.store) or is_outdated(root.store):
-        return None
+        return champion
     current = open_generation(root.store)
-    champion = None
-    if export and release:
-        served = _find_generation(root, export, current)
-        champion = _erase_pinned(root, served, wanted, release) if served else None
     if champion and champion.users_before == current.manifest["users"]:
         if current.manifest["window_id"] != champion.window_id:
             _write(current, MANIFEST, champion)
     elif erased := _erase(root, current, wanted):
         _write(current, MANIFEST, erased)
     return champion
-
-
-def _find_generation(root: Root, export: dict[str, Any], current: Generation) -> Generation | None:
-    """The generation that an export was made of: pinned, unless its run was killed before it did so."""
-    made = (export["generation"], export["created_from"]["window_id"])
-    path = root.store / "pinned" / f"{export['release']}.json"
-    there = [Generation(root.store, read_manifest(path))] if path.exists() else []
-    found = (one for one in (*there, current) if (one.generation, one.manifest["window_id"]) == made)
-    return next(found, None)
 
 
 def _erase_pinned(root: Root, served: Generation, wanted: Wanted, release: str) -> Erased | None:

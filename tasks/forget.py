@@ -23,7 +23,7 @@ from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.erase_corpus import find_rows
 from tasks.erase_events import erase_events
-from tasks.erase_export import erase_from_export
+from tasks.erase_export import count_users, erase_from_export
 from tasks.erase_state import Erased, erase_state
 from tasks.export import MANIFEST, list_files
 from tasks.forget_copies import Copies, remove_releases
@@ -36,7 +36,7 @@ from tasks.run import FORGET, Root, Run, lock_root
 from tasks.tombstones import add_tombstones, read_tombstones
 from tasks.tracking import Version
 from tasks.wanted import Wanted, want_forgotten, want_users
-from trainer.corpus import open_corpus
+from trainer.corpus import CHANGED, open_corpus
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_json, read_json, sync_folder, write_json
@@ -100,7 +100,7 @@ def _check_training(root: Root) -> None:
     """Raise ConfigError while a training is under way: its position and its corpus belong together."""
     if has_generation(root.store) and not is_outdated(root.store):
         generation = open_generation(root.store)
-        if generation.manifest["stage"] == "training":
+        if generation.manifest["stage"] == "training" or f"/{CHANGED}" in generation.manifest["window_id"]:
             raise ConfigError(
                 f"{root.store} holds a training that has not ended: finish it by the same `surf2vec run`, or remove "
                 f"{root.store / 'MANIFEST.json'} to give it up; then forget"
@@ -110,8 +110,12 @@ def _check_training(root: Root) -> None:
 def _check_others(copies: Copies) -> None:
     """Raise InputError when the release that serves would have nobody left."""
     release = copies.champion.tags.get("release", "") if copies.champion else ""
-    found = copies.found_in.get(copies.root.export(release), 0)
-    if found and found == read_json(copies.root.export(release) / MANIFEST)["num_users"]:
+    folder = copies.root.export(release)
+    if not copies.found_in.get(folder):
+        return
+    manifest = read_json(folder / MANIFEST)
+    found = count_users(folder, manifest, copies.wanted)
+    if found == manifest["num_users"]:
         raise InputError(
             f"these are all {found:,} users of release {release}: to forget everybody, remove {copies.root.path} and its registry"
         )
@@ -141,7 +145,7 @@ def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> di
     release = digest_json({"release": before["release"], "forgotten": known})[:12]
     erased = erase_state(root, copies.wanted, before, release)
     _export_without(copies, folder, release, erased, asked.memory_bytes)
-    on_event("log", {"message": f"release {release} is {before['release']} without {copies.found_in[folder]:,} users"})
+    on_event("log", {"message": f"release {release} is {before['release']} without the users who are forgotten"})
     registered = _register(root, asked.publish, before["release"], release, on_event)
     return {"release": release, "model_version": registered["model_version"]}
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tasks import tracking
 from tasks.config import PublishConfig
-from tasks.erase_export import count_in_export
+from tasks.erase_export import count_in_export, list_named
 from tasks.export import MANIFEST
 from tasks.gc import remove_folder
 from tasks.run import Root, Run
@@ -96,9 +96,8 @@ class Copies:
         with tempfile.TemporaryDirectory(dir=self.root.temporary, prefix=f"forget.{os.getpid()}.") as scratch:
             try:
                 manifest = read_json(tracking.download_copied(self.uri, copy, MANIFEST, Path(scratch)))
-                names = {f"part-{p:05d}.parquet" for p in self.wanted.partitions(manifest["partitions"])}
-                for name in sorted(names & set(manifest["user_files"])):
-                    path = tracking.download_copied(self.uri, copy, f"user_vectors/{name}", Path(scratch))
+                for name in list_named(manifest, self.wanted):
+                    path = tracking.download_copied(self.uri, copy, name, Path(scratch))
                     ids = pq.read_table(path, columns=["user_id"])["user_id"]
                     found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
                     path.unlink()
@@ -128,15 +127,21 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     for copy in going:
         tracking.delete_model(copies.uri, copy.model_id)
         removed.append(copy.location)
+    _forget_runs(copies.root, {folder.name for folder in exports})
     for folder in exports:
-        run = Run(copies.root, folder.name)
-        if run.story_path.exists():
-            run.forget_steps()
         remove_folder(folder)
         removed.append(str(folder))
     for place in removed:
         on_event("log", {"message": f"removed {place}"})
     return removed
+
+
+def _forget_runs(root: Root, releases: set[str]) -> None:
+    """Let no story say that one of these releases is there: the same command then makes it anew."""
+    for path in sorted(root.path.glob("runs/[!.]*/run.json")):
+        run = Run(root, path.parent.name)
+        if {run.run_id, run.story()["steps"].get("unchanged", {}).get("release")} & releases:
+            run.forget_steps()
 
 
 def _is_rest(copies: Copies, copy: Copy) -> bool:

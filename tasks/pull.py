@@ -108,12 +108,12 @@ def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None
     """Copy one file of the release to `target`: out of the registry, or from the folder that the version refers to."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if "export_uri" in version.tags and name != MANIFEST:
-        _copy_file(_referenced_folder(version), name, target, version)
+        _copy_file(referenced_folder(version), name, target, version)
         return
     tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
 
 
-def _referenced_folder(version: Version) -> Path:
+def referenced_folder(version: Version) -> Path:
     """The folder that the version refers to. Raises DamageError when it is not there."""
     uri = version.tags["export_uri"]
     folder = Path(unquote(urlsplit(uri).path))

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from trainer.errors import DamageError
 from trainer.files import read_json
 
+CHANGED = "changed"
+COUNTS = "counts.npy"
+
 
 @dataclass(frozen=True)
 class Histories:
@@ -99,7 +102,9 @@ class Corpus:
         return self.read_ids(partition).to_pylist()
 
     def count_training_tokens(self) -> NDArray[np.int64]:
-        """How often training sees each item in an epoch, int64[V]: one pass over all tokens."""
+        """How often training sees each item in an epoch, int64[V]: one pass over all tokens, unless the corpus says it itself."""
+        if COUNTS in self.manifest["files"]:
+            return self._array(COUNTS)
         counts = np.zeros(self.num_items, dtype=np.int64)
         for partition in range(self.num_partitions):
             histories = self.read(partition)
