@@ -19,7 +19,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from flows.show import show_findings, show_plan, show_removed, show_run, show_similar, show_tuned, show_values
+from flows.show import (
+    show_explained,
+    show_findings,
+    show_forgotten,
+    show_plan,
+    show_removed,
+    show_run,
+    show_similar,
+    show_tuned,
+    show_values,
+)
 from trainer.errors import SurfError
 
 app = typer.Typer(
@@ -118,6 +128,21 @@ def similar(
 
 
 @app.command()
+def explain(
+    user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is known of one user: events, days, items, releases, movement between them. Nothing of it is kept."""
+    from flows import operations
+    from flows.config import load_config
+
+    answer(operations.explain(root, user_id, load_config(config, settings or [])), as_json, show_explained)
+
+
+@app.command()
 def infer(
     logs: Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")],
     out: Annotated[Path, typer.Option("--out", help="Parquet file to write: user_id, vector.")],
@@ -181,6 +206,41 @@ def pull(
     from flows.operations import pull_release
 
     answer(pull_release(root, uri, out, tracking_uri, say), as_json, show_values)
+
+
+@app.command()
+def restore(
+    uri: Annotated[str, typer.Option("--from", help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Make a root that was lost out of a release, so that the next night goes on from it."""
+    from flows.operations import restore_root
+
+    answer(restore_root(root, uri, tracking_uri, say), as_json, show_values)
+
+
+@app.command()
+def forget(
+    ids_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ids-file", help="One id a line, or .csv, .tsv, .parquet with the logs' column; none: all who ever were."
+        ),
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    host_memory: HostMemory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
+    from flows.config import load_config
+    from flows.operations import forget_users
+
+    loaded = load_config(config, settings or [], resources__host_memory=host_memory)
+    answer(forget_users(root, ids_file, loaded, say), as_json, show_forgotten)
 
 
 @app.command()

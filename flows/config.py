@@ -22,7 +22,7 @@ from tasks.config import (
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
-_NEUTRAL: Any = {"resources": True, "train": {"commit_seconds", "threads"}, "publish": {"keep_releases"}}
+_NEUTRAL: Any = {"resources": True, "train": {"commit_seconds", "threads"}, "publish": {"keep_releases", "with_state"}}
 
 
 class PipelineConfig(Section):

@@ -1,4 +1,4 @@
-"""What a person asks of a root besides a night: look, infer, tune, pull, convert, repartition, collect, check, make logs."""
+"""What a person asks of a root besides a night: look, infer, tune, pull, forget, convert, repartition, collect, check, ..."""
 
 import os
 from contextlib import nullcontext
@@ -10,10 +10,12 @@ from tasks import doctor, sample_logs
 from tasks.config import PublishConfig
 from tasks.corpus import build_corpus
 from tasks.forecast import Volume
+from tasks.ids_files import read_ids
 from tasks.ingest import choose_partitions, ingest
 from tasks.pseudonyms import pseudonym, read_user_key
-from tasks.run import Root, lock_root, open_root
+from tasks.run import FORGET, Root, lock_root, open_root
 from tasks.similar import similar_users
+from tasks.tombstones import read_tombstones
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.store import lock_store
@@ -39,6 +41,15 @@ def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> di
     known_as = pseudonym(user_id, key) if key else user_id
     release = current_release(root, config.publish)
     return similar_users(root, root.export(release), known_as, k)
+
+
+def explain(path: Path, user_id: str, config: PipelineConfig) -> dict[str, Any]:
+    """What is known of one user, for the operator who asks."""
+    from tasks.explain import explain_user
+
+    root = require_root(path)
+    key = read_user_key(root, config.ingest)
+    return {"user_id": user_id} | explain_user(root, config.publish, pseudonym(user_id, key) if key else user_id)
 
 
 def plan_size(path: Path, users: int, items: int, tokens: int, config: PipelineConfig) -> dict[str, Any]:
@@ -100,7 +111,37 @@ def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_e
     """A release out of the registry into `out`."""
     from tasks import pull as pull_task
 
-    return pull_task.pull(uri, out, tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri, on_event)
+    root = Root(path)
+    uri_of_registry = tracking_uri or PublishConfig().tracking_uri or root.tracking_uri
+    return pull_task.pull(uri, out, uri_of_registry, on_event, read_tombstones(root))
+
+
+def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:
+    """A root out of a release, after the one there was is lost."""
+    from tasks.restore import restore
+
+    root = open_root(path)
+    root.store.mkdir(exist_ok=True)
+    place = tracking_uri or PublishConfig().tracking_uri or root.tracking_uri
+    with lock_root(root, "restore", lambda line: on_event("log", {"message": line})), lock_store(root.store):
+        return restore(root, uri, place, on_event)
+
+
+def forget_users(path: Path, ids_file: Path | None, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
+    """The users in a file, or all who were ever forgotten, taken out of every place that can name them."""
+    from tasks.forget import Forgetting, forget
+
+    root = require_root(path)
+    user_ids = None
+    if ids_file is not None:
+        user_ids, key = read_ids(ids_file, config.ingest.columns), read_user_key(root, config.ingest)
+        user_ids = sorted(pseudonym(user_id, key) for user_id in user_ids) if key else user_ids
+    asked = Forgetting(user_ids, config.publish, parse_bytes(config.resources.host_memory))
+    with (
+        lock_root(root, FORGET, lambda line: on_event("log", {"message": line})),
+        lock_store(root.store) if root.store.exists() else nullcontext(),
+    ):
+        return forget(root, asked, on_event)
 
 
 def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:

@@ -75,6 +75,36 @@ def show_removed(result: dict[str, Any]) -> None:
     print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
 
 
+def show_explained(result: dict[str, Any]) -> None:
+    events, corpus = result["events"], result["corpus"]
+    day = result["forgotten_on"]
+    print(f"micro-partition {result['micro_partition']}; {f'forgotten on {day}' if day else 'not forgotten'}")
+    print(f"{events['count']:,} events on {len(events['days']):,} days, from {events['first']} to {events['last']}")
+    print("  " + "  ".join(f"{day}: {count:,}" for day, count in events["days"].items()))
+    if corpus:
+        held_out = f"held out in the evaluation: {corpus['held_out_item']}" if corpus["is_held_out"] else "not held out"
+        print(f"corpus {corpus['window_id']}: row {corpus['row']:,}, {corpus['tokens']:,} tokens, {held_out}")
+        for item in corpus["items"]:
+            print(f"{item['count']:>6,}  {item['url']}")
+    for release in result["releases"]:
+        told = f"release {release['release']}, version {release['version']} {' '.join(release['aliases'])}".rstrip()
+        print(f"{told}: norm {release['norm']:.4f}, space {release['space_id']}")
+    for step in result["movement"]:
+        print(f"moved from {step['from']} to {step['to']}: cosine {step['cosine']:.4f}")
+
+
+def show_forgotten(result: dict[str, Any]) -> None:
+    for place in result["places"]:
+        print(f"{place['rows']:>14,} rows, found {place['found']}   {place['place']}")
+    told = f"{result['users']:,} users asked for, {result['events']:,} events taken out, found {result['found']} afterwards"
+    released = (
+        f"release {result['release']}, version {result['model_version']}" if result["release"] else "no new release"
+    )
+    print(f"{told}; {released}")
+    for line in result["remains"]:
+        print(f"what remains: {line}")
+
+
 def show_values(result: dict[str, Any]) -> None:
     width = max(14, *map(len, result))
     for key, value in result.items():

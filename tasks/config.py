@@ -183,6 +183,11 @@ class PublishConfig(Section):
         title="Copy below",
         description="Smaller exports are copied into the registry; of others it gets a manifest that refers to them.",
     )
+    with_state: bool = Field(
+        True,
+        title="Carry state",
+        description="A release carries what `surf2vec restore` makes a lost root of; a copy is then twice as large or more.",
+    )
     keep_releases: int = Field(
         3, title="Releases kept", description="`surf2vec gc` keeps the newest so many, and those with an alias.", ge=1
     )

@@ -169,18 +169,18 @@ def find_waste(ledger: Ledger) -> Iterator[Waste]:
         yield Waste("model version", place, 0, partial(tracking.delete_version, ledger.uri, version))
     for folder in _folders(root.path / "export"):
         if ledger.goes(folder.name):
-            yield Waste("export", str(folder), _size(folder), partial(_remove_folder, folder))
+            yield Waste("export", str(folder), _size(folder), partial(remove_folder, folder))
     yield from _find_unreferenced(ledger)
     wanted = ledger.window_ids()
     is_searching = is_locked(Root(root.path / "tune"))
     for folder in _folders(root.path / "corpus"):
         if folder.name not in wanted and not is_searching:
-            yield Waste("corpus", str(folder), _size(folder), partial(_remove_folder, folder))
+            yield Waste("corpus", str(folder), _size(folder), partial(remove_folder, folder))
     if ledger.is_own_registry and ledger.registered.versions:
         yield from _find_copies(ledger, going)
     for path in find_orphans(root, read_catalog(root)):
         yield Waste("events file", str(path), path.stat().st_size, path.unlink)
-    yield from _find_temporaries(root)
+    yield from find_temporaries(root)
 
 
 def _is_removed(ledger: Ledger, version: Version) -> bool:
@@ -223,7 +223,7 @@ def _find_unreferenced(ledger: Ledger) -> Iterator[Waste]:
         yield Waste(what, str(store), sum(map(_size, files)), partial(remove_unreferenced, store))
 
 
-def _find_temporaries(root: Root) -> Iterator[Waste]:
+def find_temporaries(root: Root) -> Iterator[Waste]:
     """What processes left that died; the locks keep everybody out who would be writing now, but for calls of `infer`."""
     dead = find_leftovers(root)
     for path in dead:
@@ -257,7 +257,7 @@ def _size(path: Path) -> int:
     return sum(one.lstat().st_size for one in paths if not one.is_dir())
 
 
-def _remove_folder(path: Path) -> None:
+def remove_folder(path: Path) -> None:
     """Remove a folder: its name first, so that nobody finds half of it."""
     leftover = path.with_name(f".{path.name}.gone{TEMPORARY_SUFFIX}")
     shutil.rmtree(leftover, ignore_errors=True)

@@ -34,6 +34,7 @@ from tasks.pseudonyms import check_user_key
 from tasks.reduction import project
 from tasks.run import Root
 from tasks.sources import read_catalog
+from tasks.tombstones import FORGOTTEN, copy_tombstones
 from tasks.window import explain_unreadable, select_window
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
@@ -93,6 +94,7 @@ def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore
         frozen.items.admit(0)  # what is damaged is told before the logs are read
         own = Root(folder / "root")
         own.path.mkdir()
+        copy_tombstones(root, own)
         ingested = _ingest(root, own, asked, config, catalog.partitions, on_event)
         cleaned = _clean(own, asked, config, frozen, on_event)
         num_bytes = _write(folder, asked.out, cleaned.corpus, frozen, rows, on_event)
@@ -101,6 +103,7 @@ def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore
         "users": num_users,
         "users_without_known_items": cleaned.num_users - num_users,
         "events": ingested["events"],
+        "events_forgotten": ingested["left_out"].get(FORGOTTEN, 0),
         "events_unknown_items": cleaned.num_unknown_events,
         "rejected": ingested["num_rejected"],
         "items": frozen.generation.num_items,
@@ -168,6 +171,12 @@ def _ingest(
         kept.parent.mkdir(exist_ok=True)
         os.replace(listed, kept)
         raise RejectedError(str(error).replace(str(listed), str(kept))) from None
+    if num_forgotten := ingested["left_out"].get(FORGOTTEN, 0):
+        on_event(
+            "log", {"message": f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector"}
+        )
+    if not ingested["events"]:
+        raise InputError("these logs have no event but those of users who were forgotten: nobody gets a vector")
     if str(asked.out.resolve()) in {os.path.realpath(name) for name in read_catalog(own).names}:
         raise InputError(f"--out {asked.out} is one of the logs: name another file")
     return ingested

@@ -24,6 +24,7 @@ from tasks.run import Root, open_scratch_folder
 from tasks.sources import Catalog, SourceFile, find_orphans, find_sources, read_catalog, sum_counts
 from tasks.stage_sources import Crew, Log
 from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_session
+from tasks.tombstones import FORGOTTEN, read_tombstones
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
 from trainer.files import TEMPORARY_SUFFIX, sync_files, sync_folder
@@ -64,10 +65,11 @@ def ingest(
         catalog = read_catalog(root)
         key = check_user_key(root, catalog, config)
         _check_partitions(root, catalog, partitions)
+        forgotten = read_tombstones(root)
         sources = find_sources(patterns, catalog.stamps, on_event)
         delivery = plan_delivery(root, catalog, sources, config)
         logs = [(recognise(Path(source.name), config.columns), source) for source in delivery.to_ingest]
-        _remove_leftovers(root, catalog)
+        remove_leftovers(root, catalog)
         if logs:
             least_bytes = min(memory_bytes // 2, LEAST_DUCKDB_BYTES)
             spare = spare_bytes(memory_bytes)
@@ -80,7 +82,7 @@ def ingest(
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
                 define_session(con, config)
                 crew = Crew.of(
-                    Stager(con, config, key_pads(key), folder, spare * PART_SHARE // 100, progress),
+                    Stager(con, config, key_pads(key), folder, spare * PART_SHARE // 100, progress, forgotten),
                     len(logs),
                     duckdb_bytes,
                 )
@@ -119,7 +121,7 @@ def choose_partitions(num_users: int) -> int:
     return min(max(wanted, MIN_PARTITIONS), MAX_PARTITIONS)
 
 
-def _remove_leftovers(root: Root, catalog: Catalog) -> None:
+def remove_leftovers(root: Root, catalog: Catalog) -> None:
     """Remove what calls that died left: staged files, and files under events/ that sources.json does not name."""
     for folder in root.temporary.glob(f"{_STAGING_PREFIX}*"):
         shutil.rmtree(folder)
@@ -182,7 +184,7 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
             f"{unusable[0].source.name} has {entry['lines']:,} lines and none is usable "
             f"({_list_counts(entry['left_out'] | entry['rejected'])})"
         )
-    elif not any(source.entry["events"] for source in staged):
+    elif not any(source.entry["events"] or FORGOTTEN in source.entry["left_out"] for source in staged):
         reasons = _list_counts(sum_counts(source.entry["left_out"] for source in staged)) or "no lines"
         raise RejectedError(
             f"nothing is usable in {len(staged):,} new logs with {num_lines:,} lines ({reasons}): give other logs; "
@@ -217,7 +219,7 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
     in_use = catalog.files
     folders = {root.events}
     for source in staged:
-        names = {name: _free_name(name, in_use) for name in source.files}
+        names = {name: free_name(name, in_use) for name in source.files}
         for name, path in source.files.items():
             target = root.path / names[name]
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +241,7 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
     shutil.rmtree(root.rejects / _FAILED, ignore_errors=True)
 
 
-def _free_name(name: str, in_use: set[str]) -> str:
+def free_name(name: str, in_use: set[str]) -> str:
     """`name`, or one beside it where sources.json still refers to that: its file stays as it is until the commit."""
     path = Path(name)
     number = 1

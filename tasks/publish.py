@@ -20,6 +20,7 @@ from tasks.credentials import mask_credentials, mask_values
 from tasks.export import MANIFEST, list_files
 from tasks.measured import list_train_metrics
 from tasks.pull import find_version
+from tasks.release_state import open_state
 from tasks.run import Root
 from tasks.tracking import Content, Point
 from trainer.errors import DamageError
@@ -57,9 +58,13 @@ def publish_release(
     if version is None:
         size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
         content = choose_content(export_dir, digest, is_copy=size_bytes < parse_bytes(publish.copy_below))
-        told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
-        on_event("log", {"message": f"registering {size_bytes / 1e6:,.1f} MB at {mask_credentials(uri)}{told}"})
-        model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
+        with open_state(root, export_dir, story, is_copy=not content.config, is_wanted=publish.with_state) as state:
+            content = state.join(content)
+            told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
+            state_told = f" and {state.bytes / 1e6:,.1f} MB of state" if state.bytes else ""
+            told = f"registering {size_bytes / 1e6:,.1f} MB{state_told} at {mask_credentials(uri)}{told}"
+            on_event("log", {"message": told})
+            model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
         tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
         version = tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
     for alias in choose_aliases(version.number, there.aliases.get("champion")):

@@ -13,20 +13,27 @@ from urllib.parse import unquote, urlsplit
 
 from tasks import tracking
 from tasks.credentials import mask_credentials
+from tasks.erase_export import count_in_export, erase_from_export
 from tasks.export import MANIFEST, list_files, replace_folder
+from tasks.tombstones import NOBODY, Tombstones
 from tasks.tracking import Version
+from tasks.wanted import want_forgotten
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, sync_file, sync_folder, verify_file
 
 COPY_BYTES = 1 << 20
+LEAVE_OUT_BYTES = 4 * 10**9  # of memory, to build the index anew
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 
 
-def pull(uri: str, out: Path, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+def pull(
+    uri: str, out: Path, tracking_uri: str, on_event: OnEvent = ignore_event, forgotten: Tombstones = NOBODY
+) -> dict[str, Any]:
     """Bring the release that `uri` (`models:/NAME@champion`, `models:/NAME/3`) names to the folder `out`.
 
-    A whole copy of it that is there already is left as it is; another export there is replaced. Raises InputError for
+    A whole copy of it that is there already is left as it is; another export there is replaced. Users who were `forgotten` after
+    it was made are left out; its manifest says how many. Raises InputError for
     an unknown name, alias or version and for an `out` that holds something else, DamageError naming a corrupt file.
     """
     _check_out(out)
@@ -37,6 +44,7 @@ def pull(uri: str, out: Path, tracking_uri: str, on_event: OnEvent = ignore_even
         manifest = _read_manifest(manifest_path, version)
         files = list_files(manifest)
         total_bytes = sum(about["bytes"] for about in files.values())
+        num_forgotten = 0
         is_new = not _is_whole(out, manifest_path, files)
         if is_new:
             done_bytes = 0
@@ -47,17 +55,29 @@ def pull(uri: str, out: Path, tracking_uri: str, on_event: OnEvent = ignore_even
                     done_bytes += about["bytes"]
                     on_event("progress", {"step": "pull", "done": done_bytes, "total": total_bytes, "unit": "bytes"})
                 (folder / MANIFEST).write_bytes(manifest_path.read_bytes())
+                num_forgotten = _leave_out(folder, forgotten, on_event)
                 _sync(folder)
     return {
         "release": manifest["release"],
         "out": str(out),
         "model_name": version.name,
         "model_version": version.number,
-        "num_users": manifest["num_users"],
+        "num_users": manifest["num_users"] - num_forgotten,
         "num_items": manifest["num_items"],
         "bytes": total_bytes,
         "fetched_bytes": total_bytes if is_new else 0,
+        "users_forgotten": num_forgotten,
     }
+
+
+def _leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
+    """Take users who were forgotten out of an export that was fetched; answers how many."""
+    wanted = want_forgotten(forgotten)
+    num_forgotten = count_in_export(folder, read_json(folder / MANIFEST), wanted) if forgotten else 0
+    if num_forgotten:
+        on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
+        erase_from_export(folder, wanted, LEAVE_OUT_BYTES, {"users_forgotten": num_forgotten}, folder)
+    return num_forgotten
 
 
 def find_version(uri: str, tracking_uri: str) -> Version:
@@ -88,12 +108,12 @@ def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None
     """Copy one file of the release to `target`: out of the registry, or from the folder that the version refers to."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if "export_uri" in version.tags and name != MANIFEST:
-        _copy_file(_referenced_folder(version), name, target, version)
+        _copy_file(referenced_folder(version), name, target, version)
         return
     tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
 
 
-def _referenced_folder(version: Version) -> Path:
+def referenced_folder(version: Version) -> Path:
     """The folder that the version refers to. Raises DamageError when it is not there."""
     uri = version.tags["export_uri"]
     folder = Path(unquote(urlsplit(uri).path))

@@ -22,6 +22,9 @@ from trainer.files import read_json, write_json
 from trainer.repartition import has_waiting, settle_manifest
 from trainer.store import lock_store
 
+FORGET = "forget"
+"""The purpose of the only writer that may go on where users were forgotten in part."""
+
 
 @dataclass(frozen=True)
 class Root:
@@ -48,6 +51,11 @@ class Root:
     @property
     def temporary(self) -> Path:
         return self.path / ".tmp"
+
+    @property
+    def forgetting(self) -> Path:
+        """There while users are being forgotten."""
+        return self.path / "forgetting.json"
 
     def corpus(self, window_id: str) -> Path:
         return self.path / "corpus" / window_id
@@ -93,6 +101,7 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
             file.seek(0)
             on_wait(f"waiting for another writer of {root.path}: {file.read().strip() or 'unknown'}")
             fcntl.flock(file, fcntl.LOCK_EX)
+        _check_forgetting(root, purpose)
         file.truncate(0)
         file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
         file.flush()
@@ -101,6 +110,15 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
                 settle_store(root)
         yield
         file.truncate(0)
+
+
+def _check_forgetting(root: Root, purpose: str) -> None:
+    """Raise ResourceError while users are forgotten only in part: whoever wrote now could bring them back."""
+    if root.forgetting.exists() and purpose != FORGET:
+        raise ResourceError(
+            f"a `surf2vec forget` of {root.path} was interrupted: give the same command again, or `surf2vec forget` without "
+            "--ids-file, which finishes it"
+        )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from sql.runner import create_table, stream_rows
 from tasks.events_files import EVENTS_SCHEMA
 from tasks.numbering import Numbering, sort_by
 from tasks.source_pages import find_pages
+from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
 from tasks.urls import UrlRules
 
 _US_A_DAY = 86_400_000_000
@@ -27,13 +28,17 @@ _US_A_DAY = 86_400_000_000
 
 @dataclass(frozen=True)
 class SourceRules:
-    """By what rules the lines of a source become events; `sql` has the parameters of the SQL steps."""
+    """By what rules the lines of a source become events; `sql` has the parameters of the SQL steps.
+
+    Lines of users who were `forgotten` make none.
+    """
 
     source_number: int
     urls: UrlRules
     drops_assets: bool
     is_dated: bool
     sql: dict[str, Any]
+    forgotten: Tombstones = NOBODY
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRu
     user_ids, user = _number(pl.Series(lines["user_id"]))
     page_keys, page = _number(pl.Series(lines["page_key"]))
     users, rank_of_code = _look_up_users(con, user_ids, rules.sql)
+    users = _leave_out(users, rules.forgotten)
     pages = find_pages(page_keys, rules.urls, rules.drops_assets)
     user_rank = rank_of_code[user]
     is_event = _has_none(users["verdict"])[user_rank] & _has_none(pages["verdict"])[page]
@@ -107,6 +113,14 @@ def _look_up_users(
     rank_of_code = np.empty(len(raw_ids), dtype=np.int64)
     rank_of_code[users["user_code"].to_numpy()] = np.arange(len(raw_ids))
     return users, rank_of_code
+
+
+def _leave_out(users: pl.DataFrame, forgotten: Tombstones) -> pl.DataFrame:
+    """Rows of int_ranked_users, with a verdict on those who were forgotten."""
+    if not forgotten:
+        return users
+    is_gone = users["verdict"].is_null() & pl.Series(forgotten.is_forgotten(users["user_id"]))
+    return users.with_columns(verdict=pl.when(is_gone).then(pl.lit(FORGOTTEN)).otherwise("verdict"))
 
 
 def _explain(lines: pa.Table, of_user: pl.Series, of_page: pl.Series) -> pa.Table:

@@ -25,12 +25,13 @@ from tasks.logfiles import OPTIONAL, REQUIRED, LogFile
 from tasks.source_events import SourceRules, make_events
 from tasks.sources import SourceFile, read_stamp
 from tasks.times import EARLIEST, TimeScale, recognise_times
+from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
 from tasks.urls import CRAWLER_PATTERN, UrlRules
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.files import describe_file
 
-LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page")
+LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
 UNDATED = "undated"
 MAX_URL_BYTES = 8192
 MAX_USER_BYTES = 1024
@@ -115,6 +116,7 @@ class Stager:
     folder: Path
     part_bytes: int
     progress: Progress
+    forgotten: Tombstones = NOBODY
     now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
 
     def with_cursor(self) -> "Stager":
@@ -203,7 +205,7 @@ class Stager:
             "latest": self.now + timedelta(days=1),
         }
         urls = UrlRules(self.config.granularity, self.config.prefix_depth, self.config.keep_query)
-        return SourceRules(int(source.source_id, 16), urls, log.is_access_log, scale.is_dated, params)
+        return SourceRules(int(source.source_id, 16), urls, log.is_access_log, scale.is_dated, params, self.forgotten)
 
     def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[Run]]:
         """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""

@@ -98,6 +98,16 @@ class Logged:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A logged model of an export of ours, wherever its files are; an upload that was cut short is not ready."""
+
+    model_id: str
+    location: str
+    tags: dict[str, str]
+    is_ready: bool
+
+
+@dataclass(frozen=True)
 class Registered:
     """What a registry has of a model: its versions, oldest first, and which of them its aliases name."""
 
@@ -290,6 +300,29 @@ def list_logged(tracking_uri: str, experiment: str) -> list[Logged]:
     ]
 
 
+def list_copies(tracking_uri: str) -> list[Copy]:
+    """The logged models of all experiments that hold an export of ours, or refer to one, or were to."""
+    with connect(tracking_uri) as client:
+        experiments = [experiment.experiment_id for experiment in client.search_experiments(max_results=1000)]
+        found: list[Any] = []
+        token: str | None = ""
+        while experiments and token is not None:
+            page = client.search_logged_models(experiments, page_token=token or None)
+            found += page
+            token = page.token or None
+    return [
+        Copy(model.model_id, model.artifact_location, dict(model.tags), str(model.status) == "READY")
+        for model in found
+        if "manifest_sha256" in model.tags
+    ]
+
+
+def download_copied(tracking_uri: str, copy: Copy, path: str, folder: Path) -> Path:
+    """A file of the export that a logged model holds, in `folder`. Raises DamageError when it is not there."""
+    place = f"{copy.location.rstrip('/')}/{copy.tags['export_path']}/{path}"
+    return _download(tracking_uri, place, folder, f"{path} of the logged model {copy.model_id}")
+
+
 def delete_model(tracking_uri: str, model_id: str) -> None:
     """Delete a logged model and its files."""
     with connect(tracking_uri) as client:
@@ -301,15 +334,22 @@ def download_file(tracking_uri: str, version: Version, path: str, target: Path) 
     """Copy the file `path` of a model version to `target`. Raises DamageError when the version does not have it."""
     with connect(tracking_uri) as client, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         location = client.get_model_version_download_uri(version.name, str(version.number))
+        place, what = f"{location.rstrip('/')}/{path}", f"{path} of models:/{version.name}/{version.number}"
+        os.replace(_download(tracking_uri, place, Path(scratch), what), target)
+
+
+def _download(tracking_uri: str, place: str, folder: Path, what: str) -> Path:
+    """Copy an artifact into the folder. Raises DamageError when there is none."""
+    with connect(tracking_uri):
         try:
             found = mlflow.artifacts.download_artifacts(
-                artifact_uri=f"{location.rstrip('/')}/{path}", dst_path=scratch, tracking_uri=tracking_uri
+                artifact_uri=place, dst_path=str(folder), tracking_uri=tracking_uri
             )
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST" and "404" not in str(error):
                 raise
-            raise DamageError(f"{path} of models:/{version.name}/{version.number} is missing in the registry") from None
-        os.replace(found, target)
+            raise DamageError(f"{what} is missing in the registry") from None
+    return Path(found)
 
 
 def _open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> str:

@@ -61,22 +61,26 @@ def decode_vectors(rows: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
 def write_vectors(
     path: Path, parts: Iterable[tuple[pa.Table, NDArray[np.float32]]], dtype: str, group_rows: int
 ) -> None:
-    """Write parts, names and their vectors float32 (N, D), as Parquet with `group_rows` rows a group, durably.
+    """Write parts, names and their vectors float32 (N, D), as Parquet with `group_rows` rows a group, durably."""
+    write_encoded(
+        path, (_append_columns(names, encode_vectors(vectors, dtype)) for names, vectors in parts), group_rows
+    )
+
+
+def write_encoded(path: Path, parts: Iterable[pa.Table], group_rows: int) -> None:
+    """Write parts, tables with names and vectors as `encode_vectors` makes them, as `write_vectors` does.
 
     A part is in memory at a time; each but the last is of whole groups. The first column's least and greatest per group
     serve lookups. Vectors are not compressed: their bits are noise, and a plain column is read faster; but bytes, through
     a dictionary, lose a sixth by it.
     """
-    is_bytes = dtype == "int8"
     writer = None
     with replace_file(path) as temporary, ExitStack() as stack:
-        for names, vectors in parts:
-            table = names
-            for name, column in encode_vectors(vectors, dtype).items():
-                table = table.append_column(name, column)
-            table = table.replace_schema_metadata(None)
+        for table in parts:
             if writer is None:
-                key, columns = names.column_names[0], dict.fromkeys(names.column_names, "zstd")
+                is_bytes = "scale" in table.column_names
+                names = [name for name in table.column_names if name not in VECTOR_COLUMNS]
+                key, columns = names[0], dict.fromkeys(names, "zstd")
                 compression = columns | {"vector.list.element": "zstd" if is_bytes else "none"}
                 writer = stack.enter_context(
                     pq.ParquetWriter(
@@ -89,6 +93,13 @@ def write_vectors(
                     )
                 )
             writer.write_table(table, row_group_size=group_rows)
+
+
+def _append_columns(names: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    table = names
+    for name, column in columns.items():
+        table = table.append_column(name, column)
+    return table.replace_schema_metadata(None)
 
 
 def read_vectors(

@@ -5,7 +5,7 @@ Nothing is read here but `sources.json`: the window is known, and its id, before
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import duckdb
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.run import Root
 from tasks.sources import read_catalog
+from tasks.tombstones import FORGOTTEN
 from trainer.errors import DamageError, InputError
 from trainer.files import digest_json, read_json
 
@@ -62,13 +63,17 @@ def explain_unreadable(root: Root) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Window:
-    """The sources and files whose events a run trains on. `since` and `until`: first and last day with events."""
+    """The sources and files whose events a run trains on. `since` and `until`: first and last day with events.
+
+    forgotten: sha256 of a source → events of it that are not there, as their users were forgotten; only of those that have some.
+    """
 
     partitions: int
     source_digests: tuple[str, ...]
     rules: dict[str, Any] | None
     user_key_fingerprint: str | None
     files: tuple[EventsFile, ...]
+    forgotten: dict[str, int] = field(default_factory=dict)
 
     @property
     def days(self) -> list[date]:
@@ -126,6 +131,11 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
         rules=catalog.rules,
         user_key_fingerprint=catalog.user_key_fingerprint,
         files=tuple(sorted((file for group in kept.values() for file in group), key=_place)),
+        forgotten={
+            digest: entry["left_out"][FORGOTTEN]
+            for digest, entry in catalog.entries.items()
+            if kept[digest] and FORGOTTEN in entry.get("left_out", {})
+        },
     )
     if not window.num_events:
         known = f"it has events from {days[0]} to {days[-1]}" if days else "it has no events at all"
@@ -150,7 +160,7 @@ def list_inputs(
         "cleaning": config.model_dump(mode="json", include=set(_CLEANING)),
         "max_users": evaluate.max_users,
         "base": base and asdict(base),
-    }
+    } | ({"forgotten": window.forgotten} if window.forgotten else {})
 
 
 def name_corpus(inputs: dict[str, Any]) -> str:

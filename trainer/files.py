@@ -6,6 +6,7 @@ A reader sees the old file or the new one, never half of one. Nothing here knows
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -71,6 +72,15 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def link_file(path: Path, second: Path) -> None:
+    """A second name of a file that nobody changes, or a copy where the file system has no links."""
+    second.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, second)
+    except OSError:
+        shutil.copyfile(path, second)
 
 
 def write_json(path: Path, value: Any) -> None:

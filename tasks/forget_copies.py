@@ -1,0 +1,157 @@
+"""Which releases, in the root and in the registry, have users who are to be forgotten, and the removal of those that do.
+
+A release is known by the sha256 of its export's manifest: its export in the root, the logged models that hold a copy of it, and
+the versions made of these have it. What the root has an export of is looked at there; of other copies the registry sends the
+manifest and the files that can have any of the users.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tasks import tracking
+from tasks.config import PublishConfig
+from tasks.erase_export import count_in_export, list_named
+from tasks.export import MANIFEST
+from tasks.gc import remove_folder
+from tasks.run import Root, Run
+from tasks.tracking import Copy, Registered, Version
+from tasks.wanted import Wanted
+from trainer.errors import DamageError
+from trainer.events import OnEvent
+from trainer.files import digest_file, read_json
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A copy of an export: how many of the users it has, and how many vectors were looked at; rows 0: nothing is left of it."""
+
+    found: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The exports of a root and their copies in a registry, none where nothing was ever registered."""
+
+    root: Root
+    publish: PublishConfig
+    wanted: Wanted
+
+    @property
+    def uri(self) -> str:
+        return self.publish.tracking_uri or self.root.tracking_uri
+
+    @cached_property
+    def registered(self) -> Registered:
+        there = tracking.get_registered(self.uri, self.publish.model_name) if self.has_registry else None
+        return there or Registered([], {})
+
+    @property
+    def has_registry(self) -> bool:
+        return self.publish.tracking_uri is not None or (self.root.path / "mlflow.db").exists()
+
+    @cached_property
+    def exports(self) -> dict[Path, str]:
+        """The exports in the root, with the digest of each one's manifest."""
+        return {path.parent: digest_file(path) for path in sorted(self.root.path.glob(f"export/[!.]*/{MANIFEST}"))}
+
+    @cached_property
+    def found_in(self) -> dict[Path, int]:
+        """How many of the users each export of the root has."""
+        return {folder: count_in_export(folder, read_json(folder / MANIFEST), self.wanted) for folder in self.exports}
+
+    @cached_property
+    def logged(self) -> list[Copy]:
+        return tracking.list_copies(self.uri) if self.has_registry else []
+
+    @property
+    def champion(self) -> Version | None:
+        number = self.registered.aliases.get("champion")
+        return next((one for one in self.registered.versions if one.number == number), None)
+
+    def search_copies(self) -> Iterator[tuple[Copy, Searched]]:
+        """Every copy in the registry, and what is in it."""
+        found_by_digest = {digest: self.found_in[folder] for folder, digest in self.exports.items()}
+        rows_by_digest = {digest: _num_users(folder) for folder, digest in self.exports.items()}
+        for copy in self.logged:
+            digest = copy.tags["manifest_sha256"]
+            if copy.tags.get("storage") != "copy":
+                continue  # it refers to an export
+            if digest in found_by_digest and copy.is_ready:
+                yield copy, Searched(found_by_digest[digest], rows_by_digest[digest])
+            else:
+                yield copy, self._search_copy(copy)
+
+    def _search_copy(self, copy: Copy) -> Searched:
+        found = rows = 0
+        self.root.temporary.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.root.temporary, prefix=f"forget.{os.getpid()}.") as scratch:
+            try:
+                manifest = read_json(tracking.download_copied(self.uri, copy, MANIFEST, Path(scratch)))
+                for name in list_named(manifest, self.wanted):
+                    path = tracking.download_copied(self.uri, copy, name, Path(scratch))
+                    ids = pq.read_table(path, columns=["user_id"])["user_id"]
+                    found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
+                    path.unlink()
+            except DamageError:
+                return Searched(0, 0)  # an upload or a removal that was cut short
+        return Searched(found, rows)
+
+
+def _num_users(folder: Path) -> int:
+    return read_json(folder / MANIFEST)["num_users"]
+
+
+def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
+    """Remove all that the users are in: versions, then their copies, then exports; answers what went.
+
+    Killed anywhere, the same call goes on: what leads to a copy goes last.
+    """
+    exports = [folder for folder, found in copies.found_in.items() if found]
+    digests = {copies.exports[folder] for folder in exports}
+    digests |= {copy.tags["manifest_sha256"] for copy, searched in copies.search_copies() if searched.found}
+    going = [copy for copy in copies.logged if copy.tags["manifest_sha256"] in digests or _is_rest(copies, copy)]
+    removed = []
+    for version in copies.registered.versions:
+        if version.tags.get("manifest_sha256") in digests:
+            tracking.delete_version(copies.uri, version)
+            removed.append(f"models:/{version.name}/{version.number}")
+    for copy in going:
+        tracking.delete_model(copies.uri, copy.model_id)
+        removed.append(copy.location)
+    _forget_runs(copies.root, {folder.name for folder in exports})
+    for folder in exports:
+        remove_folder(folder)
+        removed.append(str(folder))
+    for place in removed:
+        on_event("log", {"message": f"removed {place}"})
+    return removed
+
+
+def _forget_runs(root: Root, releases: set[str]) -> None:
+    """Let no story say that one of these releases is there: the same command then makes it anew."""
+    for path in sorted(root.path.glob("runs/[!.]*/run.json")):
+        run = Run(root, path.parent.name)
+        if {run.run_id, run.story()["steps"].get("unchanged", {}).get("release")} & releases:
+            run.forget_steps()
+
+
+def _is_rest(copies: Copies, copy: Copy) -> bool:
+    """Whether a copy in the root's own registry is the rest of an upload that was cut short."""
+    return copies.publish.tracking_uri is None and not copy.is_ready
+
+
+def list_copied(copies: Copies) -> list[dict[str, Any]]:
+    """The proof's lines of the registry: each copy, the rows that were searched, and how many of the users it has."""
+    return [
+        {"place": f"registry: {copy.location}", "rows": searched.rows, "found": searched.found}
+        for copy, searched in copies.search_copies()
+    ]

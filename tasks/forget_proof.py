@@ -1,0 +1,79 @@
+"""The proof of a forgetting: every place that can name a user is searched again, all rows of it, and what was found is counted.
+
+It does not ask what was removed: it reads what is on the disk and in the registry now, without leaving out what cannot have
+the users. Where rows have no names (the store, the index) there must be as many as there are names beside them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import pyarrow.parquet as pq
+
+from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.forget_copies import Copies, list_copied
+from tasks.run import Root
+from tasks.wanted import Wanted
+from trainer.corpus import open_corpus
+from trainer.files import read_json
+from trainer.manifests import MANIFEST, read_manifest
+from trainer.store import Generation, has_generation, is_outdated, read_rows
+
+Place = dict[str, Any]
+"""place, rows that were searched, found: how many of them are of a user who was to be forgotten."""
+
+
+def search_everywhere(copies: Copies) -> list[Place]:
+    """Every place, in the order of the data's way. One row group or micro-partition is in memory at a time."""
+    root, wanted = copies.root, copies.wanted
+    places = [_search_files(root, name, wanted) for name in ("events", "rejects", ".tmp", "tune")]
+    for parent in ("corpus", "export"):
+        places += [_search_files(root, f"{parent}/{folder.name}", wanted) for folder in _folders(root.path / parent)]
+    places += _search_indexes(root)
+    places += _search_store(root)
+    places += list_copied(copies)
+    places.append(_search_files(root, "mlartifacts", wanted))
+    return places
+
+
+def _search_files(root: Root, name: str, wanted: Wanted) -> Place:
+    """All Parquet files under a folder, hidden ones and leftovers too: those with user ids are searched, all rows count."""
+    rows = found = 0
+    for path in sorted((root.path / name).rglob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            rows += file.metadata.num_rows
+            groups = range(file.num_row_groups) if "user_id" in file.schema_arrow.names else []
+            found += sum(
+                int(wanted.find(file.read_row_group(group, columns=["user_id"])["user_id"]).sum()) for group in groups
+            )
+    return {"place": name, "rows": rows, "found": found}
+
+
+def _search_indexes(root: Root) -> Iterator[Place]:
+    """Rows of an index beyond the vectors of its export."""
+    for folder in _folders(root.path / "export"):
+        manifest = read_json(folder / EXPORT_MANIFEST)
+        name = manifest["index"]["file"]
+        index: Any = faiss.read_index(str(folder / name), faiss.IO_FLAG_MMAP_IFC)
+        surplus = index.ntotal - sum(about["rows"] for about in manifest["user_files"].values())
+        yield {"place": f"export/{folder.name}/{name}", "rows": index.ntotal, "found": abs(surplus)}
+
+
+def _search_store(root: Root) -> Iterator[Place]:
+    """Rows of a generation beyond those that its corpus has; which has been searched by name."""
+    if not has_generation(root.store) or is_outdated(root.store):
+        return
+    for path in [root.store / MANIFEST, *sorted((root.store / "pinned").glob("*.json"))]:
+        generation = Generation(root.store, read_manifest(path))
+        corpus = root.corpus(generation.manifest["window_id"])
+        num_users = open_corpus(corpus).users.tolist() if corpus.exists() else [0] * generation.num_partitions
+        rows = surplus = 0
+        for partition, entry in generation.manifest["users"].items():
+            num_rows = len(read_rows(root.store, entry).squares)
+            rows, surplus = rows + num_rows, surplus + abs(num_rows - num_users[int(partition)])
+        yield {"place": f"store/{path.relative_to(root.store)}", "rows": rows, "found": surplus}
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.glob("*") if path.is_dir())

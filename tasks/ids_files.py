@@ -1,0 +1,48 @@
+"""Lists of users as people have them: one id a line, or a column of a CSV or Parquet file."""
+
+from pathlib import Path
+
+import polars as pl
+
+from tasks.config import ColumnsConfig
+from trainer.errors import InputError
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
+    """The distinct ids in a file, sorted, as they stand there; empty ones are nobody.
+
+    `.csv`, `.tsv` and `.parquet` have a header and the user in the column that logs have it in; any other file has one id a
+    line. Raises InputError when the file cannot be read, has no such column, or has no id.
+    """
+    try:
+        found = _read_column(path, columns) if path.suffix in {*_SEPARATORS, ".parquet"} else _read_lines(path)
+    except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise InputError(f"cannot read the ids in {path}: {reason}") from None
+    ids = sorted({user_id for user_id in found if user_id.strip()})
+    if not ids:
+        raise InputError(f"{path} has no user id: give a file with one id a line")
+    return ids
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Lines as they are, without what ends them: an id may begin or end with a space."""
+    with open(path, encoding="utf-8-sig", newline=None) as file:
+        return [line.rstrip("\n") for line in file]
+
+
+def _read_column(path: Path, columns: ColumnsConfig) -> list[str]:
+    if path.suffix == ".parquet":
+        table = pl.scan_parquet(path)
+    else:
+        table = pl.scan_csv(path, separator=_SEPARATORS[path.suffix], infer_schema=False)
+    there = table.collect_schema().names()
+    name = next((name for name in columns.user if name in there), None)
+    if name is None:
+        raise InputError(
+            f"{path} has no column {' or '.join(columns.user)}, only {', '.join(there)}: name it with "
+            "--set ingest.columns.user=NAME"
+        )
+    return table.select(pl.col(name).cast(pl.String)).collect()[name].drop_nulls().to_list()

@@ -1,0 +1,81 @@
+"""Forgetting on a real log by the real command, killed on the way, and a late file with somebody who was forgotten."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import check_config
+from flows.operations import explain, forget_users
+from tasks.ingest import ingest
+from tasks.pseudonyms import pseudonym
+from tasks.run import Root
+from tests.flows.test_cli import COMMAND, call
+from tests.ingested import MEMORY_BYTES, read_events, write_log
+from tests.releases import read_users
+from trainer.errors import ConfigError
+from trainer.events import ignore_event
+
+SETTINGS = ["--set", "train.epochs=1", "--set", "train.vector_size=16", "--set", "train.threads=2"]
+NUM_GOING = 40
+
+
+def surf2vec(*arguments: str) -> dict[str, Any]:
+    result = call(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    return json.loads(result.stdout)
+
+
+def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURF2VEC_TEST_KEY", "a key")
+    root, config = Root(tmp_path / "root"), check_config({"ingest": {"user_key_env": "SURF2VEC_TEST_KEY"}})
+    root.path.mkdir()
+    log = write_log(tmp_path / "a.csv", *(f"{user},/a,2026-01-01" for user in ("ann", "bob", "bob")))
+    ingest(root, [str(log)], config.ingest, 8, MEMORY_BYTES, 1, ignore_event)
+    (tmp_path / "ids.txt").write_text("bob\n")
+    told = forget_users(root.path, tmp_path / "ids.txt", config, ignore_event)
+    assert (told["events"], told["found"]) == (2, 0)
+    assert [user_id for user_id, *_ in read_events(root.path)] == [pseudonym("ann", b"a key")]
+    assert explain(root.path, "bob", config)["forgotten_on"] is not None
+    late = write_log(tmp_path / "late.csv", "bob,/a,2026-01-02")
+    told = ingest(root, [str(late)], config.ingest, None, MEMORY_BYTES, 1, ignore_event)
+    assert told["left_out"] == {"forgotten": 1}
+    with pytest.raises(ConfigError, match="name the environment variable with the key"):
+        forget_users(root.path, tmp_path / "ids.txt", check_config({}), ignore_event)
+
+
+@pytest.mark.slow
+def test_users_of_a_real_log_are_forgotten_though_it_is_killed(data_dir: Path, tmp_path: Path) -> None:
+    root, log = str(tmp_path / "root"), data_dir / "wikispeedia_unfinished.parquet"
+    before = surf2vec("run", "--root", root, "--logs", str(log), *SETTINGS)
+    vectors = read_users(Path(before["export_dir"]))
+    going = sorted(vectors)[:: len(vectors) // NUM_GOING][:NUM_GOING]
+    (tmp_path / "ids.txt").write_text("\n".join([*going, "a stranger"]))
+    forget = ["forget", "--root", root, "--ids-file", str(tmp_path / "ids.txt")]
+    for seconds in (2.5, 6.0):
+        with subprocess.Popen([*COMMAND, *forget], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            time.sleep(seconds)
+            process.send_signal(signal.SIGKILL)
+    told = surf2vec(*forget)
+    assert (told["found"], told["users"]) == (0, NUM_GOING + 1)
+    assert not any(user_id in json.dumps(told) for user_id in going)
+    champion = surf2vec("pull", "models:/surf2vec-users@champion", "--root", root, "--out", str(tmp_path / "out"))
+    after = read_users(tmp_path / "out")
+    assert after.keys() == vectors.keys() - set(going)
+    assert all((after[user_id] == vectors[user_id]).all() for user_id in after)
+    assert champion["release"] != before["release"]
+    assert surf2vec("doctor", "--root", root)["damage"] == 0
+    num_events = len(read_events(Path(root)))
+
+    late = tmp_path / "late.csv"
+    rows = [f"{user},/late,2020-01-01T00:00:00Z" for user in (*going, "a newcomer")]
+    late.write_text("\n".join(["user_id,url,ts", *rows]) + "\n")
+    night = surf2vec("run", "--root", root, "--logs", str(late), *SETTINGS)
+    assert night["events"] == 1
+    assert len(read_events(Path(root))) == num_events + 1
+    assert not set(going) & read_users(Path(night["export_dir"])).keys()

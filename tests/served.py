@@ -1,0 +1,59 @@
+"""Roots with a release that serves, made without the flow: trained, exported, registered, pinned; and what is in them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.config import IngestConfig, PublishConfig
+from tasks.export import MANIFEST
+from tasks.ingest import ingest
+from tasks.publish import current_release, publish_release
+from tasks.run import Root
+from tests.ingested import write_log
+from tests.releases import export_release, read_users, tell_story
+from tests.trained import MEMORY_BYTES, prepare, train_root
+from trainer.events import ignore_event
+from trainer.files import read_json, write_json
+from trainer.store import lock_store, open_generation, pin_generation
+
+
+def make_served(
+    path: Path, publish: PublishConfig, releases: tuple[str, ...] = ("r1",), num_users: int = 60, **storage: Any
+) -> Root:
+    """A root whose releases, each of a training of its own (another seed), are registered; the last is the champion."""
+    root, window_id = prepare(path, 4, num_users)
+    for day, release in enumerate(releases, start=1):
+        train_root(root, window_id, seed=day)
+        register(root, release, window_id, publish, day, **storage)
+    return root
+
+
+def register(root: Root, release: str, window_id: str, publish: PublishConfig, day: int = 1, **storage: Any) -> None:
+    """The store's generation as a release: exported, registered, pinned, with the story of its run."""
+    export = export_release(root, release, root.corpus(window_id), open_generation(root.store), **storage)
+    story = tell_story(release) | {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00"}
+    story |= {"window_id": window_id, "config": {"publish": publish.model_dump(mode="json")}}
+    registered = publish_release(root, publish, story, export, None)
+    story["steps"] |= {"ingest": {"digest": ""}, "export": {}, "register": registered, "report": {}}
+    write_json(root.run(release) / "run.json", story)
+    with lock_store(root.store):
+        pin_generation(root.store, release)
+
+
+def champion_vectors(root: Root, publish: PublishConfig) -> dict[str, bytes]:
+    """Every user's vector in the export of the release that serves, as bytes."""
+    folder = root.export(current_release(root, publish))
+    assert (folder / MANIFEST).exists()
+    return {user_id: np.ascontiguousarray(vector).tobytes() for user_id, vector in read_users(folder).items()}
+
+
+def window_of(root: Root, release: str) -> str:
+    """The corpus that a release was made of."""
+    return read_json(root.export(release) / MANIFEST)["created_from"]["window_id"]
+
+
+def deliver(root: Root, name: str, *lines: str) -> dict[str, Any]:
+    """Ingest a log of these lines; the story of it."""
+    path = write_log(root.path.parent / "late" / name, *lines)
+    return ingest(root, [str(path)], IngestConfig(), None, MEMORY_BYTES, 1, ignore_event)
