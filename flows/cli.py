@@ -172,14 +172,20 @@ def tune(
 def pull(
     uri: Annotated[str, typer.Argument(help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
+    since: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="A version. A pull of it in --out is brought up to date; a new --out gets what changed."
+        ),
+    ] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
     root: Root = DEFAULT_ROOT,
     as_json: AsJson = False,
 ) -> None:
-    """Vectors out of the registry, in the export's layout."""
+    """Vectors out of the registry, in the export's layout. With --since only what changed. Killed, it goes on."""
     from flows.operations import pull_release
 
-    answer(pull_release(root, uri, out, tracking_uri, say), as_json, show_values)
+    answer(pull_release(root, uri, out, since, tracking_uri, say), as_json, show_values)
 
 
 @app.command()

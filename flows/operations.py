@@ -96,11 +96,17 @@ def prepare_corpus(root: Root, logs: list[str], config: PipelineConfig, on_event
     return built["window_id"]
 
 
-def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:
-    """A release out of the registry into `out`."""
-    from tasks import pull as pull_task
+def pull_release(
+    path: Path, uri: str, out: Path, since: int | None, tracking_uri: str | None, on_event: OnEvent
+) -> dict[str, Any]:
+    """A release out of the registry into `out`; with `since`, a version, only what changed after it."""
+    from tasks.pull import pull
+    from tasks.pull_since import pull_since
 
-    return pull_task.pull(uri, out, tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri, on_event)
+    place = tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri
+    if since is None:
+        return pull(uri, out, place, on_event)
+    return pull_since(uri, out, since, place, on_event)
 
 
 def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
