@@ -20,6 +20,7 @@ from tasks.failures import explain_failures
 from tasks.logfiles import recognise
 from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
+from tasks.remote_logs import open_remote_logs
 from tasks.run import Root, open_scratch_folder
 from tasks.sources import Catalog, SourceFile, find_orphans, find_sources, read_catalog, sum_counts
 from tasks.stage_sources import Crew, Log
@@ -60,13 +61,16 @@ def ingest(
     are. `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there before is then
     untouched.
     """
-    with explain_failures(root, "logs are ingested", memory_bytes):
+    with (
+        explain_failures(root, "logs are ingested", memory_bytes),
+        open_remote_logs(root, lambda path: recognise(path, config.columns)) as remote,
+    ):
         catalog = read_catalog(root)
         key = check_user_key(root, catalog, config)
         _check_partitions(root, catalog, partitions)
-        sources = find_sources(patterns, catalog.stamps, on_event)
+        sources = find_sources(patterns, catalog.stamps, on_event, remote)
         delivery = plan_delivery(root, catalog, sources, config)
-        logs = [(recognise(Path(source.name), config.columns), source) for source in delivery.to_ingest]
+        logs = [(remote.log_of(source), source) for source in delivery.to_ingest]
         _remove_leftovers(root, catalog)
         if logs:
             least_bytes = min(memory_bytes // 2, LEAST_DUCKDB_BYTES)
@@ -80,7 +84,7 @@ def ingest(
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
                 define_session(con, config)
                 crew = Crew.of(
-                    Stager(con, config, key_pads(key), folder, spare * PART_SHARE // 100, progress),
+                    Stager(con, config, key_pads(key), folder, spare * PART_SHARE // 100, progress, remote.present),
                     len(logs),
                     duckdb_bytes,
                 )
