@@ -11,7 +11,8 @@ import shlex
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -19,7 +20,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from flows.show import show_findings, show_plan, show_removed, show_run, show_similar, show_tuned, show_values
+from flows.show import (
+    show_findings,
+    show_nights,
+    show_plan,
+    show_removed,
+    show_run,
+    show_similar,
+    show_tuned,
+    show_values,
+)
 from trainer.errors import SurfError
 
 app = typer.Typer(
@@ -55,25 +65,41 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
-    from prefect.exceptions import TerminationSignal
-
     from flows.config import load_config
     from flows.nightly import nightly
-    from flows.orphans import end_orphans, mark_children
-    from trainer.loop import StoppedError
 
-    end_orphans()
-    mark_children()
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    try:
+    with prepared_for_prefect():
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
-    except (TerminationSignal, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
-            raise
-        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
     answer(result, as_json, show_run)
+
+
+@app.command()
+def backfill(
+    logs: Annotated[
+        list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day to run a night for.")] = None,
+    until: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last day to run a night for.")] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Nights of past days, in order, each with a window that ends on its day. The same command again resumes."""
+    from flows.backfill import backfill
+    from flows.config import load_config
+
+    loaded = load_config(
+        config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
+    )
+    with prepared_for_prefect():
+        result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
+    answer(result, as_json, show_nights)
 
 
 @app.command()
@@ -270,6 +296,24 @@ def sample_logs(
 def day(moment: datetime | None) -> date | None:
     """The day of an option's moment."""
     return moment.date() if moment else None
+
+
+@contextmanager
+def prepared_for_prefect() -> Iterator[None]:
+    """End what killed runs left of Prefect; have a signal end this one with a sentence. Raises StoppedError then."""
+    from prefect.exceptions import TerminationSignal
+
+    from flows.orphans import end_orphans, mark_children
+    from trainer.loop import StoppedError
+
+    end_orphans()
+    mark_children()
+    try:
+        yield
+    except (TerminationSignal, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
+            raise
+        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
 
 
 def say(name: str, values: dict[str, Any]) -> None:

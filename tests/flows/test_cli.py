@@ -12,6 +12,7 @@ COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = [
     "run", "plan", "similar", "infer", "tune", "pull", "word2vec", "repartition", "gc", "doctor", "sample-logs",
+    "backfill",
 ]  # fmt: skip
 
 
