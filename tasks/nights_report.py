@@ -46,7 +46,7 @@ def write_nights_report(nights: list[Night], path: Path) -> None:
 def draw_nights(nights: list[Night], drift: list[str]) -> list[dict[str, Any]]:
     """The charts: `title`, `about`, `picture` (None where there is nothing to draw)."""
     quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
-    steps = {"whole night": None, "training": "train"}
+    steps = {"night": None, "training": "train"}
     return [
         {
             "title": "hit@10 of the held-out next page",
@@ -60,7 +60,9 @@ def draw_nights(nights: list[Night], drift: list[str]) -> list[dict[str, Any]]:
         },
         {
             "title": "Seconds",
-            "picture": _draw(nights, {name: _seconds(step) for name, step in steps.items()}, duration, True),
+            "picture": _draw(
+                nights, {name: _seconds(step) for name, step in steps.items()}, lambda value: f"{brief(value)} s", True
+            ),
         },
         {
             "title": "Users and items with a vector",

@@ -142,13 +142,13 @@ class Rebuilding:
         return False
 
     def _make_users(self, name: str, target: Path) -> Iterator[None]:
-        """Both ways in which a release may order its users: new ones last, or by their ids."""
+        """By their ids, as releases have them; else in the places they had, with new ones last."""
         tables = [pq.read_table(self.job.out / name)] if (self.job.out / name).exists() else []
         for link in self.fetched:
             changed = link.read(name)
             tables = tables or ([] if changed is None else [changed[:0]])
             tables = [apply_to_users(table, changed, link.removed["users"]) for table in tables]
-        for order in (lambda rows: rows, sort_users) if tables else ():
+        for order in (sort_users, lambda rows: rows) if tables else ():
             write_encoded(target, [order(tables[0])], USER_ROW_GROUP_ROWS)
             yield
 
