@@ -11,7 +11,8 @@ import shlex
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -23,6 +24,7 @@ from flows.show import (
     show_explained,
     show_findings,
     show_forgotten,
+    show_nights,
     show_plan,
     show_removed,
     show_run,
@@ -66,25 +68,41 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
-    from prefect.exceptions import TerminationSignal
-
     from flows.config import load_config
     from flows.nightly import nightly
-    from flows.orphans import end_orphans, mark_children
-    from trainer.loop import StoppedError
 
-    end_orphans()
-    mark_children()
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    try:
+    with prepared_for_prefect():
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
-    except (TerminationSignal, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
-            raise
-        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
     answer(result, as_json, show_run)
+
+
+@app.command()
+def backfill(
+    logs: Annotated[
+        list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day to run a night for.")] = None,
+    until: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last day to run a night for.")] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    device_memory: DeviceMemory = None,
+    host_memory: HostMemory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Nights of past days, in order, each with a window that ends on its day. The same command again resumes."""
+    from flows.backfill import backfill
+    from flows.config import load_config
+
+    loaded = load_config(
+        config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
+    )
+    with prepared_for_prefect():
+        result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
+    answer(result, as_json, show_nights)
 
 
 @app.command()
@@ -198,14 +216,20 @@ def tune(
 def pull(
     uri: Annotated[str, typer.Argument(help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
+    since: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="A version. A pull of it in --out is brought up to date; a new --out gets what changed."
+        ),
+    ] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
     root: Root = DEFAULT_ROOT,
     as_json: AsJson = False,
 ) -> None:
-    """Vectors out of the registry, in the export's layout."""
+    """Vectors out of the registry, in the export's layout. With --since only what changed. Killed, it goes on."""
     from flows.operations import pull_release
 
-    answer(pull_release(root, uri, out, tracking_uri, say), as_json, show_values)
+    answer(pull_release(root, uri, out, since, tracking_uri, say), as_json, show_values)
 
 
 @app.command()
@@ -325,6 +349,24 @@ def sample_logs(
 def day(moment: datetime | None) -> date | None:
     """The day of an option's moment."""
     return moment.date() if moment else None
+
+
+@contextmanager
+def prepared_for_prefect() -> Iterator[None]:
+    """End what killed runs left of Prefect; have a signal end this one with a sentence. Raises StoppedError then."""
+    from prefect.exceptions import TerminationSignal
+
+    from flows.orphans import end_orphans, mark_children
+    from trainer.loop import StoppedError
+
+    end_orphans()
+    mark_children()
+    try:
+        yield
+    except (TerminationSignal, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
+            raise
+        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
 
 
 def say(name: str, values: dict[str, Any]) -> None:

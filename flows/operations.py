@@ -107,13 +107,17 @@ def prepare_corpus(root: Root, logs: list[str], config: PipelineConfig, on_event
     return built["window_id"]
 
 
-def pull_release(path: Path, uri: str, out: Path, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:
-    """A release out of the registry into `out`."""
-    from tasks import pull as pull_task
+def pull_release(
+    path: Path, uri: str, out: Path, since: int | None, tracking_uri: str | None, on_event: OnEvent
+) -> dict[str, Any]:
+    """A release out of the registry into `out`; with `since`, a version, only what changed after it."""
+    from tasks.pull import pull
+    from tasks.pull_since import pull_since
 
-    root = Root(path)
-    uri_of_registry = tracking_uri or PublishConfig().tracking_uri or root.tracking_uri
-    return pull_task.pull(uri, out, uri_of_registry, on_event, read_tombstones(root))
+    place = tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri
+    if since is None:
+        return pull(uri, out, place, on_event, read_tombstones(Root(path)))
+    return pull_since(uri, out, since, place, on_event)
 
 
 def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:

@@ -25,6 +25,25 @@ def show_run(result: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def show_nights(result: dict[str, Any]) -> None:
+    """A row a night; a day without one says why."""
+    table = Table(title_justify="left")
+    for column in ("day", "events", "users", "items", "hit@10", "popularity", "training", "night", "version", "alias"):
+        table.add_column(column, justify="left" if column in ("day", "alias") else "right")
+    for night in result["nights"]:
+        if "skipped" in night:
+            table.add_row(night["day"], f"{night['events']:,}", *[""] * 7, night["skipped"])
+            continue
+        metrics, seconds = night["metrics"], night["seconds"]
+        quality = [f"{metrics[name]:.4f}" if name in metrics else "" for name in ("hit_at_10", "popularity_hit_at_10")]
+        spent = [seconds["train"], sum(seconds.values()) - seconds["ingest"]]
+        numbers = [f"{night[name]:,}" for name in ("events", "users", "items")]
+        last = [str(night["model_version"]), night["alias"] or "held back"]
+        table.add_row(night["day"], *numbers, *quality, *map(duration, spent), *last)
+    Console().print(table)
+    print(f"the page of these nights: {result['report']}")
+
+
 def tell_training(training: dict[str, float | None]) -> str:
     """`12.3 s, planned 11.0 s   380.0 MB of 400.0 MB   0.10 % waiting for the disk`."""
     spent = f"{duration(training['train_seconds'])}, planned {duration(training['train_predicted_seconds'])}"

@@ -226,6 +226,7 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
         asked = export_task.Export(
             corpus_dir, night.root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=space_id,
             config=night.config.export, memory_bytes=night.memory_bytes, space_dir=shared,
+            since_dir=night.root.export(space["release"]) if space else None,
         )  # fmt: skip
 
         def make() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a delivery changes: which of its files are new, changed or known, and whether the settings still fit the root."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.config import IngestConfig
@@ -28,6 +29,18 @@ class Delivery:
     num_new: int
     num_replaced: int
     num_known: int
+
+    def without(self, empty: Collection[SourceFile]) -> "Delivery":
+        """The same without files that have no lines: it is as if they had not been delivered."""
+        digests = {source.sha256 for source in empty}
+        gone = {name for name in self.stamps if self.names[name] in digests}
+        return replace(
+            self,
+            to_ingest=[source for source in self.to_ingest if source.sha256 not in digests],
+            names={name: digest for name, digest in self.names.items() if name not in gone},
+            stamps={name: stamp for name, stamp in self.stamps.items() if name not in gone},
+            num_new=self.num_new - len(empty),
+        )
 
 
 def rules_of(config: IngestConfig) -> dict[str, Any]:

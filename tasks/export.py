@@ -4,6 +4,7 @@
                      item_vectors/part-00000.parquet   by item_ix, float32; not there when a tree was trained
                      projection.npy                    only with export.pca_dim: what users and items were multiplied by
                      index/users.faiss                 unit user vectors; row order: partitions in order, rows in order
+                     changes/                          only after a release that is like it: what differs from that
                      manifest.json                     rows, bytes, checksums; written last
 
 Streamed: one micro-partition is in memory at a time, then a batch of items, then the index and a batch of rows. The same
@@ -25,11 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.changes import write_changes
 from tasks.config import ExportConfig
 from tasks.export_checks import Generation, check_disk, check_fit, check_memory, check_rows, check_vocabulary
 from tasks.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
-from tasks.vector_files import read_vectors, write_vectors
+from tasks.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, read_vectors, write_vectors
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import describe_file, read_json, replace_file, sync_folder, write_json
@@ -37,9 +39,6 @@ from trainer.files import describe_file, read_json, replace_file, sync_folder, w
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
-# A lookup reads one row group a user: 10,000 random users of 20 million then read 6 % of the vectors.
-USER_ROW_GROUP_ROWS = 128
-ITEM_ROW_GROUP_ROWS = 8192
 ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 
 
@@ -47,7 +46,8 @@ ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 class Export:
     """What to make, of which corpus, where, and within which memory.
 
-    space_dir: an earlier export of the same space; what this one is reduced by is that one's projection.
+    space_dir: an earlier export of the same space, by whose projection this one is reduced; since_dir: the export of the release
+    it builds on, whose rows are told that changed.
     """
 
     corpus_dir: Path
@@ -58,6 +58,7 @@ class Export:
     config: ExportConfig = field(default_factory=ExportConfig)
     memory_bytes: int = 4 * 10**9
     space_dir: Path | None = None
+    since_dir: Path | None = None
 
 
 def export_vectors(job: Export, generation: Generation, on_event: OnEvent = ignore_event) -> dict[str, Any]:
@@ -87,8 +88,12 @@ def export_vectors(job: Export, generation: Generation, on_event: OnEvent = igno
         manifest["user_files"] = _write_users(write, on_event)
         manifest["item_files"] = _write_items(write) if generation.has_item_vectors else {}
         started = time.monotonic()
-        manifest["index"] = _write_index(folder, manifest, plan)
+        manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
+        if job.since_dir is not None:
+            changes, told = write_changes(folder, manifest, job.since_dir)
+            manifest |= {"changes": changes} if changes else {}
+            on_event("log", {"message": told})
         write_json(folder / MANIFEST, manifest)
     return _tell(job.export_dir, manifest, index_seconds)
 
@@ -98,7 +103,8 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     others = [manifest["index"]] + ([manifest["projection"]] if "projection" in manifest else [])
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
-    return users | items | {about["file"]: about for about in others}
+    changes = manifest.get("changes", {}).get("files", {})
+    return users | items | {about["file"]: about for about in others} | changes
 
 
 @contextmanager
@@ -222,7 +228,7 @@ def _read_items(write: Writing) -> Iterator[tuple[pa.Table, np.ndarray]]:
         raise DamageError(f"{path} cannot be read ({error}): build the corpus again") from None
 
 
-def _write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
+def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
     """Build the index of the user vectors as they were written; answers the manifest's entry."""
     paths = [folder / "user_vectors" / name for name in manifest["user_files"]]
 

@@ -20,6 +20,7 @@ from trainer.units import size
 
 BATCH_ROWS = 32_768
 NEIGHBOURS = 10
+FLAT = "flat-fp16"
 MAX_NPROBE = 64
 _TRAIN_ROWS_A_LIST = 64
 _TRAIN_CODE_ROWS = 100_000  # of which faiss learns the codes, whatever it is given
@@ -53,7 +54,7 @@ def plan_index(num_rows: int, dim: int, room_bytes: int, quantise_above: int) ->
 
     Raises ResourceError, with the numbers and the way out, when not even the smallest fits.
     """
-    plans = [_plan_flat(num_rows, dim)] if num_rows <= quantise_above else []
+    plans = [plan_flat(num_rows, dim)] if num_rows <= quantise_above else []
     plans += [_plan_lists(num_rows, dim, *kind) for kind in _list_kinds(num_rows, dim)]
     rows = f"{num_rows:,} users x {dim} numbers"
     for ix, plan in enumerate(plans):
@@ -97,10 +98,10 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
 
 
-def _plan_flat(num_rows: int, dim: int) -> IndexPlan:
+def plan_flat(num_rows: int, dim: int) -> IndexPlan:
     """Every row compared, in 16-bit floats: half the bytes of float32, cosines off by about 1e-4."""
     index_bytes = num_rows * 2 * dim
-    return IndexPlan("flat-fp16", "SQfp16", 0, 0, index_bytes + _batch_bytes(num_rows, dim), index_bytes)
+    return IndexPlan(FLAT, "SQfp16", 0, 0, index_bytes + _batch_bytes(num_rows, dim), index_bytes)
 
 
 def _list_kinds(num_rows: int, dim: int) -> list[tuple[str, int]]:

@@ -17,9 +17,10 @@ from sql.runner import connect
 from tasks.config import IngestConfig
 from tasks.deliveries import Delivery, plan_delivery
 from tasks.failures import explain_failures
-from tasks.logfiles import recognise
+from tasks.logfiles import EmptyLogError, recognise
 from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
+from tasks.remote_logs import RemoteLogs, open_remote_logs
 from tasks.run import Root, open_scratch_folder
 from tasks.sources import Catalog, SourceFile, find_orphans, find_sources, read_catalog, sum_counts
 from tasks.stage_sources import Crew, Log
@@ -61,14 +62,17 @@ def ingest(
     are. `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there before is then
     untouched.
     """
-    with explain_failures(root, "logs are ingested", memory_bytes):
+    with (
+        explain_failures(root, "logs are ingested", memory_bytes),
+        open_remote_logs(root, lambda path: recognise(path, config.columns)) as remote,
+    ):
         catalog = read_catalog(root)
         key = check_user_key(root, catalog, config)
         _check_partitions(root, catalog, partitions)
         forgotten = read_tombstones(root)
-        sources = find_sources(patterns, catalog.stamps, on_event)
+        sources = find_sources(patterns, catalog.stamps, on_event, remote)
         delivery = plan_delivery(root, catalog, sources, config)
-        logs = [(recognise(Path(source.name), config.columns), source) for source in delivery.to_ingest]
+        delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
         remove_leftovers(root, catalog)
         if logs:
             least_bytes = min(memory_bytes // 2, LEAST_DUCKDB_BYTES)
@@ -82,7 +86,16 @@ def ingest(
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
                 define_session(con, config)
                 crew = Crew.of(
-                    Stager(con, config, key_pads(key), folder, spare * PART_SHARE // 100, progress, forgotten),
+                    Stager(
+                        con,
+                        config,
+                        key_pads(key),
+                        folder,
+                        spare * PART_SHARE // 100,
+                        progress,
+                        forgotten,
+                        remote.present,
+                    ),
                     len(logs),
                     duckdb_bytes,
                 )
@@ -91,12 +104,36 @@ def ingest(
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
                 _commit(root, catalog, delivery, staged)
-        elif sources:
+        elif delivery.stamps:
             catalog.rename(delivery.names, delivery.stamps)
             catalog.write(root)
         elif not catalog.entries:
             raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
     return _tell(catalog, delivery)
+
+
+def _recognise_logs(
+    catalog: Catalog, delivery: Delivery, remote: RemoteLogs, on_event: OnEvent
+) -> tuple[Delivery, list[Log]]:
+    """What the logs to be read are; without those that have no lines, of which a day that was delivered whole has some.
+
+    Raises InputError when there are no others, or one had lines before.
+    """
+    logs, empty, reason = [], [], None
+    for source in delivery.to_ingest:
+        try:
+            logs.append((remote.log_of(source), source))
+        except EmptyLogError as error:
+            if any(name in catalog.names for name in delivery.stamps if delivery.names[name] == source.sha256):
+                raise InputError(
+                    f"{error}; when it was delivered before, it had lines, which stay as they are"
+                ) from None
+            empty.append(source)
+            reason = reason or error
+            on_event("log", {"message": f"{error}; it is left out until it has lines"})
+    if reason and len(empty) == len({delivery.names[name] for name in delivery.stamps}):
+        raise InputError(str(reason))
+    return delivery.without(empty), logs
 
 
 def _cores(threads: int) -> int:

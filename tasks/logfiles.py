@@ -31,6 +31,10 @@ _ACCESS_LINE = re.compile(r'\S+ \S+ .*\[[^\]]+\] "[^"]*" \d{3} ')
 _DELIMITERS = ",\t;|"
 
 
+class EmptyLogError(InputError):
+    """A log has no lines, so that nothing can be told of its columns."""
+
+
 @dataclass(frozen=True)
 class LogFile:
     """A log that can be read.
@@ -74,7 +78,7 @@ def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
     with open(path, "rb") as file:
         magic = file.read(4)
     if not magic:
-        raise InputError(f"{path} is empty (0 bytes): deliver it whole, or leave it out of --logs")
+        raise EmptyLogError(f"{path} is empty (0 bytes): deliver it whole, or leave it out of --logs")
     suffixes = [suffix.lower() for suffix in path.suffixes]
     expected = next((_EXTENSIONS[s] for s in reversed(suffixes) if s in _EXTENSIONS and s not in _COMPRESSED), None)
     if magic == b"PAR1":
@@ -98,7 +102,7 @@ def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
         return LogFile(path, format, compression, header=header, columns=_find_columns(path, header, wanted))
     log = _recognise_delimited(path, format, compression, lines, wanted)
     if is_all and len(lines) == 1:
-        raise InputError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
+        raise EmptyLogError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
     return log
 
 
@@ -128,7 +132,7 @@ def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path} is in UTF-16: convert it to UTF-8, for instance with iconv -f utf-16 -t utf-8")
     if not head.strip():
-        raise InputError(f"{path} is empty (it has no line with anything in it): leave it out of --logs")
+        raise EmptyLogError(f"{path} is empty (it has no line with anything in it): leave it out of --logs")
     if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
         raise InputError(
             f"the lines of {path} end with a carriage return alone: convert them, for instance with tr '\\r' '\\n'"
@@ -198,7 +202,7 @@ def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:
         raise InputError(f"{path} is cut short or damaged Parquet ({reason}): deliver it again") from None
     columns = _find_columns(path, header, wanted)
     if not num_rows:
-        raise InputError(f"{path} is empty (0 rows): leave it out of --logs, or deliver it whole")
+        raise EmptyLogError(f"{path} is empty (0 rows): leave it out of --logs, or deliver it whole")
     return LogFile(path, "parquet", header=header, columns=columns)
 
 

@@ -23,6 +23,7 @@ from tasks.pull import find_version
 from tasks.release_state import open_state
 from tasks.run import Root
 from tasks.tracking import Content, Point
+from tasks.window import ends_before
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json
@@ -67,8 +68,13 @@ def publish_release(
             model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
         tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
         version = tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
-    for alias in choose_aliases(version.number, there.aliases.get("champion")):
-        tracking.set_alias(uri, publish.model_name, alias, version.number)
+    champion = next((one for one in there.versions if one.number == there.aliases.get("champion")), None)
+    if champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until")):
+        told = f"ends on {version.tags['window_until']}, before the champion's ({champion.tags['window_until']})"
+        on_event("log", {"message": f"the window of version {version.number} {told}: it takes no alias"})
+    else:
+        for alias in choose_aliases(version.number, there.aliases.get("champion")):
+            tracking.set_alias(uri, publish.model_name, alias, version.number)
 
     tracking.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / MANIFEST] + ([report_path] if report_path and report_path.exists() else [])

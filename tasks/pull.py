@@ -1,30 +1,74 @@
 """A release out of the registry, in the export's layout: what a downstream job reads every morning.
 
 Of a release that was registered by reference the registry has the manifest; the files come from the folder it refers to.
-Each file is checked against the manifest as it arrives, and the folder appears whole or not at all.
+Each file is checked against the manifest as it arrives, and the folder appears whole or not at all. What is there
+already, in the folder or of a pull that was killed, is not fetched again.
 """
 
+import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tasks import tracking
 from tasks.credentials import mask_credentials
-from tasks.erase_export import count_in_export, erase_from_export
-from tasks.export import MANIFEST, list_files, replace_folder
+from tasks.erase_export import count_users, erase_from_export
+from tasks.export import MANIFEST, list_files
+from tasks.pulled_folder import hold_folder, is_there, put_in_place, take_over
 from tasks.tombstones import NOBODY, Tombstones
 from tasks.tracking import Version
 from tasks.wanted import want_forgotten
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import digest_file, read_json, sync_file, sync_folder, verify_file
+from trainer.files import digest_file, read_json, verify_file
 
 COPY_BYTES = 1 << 20
 LEAVE_OUT_BYTES = 4 * 10**9  # of memory, to build the index anew
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+
+
+@dataclass
+class Fetcher:
+    """Gets files of releases out of a registry, checked; counts and reports their bytes, those of manifests not."""
+
+    tracking_uri: str
+    on_event: OnEvent
+    total_bytes: int = 0
+    done_bytes: int = 0
+    fetched_bytes: int = 0
+
+    def get_manifest(self, version: Version, target: Path) -> dict[str, Any]:
+        """The release's manifest, which is then also in `target`."""
+        _fetch(self.tracking_uri, version, MANIFEST, target)
+        return _read_manifest(target, version)
+
+    def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
+        """Bring a file of the release to `target`, unless it is there. Raises DamageError, naming it, for a corrupt one."""
+        if not is_there(target, about):
+            arriving = target.with_name(f"{target.name}.part")
+            _fetch(self.tracking_uri, version, name, arriving)
+            _verify(arriving, about, name, version)
+            os.replace(arriving, target)
+            self.fetched_bytes += about["bytes"]
+
+    def list_versions(self, name: str) -> list[Version]:
+        """The versions of a model that are registered."""
+        return tracking.get_registered(self.tracking_uri, name).versions
+
+    def count(self, num_bytes: int) -> None:
+        """Report so many bytes more as done."""
+        self.done_bytes += num_bytes
+        progress = {"step": "pull", "done": self.done_bytes, "total": self.total_bytes, "unit": "bytes"}
+        self.on_event("progress", progress)
+
+
+Provide = Callable[[str, dict[str, Any], Path], bool]
+"""Makes a file of the release (its name, its manifest entry) at a path without fetching it; answers whether it could."""
 
 
 def pull(
@@ -33,51 +77,70 @@ def pull(
     """Bring the release that `uri` (`models:/NAME@champion`, `models:/NAME/3`) names to the folder `out`.
 
     A whole copy of it that is there already is left as it is; another export there is replaced. Users who were `forgotten` after
-    it was made are left out; its manifest says how many. Raises InputError for
-    an unknown name, alias or version and for an `out` that holds something else, DamageError naming a corrupt file.
+    it was made are left out; its manifest then says how many. Raises InputError for an unknown name, alias or version and for
+    an `out` that holds something else, DamageError naming a corrupt file.
     """
-    _check_out(out)
+    check_out(out)
     version = find_version(uri, tracking_uri)
-    with tempfile.TemporaryDirectory() as scratch:
-        manifest_path = Path(scratch) / MANIFEST
-        _fetch(tracking_uri, version, MANIFEST, manifest_path)
-        manifest = _read_manifest(manifest_path, version)
-        files = list_files(manifest)
-        total_bytes = sum(about["bytes"] for about in files.values())
+    fetcher = Fetcher(tracking_uri, on_event)
+    with (
+        hold_folder(out, lambda line: on_event("log", {"message": line})) as gathered,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        manifest = fetcher.get_manifest(version, Path(scratch) / MANIFEST)
         num_forgotten = 0
-        is_new = not _is_whole(out, manifest_path, files)
-        if is_new:
-            done_bytes = 0
-            with replace_folder(out) as folder:
-                for name, about in files.items():
-                    _fetch(tracking_uri, version, name, folder / name)
-                    _verify(folder / name, about, name, version)
-                    done_bytes += about["bytes"]
-                    on_event("progress", {"step": "pull", "done": done_bytes, "total": total_bytes, "unit": "bytes"})
-                (folder / MANIFEST).write_bytes(manifest_path.read_bytes())
-                num_forgotten = _leave_out(folder, forgotten, on_event)
-                _sync(folder)
+        if not is_whole(out, Path(scratch) / MANIFEST) or _count_forgotten(out, forgotten):
+            fill(gathered, version, Path(scratch) / MANIFEST, fetcher, [lambda *file: take_from(out, *file)])
+            num_forgotten = _leave_out(gathered, forgotten, on_event)
+            put_in_place(gathered, out, {MANIFEST, *list_files(read_json(gathered / MANIFEST))})
+    users = {"num_users": manifest["num_users"] - num_forgotten, "users_forgotten": num_forgotten}
+    return tell(manifest, version, out, fetcher) | users
+
+
+def _leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
+    """Take users who were forgotten out of an export that was fetched; answers how many."""
+    num_forgotten = _count_forgotten(folder, forgotten)
+    if num_forgotten:
+        on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
+        erase_from_export(
+            folder, want_forgotten(forgotten), LEAVE_OUT_BYTES, {"users_forgotten": num_forgotten}, folder
+        )
+    return num_forgotten
+
+
+def _count_forgotten(folder: Path, forgotten: Tombstones) -> int:
+    return count_users(folder, read_json(folder / MANIFEST), want_forgotten(forgotten)) if forgotten else 0
+
+
+def fill(gathered: Path, version: Version, manifest_path: Path, fetcher: Fetcher, providers: list[Provide]) -> None:
+    """Gather all files of a release, each from what is there, from the first provider that has it, or from the registry."""
+    files = list_files(read_json(manifest_path))
+    fetcher.total_bytes = sum(about["bytes"] for about in files.values())
+    for name, about in files.items():
+        target = gathered / name
+        if not is_there(target, about) and not any(provide(name, about, target) for provide in providers):
+            fetcher.get(version, name, about, target)
+        fetcher.count(about["bytes"])
+    shutil.copyfile(manifest_path, gathered / MANIFEST)
+
+
+def take_from(folder: Path, name: str, about: dict[str, Any], target: Path) -> bool:
+    """A Provide: the file of the same name in `folder`, where its bytes are the same."""
+    return take_over(folder / name, about, target)
+
+
+def tell(manifest: dict[str, Any], version: Version, out: Path, fetcher: Fetcher) -> dict[str, Any]:
+    """What came of a pull."""
     return {
         "release": manifest["release"],
         "out": str(out),
         "model_name": version.name,
         "model_version": version.number,
-        "num_users": manifest["num_users"] - num_forgotten,
+        "num_users": manifest["num_users"],
         "num_items": manifest["num_items"],
-        "bytes": total_bytes,
-        "fetched_bytes": total_bytes if is_new else 0,
-        "users_forgotten": num_forgotten,
+        "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
+        "fetched_bytes": fetcher.fetched_bytes,
     }
-
-
-def _leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
-    """Take users who were forgotten out of an export that was fetched; answers how many."""
-    wanted = want_forgotten(forgotten)
-    num_forgotten = count_in_export(folder, read_json(folder / MANIFEST), wanted) if forgotten else 0
-    if num_forgotten:
-        on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
-        erase_from_export(folder, wanted, LEAVE_OUT_BYTES, {"users_forgotten": num_forgotten}, folder)
-    return num_forgotten
 
 
 def find_version(uri: str, tracking_uri: str) -> Version:
@@ -158,32 +221,22 @@ def _verify(path: Path, about: dict[str, Any], name: str, version: Version) -> N
     except DamageError as error:
         reason = str(error).removeprefix(f"{path} ")
         raise DamageError(
-            f"{name} of {_place(version)} {reason}; nothing was changed: pull another version, or register it again"
+            f"{name} of {_place(version)} {reason}; nothing was changed: pull another version, or register it again; "
+            "what was fetched whole is kept for the same command"
         ) from None
 
 
-def _is_whole(out: Path, manifest_path: Path, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether `out` is this release, every byte of it."""
+def is_whole(out: Path, manifest_path: Path) -> bool:
+    """Whether `out` is the release of this manifest, every byte of it."""
     if not (out / MANIFEST).exists() or (out / MANIFEST).read_bytes() != manifest_path.read_bytes():
         return False
-    try:
-        for name, about in files.items():
-            verify_file(out / name, about)
-    except DamageError:
-        return False
-    return True
+    return all(is_there(out / name, about) for name, about in list_files(read_json(manifest_path)).items())
 
 
-def _check_out(out: Path) -> None:
+def check_out(out: Path) -> None:
     """Raise InputError when replacing `out` would remove something that is no export."""
     if out.exists() and not (out / MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is no export: give --out an empty or new folder, or an earlier pull")
-
-
-def _sync(folder: Path) -> None:
-    """Wait until the files of the folder are on the disk."""
-    for path in folder.rglob("*"):
-        (sync_folder if path.is_dir() else sync_file)(path)
 
 
 def _place(version: Version) -> str:

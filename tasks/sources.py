@@ -7,11 +7,12 @@ name with other bytes replaces its own rows and nobody else's.
 import glob
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tasks.run import Root
 from trainer.errors import DamageError, InputError
@@ -41,27 +42,60 @@ class SourceFile:
         return self.sha256[:16]
 
 
+class Elsewhere(Protocol):
+    """Where logs are that are not on this machine; see tasks/remote_logs.py."""
+
+    def list(self, pattern: str) -> dict[str, Stamp]: ...
+
+    def digest(self, url: str, stamp: Stamp) -> str: ...
+
+
 def find_sources(
-    patterns: Sequence[str], known: Mapping[str, tuple[Stamp, str]] | None = None, on_event: OnEvent = ignore_event
+    patterns: Sequence[str],
+    known: Mapping[str, tuple[Stamp, str]] | None = None,
+    on_event: OnEvent = ignore_event,
+    elsewhere: Elsewhere | None = None,
 ) -> list[SourceFile]:
     """The files that the globs name, each once, sorted by name. A file that `known` has with this stamp is not read again.
 
     Raises InputError when a glob matches nothing, or something that is no file or cannot be read.
     """
     paths: dict[str, str] = {}
+    stamps: dict[str, Stamp] = {}
     for pattern in patterns:
+        if elsewhere and is_remote(pattern):
+            stamps |= elsewhere.list(pattern)
+            continue
         for path in _expand(pattern):
             paths.setdefault(os.path.realpath(path), path)
     known = known or {}
-    stamps = {path: read_stamp(path) for path in sorted(paths.values())}
+    stamps |= {path: read_stamp(path) for path in paths.values()}
+    stamps = {name: stamps[name] for name in sorted(stamps)}
     unread = [path for path in stamps if path not in known or known[path][0] != stamps[path]]
     if unread:
         total_bytes = sum(stamps[path][0] for path in unread)
         on_event("log", {"message": f"reading {len(unread):,} new log files, {size(total_bytes)}"})
     digests = {path: digest for path, (_, digest) in known.items()}
+
+    def digest(name: str) -> str:
+        return elsewhere.digest(name, stamps[name]) if elsewhere and is_remote(name) else _digest(name)
+
     with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
-        digests |= zip(unread, pool.map(_digest, unread), strict=True)
+        digests |= zip(unread, pool.map(digest, unread), strict=True)
     return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
+
+
+def is_remote(name: str) -> bool:
+    """Whether a log, or a glob of logs, is not on this machine: a URL."""
+    return "://" in name
+
+
+@contextmanager
+def check_unchanged(source: SourceFile) -> Iterator[None]:
+    """Raise InputError when the file of a source changed while the block read it."""
+    yield
+    if read_stamp(source.name) != source.stamp:
+        raise InputError(f"{source.name} changed while it was read: deliver it again when it is complete")
 
 
 def _expand(pattern: str) -> list[str]:

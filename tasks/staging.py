@@ -9,6 +9,8 @@ unless it is large, and the sorted parts of a day are merged. The files do not d
 import glob
 import math
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -23,7 +25,7 @@ from tasks.events_files import write_events
 from tasks.logblocks import BlockReader
 from tasks.logfiles import OPTIONAL, REQUIRED, LogFile
 from tasks.source_events import SourceRules, make_events
-from tasks.sources import SourceFile, read_stamp
+from tasks.sources import SourceFile, check_unchanged
 from tasks.times import EARLIEST, TimeScale, recognise_times
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
 from tasks.urls import CRAWLER_PATTERN, UrlRules
@@ -117,6 +119,7 @@ class Stager:
     part_bytes: int
     progress: Progress
     forgotten: Tombstones = NOBODY
+    present: Callable[[SourceFile], AbstractContextManager[None]] = check_unchanged
     now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
 
     def with_cursor(self) -> "Stager":
@@ -174,6 +177,10 @@ class Stager:
 
     def load(self, log: LogFile, source: SourceFile) -> None:
         """Make `stg_lines` of a log."""
+        with self.present(source):
+            self._load(log, source)
+
+    def _load(self, log: LogFile, source: SourceFile) -> None:
         path = str(log.path)
         params = {
             "keeps_query": bool(self.config.keep_query),
@@ -192,8 +199,6 @@ class Stager:
             raise _explain_reading(path, reader, error) from error
         finally:
             self.progress.end(reader, source.bytes)
-        if read_stamp(path) != source.stamp:
-            raise InputError(f"{path} changed while it was read: deliver it again when it is complete")
 
     def _rules(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> SourceRules:
         params = self.pads | {

@@ -146,6 +146,11 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
     return window
 
 
+def ends_before(until: str | None, other: str | None) -> bool:
+    """Whether a window with this last day ends before another: a run that began earlier may end later, and must not serve."""
+    return until is not None and other is not None and until < other
+
+
 def list_inputs(
     window: Window, config: IngestConfig, evaluate: EvaluateConfig, base: Base | None = None
 ) -> dict[str, Any]:

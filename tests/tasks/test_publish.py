@@ -246,6 +246,19 @@ def test_the_next_release_takes_over_and_an_older_one_does_not(root: Root) -> No
     assert current_release(root, PUBLISH) == "r2"
 
 
+def test_a_run_that_was_overtaken_does_not_serve(root: Root) -> None:
+    """A night of older days may end, or be run, after that of newer ones: registered later, it is none the newer."""
+    told = []
+    register(root, release="r1")
+    for number, (release, until) in enumerate([("r2", "2015-05-17"), ("r3", "2015-05-18")], start=2):
+        make_release(root, release, seed=number)
+        story = tell_story(release)
+        story["steps"]["corpus"]["until"] = until
+        told.append(publish_release(root, PUBLISH, story, root.export(release), None)["alias"])
+        assert current_release(root, PUBLISH) == ("r1" if release == "r2" else "r3")
+    assert told == [None, "champion"]
+
+
 @pytest.mark.parametrize(
     ("version", "champion", "expected"),
     [(1, None, ["challenger", "champion"]), (3, 2, ["challenger", "champion"]), (2, 2, []), (1, 2, [])],

@@ -101,6 +101,10 @@ def test_a_corrupt_file_is_named_and_the_older_pull_stays(
     finally:
         path.write_bytes(old)
     assert bytes_of(out) == before
+    # What was fetched before it is kept, and is not fetched again.
+    told = pull(CHAMPION, out, root.tracking_uri)
+    assert (told["fetched_bytes"] < told["bytes"]) == (name != "r2/manifest.json")
+    assert bytes_of(out) == bytes_of(root.export("r2"))
     assert list(tmp_path.iterdir()) == [out]
 
 

@@ -1,0 +1,130 @@
+"""Backfill: a night a day in order, holes said, resumed where it was killed, and the page of the nights."""
+
+import json
+import signal
+import subprocess
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.nights import Ledger, list_days
+from tasks.nights_report import write_nights_report
+from tasks.run import Root
+from tests.corpora import planted_histories
+from tests.flows.test_cli import COMMAND, call
+from tests.ingested import take_in, write_log
+from trainer.errors import InputError
+
+FAST = [
+    "--set",
+    "train.epochs=2",
+    "--set",
+    "train.vector_size=8",
+    "--set",
+    "train.threads=1",
+    "--set",
+    "train.negative=4",
+]
+
+
+def write_days(folder: Path, days: tuple[int, ...]) -> Path:
+    """A log a day; everybody opens two pages of their topic on each."""
+    for user, items in planted_histories(120, length=20).items():
+        for n, day in enumerate(days):
+            path = folder / f"d{day}.csv"
+            if not path.exists():
+                write_log(path)
+            with open(path, "a") as file:
+                file.writelines(
+                    f"{user},/page/{item},2026-01-{day:02d}T00:00:{k:02d}Z\n"
+                    for k, item in enumerate(items[2 * n : 2 * n + 2] or items[:2])
+                )
+    return folder
+
+
+def backfill(root: Path, *arguments: str) -> dict[str, Any]:
+    result = call("backfill", "--root", str(root), "--json", *FAST, *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.slow
+def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
+    logs, root = write_days(tmp_path / "logs", (1, 2, 4)), tmp_path / "root"
+    arguments = ["--logs", f"{logs}/*.csv", "--since", "2026-01-01", "--until", "2026-01-04"]
+    with subprocess.Popen(
+        [*COMMAND, "backfill", "--root", str(root), "--json", *FAST, *arguments],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        while not list(root.glob("runs/backfill-*/nights.json")) and process.poll() is None:
+            time.sleep(0.1)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGKILL)
+    done_before = Ledger(Root(root), next(root.glob("runs/backfill-*")).name.removeprefix("backfill-")).read()
+    told = backfill(root, *arguments)
+    nights = {night["day"]: night for night in told["nights"]}
+    assert list(nights) == ["2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04"]
+    assert nights["2026-01-03"]["skipped"] == "no events on this day"
+    run = [night for night in told["nights"] if "skipped" not in night]
+    assert [night["model_version"] for night in run] == [1, 2, 3]
+    assert len({night["run_id"] for night in run}) == 3
+    assert {day: nights[day] for day in done_before} == done_before
+    assert len(done_before) >= 1
+    page = Path(told["report"]).read_text()
+    assert page.count("<svg") >= 2
+    assert "user-" not in page
+    # A straggler for the second day makes that night and those after it anew; the first is done.
+    write_log(
+        tmp_path / "logs" / "late.csv", "user-1,/page/5,2026-01-02T10:00:00Z", "user-2,/page/6,2026-01-02T10:00:00Z"
+    )
+    again = {night["day"]: night for night in backfill(root, *arguments)["nights"]}
+    assert again["2026-01-01"] == nights["2026-01-01"]
+    assert again["2026-01-02"]["run_id"] != nights["2026-01-02"]["run_id"]
+
+
+def test_days_between_the_first_and_the_last_with_events(tmp_path: Path) -> None:
+    write_log(tmp_path / "d.csv", "u,/a,2026-01-01", "u,/b,2026-01-03", "v,/b,2026-01-03")
+    take_in(tmp_path / "root", tmp_path / "d.csv")
+    root = Root(tmp_path / "root")
+    assert list(list_days(root, None, None).values()) == [1, 0, 2]
+    assert list(list_days(root, date(2026, 1, 3), date(2026, 1, 4))) == [date(2026, 1, 3), date(2026, 1, 4)]
+    with pytest.raises(InputError, match="it has events from 2026-01-01 to 2026-01-03"):
+        list_days(root, date(2026, 2, 1), date(2026, 2, 3))
+
+
+def test_days_want_times(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "d.csv", "u,/a", "u,/b", header="user_id,url")
+    take_in(tmp_path / "root", log, columns={"time": ()})
+    with pytest.raises(InputError, match="nights of past days need logs with times"):
+        list_days(Root(tmp_path / "root"), None, None)
+
+
+def night(day: str, **values: Any) -> dict[str, Any]:
+    metrics = {"hit_at_10": 0.25, "popularity_hit_at_10": 0.125, "gate_cosine_p1": 0.99}
+    told = {
+        "day": day,
+        "events": 100,
+        "window_id": "w",
+        "run_id": "r",
+        "model_version": 3,
+        "alias": "champion",
+        "users": 40,
+    }
+    return told | {"items": 9, "metrics": metrics, "seconds": {"ingest": 90.0, "train": 2.0, "export": 1.0}} | values
+
+
+def test_the_page_of_nights(tmp_path: Path) -> None:
+    held = night("2026-01-03", alias="challenger", gate={"passes": False, "held_by": ["hit_at_10"]}, metrics={})
+    skipped = {"day": "2026-01-02", "events": 0, "skipped": "no events <on> this day"}
+    for name in ("a.html", "b.html"):
+        write_nights_report([night("2026-01-01"), skipped, held], tmp_path / name)
+    page = (tmp_path / "a.html").read_text()
+    assert page == (tmp_path / "b.html").read_text()
+    for words in ("0.250", "0.990", "3.00 s", "held by hit_at_10", "no events &lt;on&gt; this day", "cosine p1"):
+        assert words in page
+    assert page.count("<svg") == 4
+    write_nights_report([skipped], tmp_path / "none.html")
+    assert "No night was run" in (tmp_path / "none.html").read_text()
