@@ -19,6 +19,7 @@ from tasks.config import PublishConfig
 from tasks.credentials import mask_credentials, mask_values
 from tasks.export import MANIFEST, list_files
 from tasks.measured import list_train_metrics
+from tasks.promotion import settle_aliases
 from tasks.pull import find_version
 from tasks.run import Root
 from tasks.tracking import Content, Point
@@ -41,6 +42,8 @@ def publish_release(
 ) -> dict[str, Any]:
     """Register the export with the story of its run; answers the story of the step.
 
+    The version becomes challenger, and champion if the story's "gate" lets it.
+
     Raises DamageError when the export is not whole, ResourceError when MLflow cannot be reached or written to.
     """
     manifest = read_json(export_dir / MANIFEST)
@@ -62,18 +65,16 @@ def publish_release(
         model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
         tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
         version = tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
-    for alias in choose_aliases(version.number, there.aliases.get("champion")):
-        tracking.set_alias(uri, publish.model_name, alias, version.number)
+    alias = settle_aliases(root, publish, version.number, story.get("steps", {}).get("gate", {}))
 
     tracking.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
     tracking.log_files(uri, mlflow_run, files, {"run.json": mask_values(story)})
     tracking.end_run(uri, mlflow_run)
-    aliases = tracking.get_registered(uri, publish.model_name).aliases
     return {
         "model_name": publish.model_name,
         "model_version": version.number,
-        "alias": next((name for name in ("champion", "challenger") if aliases.get(name) == version.number), None),
+        "alias": alias,
         "storage": version.tags.get("storage", "copy"),
         "tracking_uri": mask_credentials(uri),
         "mlflow_run_id": mlflow_run,
@@ -103,14 +104,6 @@ def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
     uri = export_dir.resolve().as_uri()
     tags |= {"storage": "reference", "export_path": "artifacts", "export_uri": uri}
     return Content({"manifest": export_dir / MANIFEST}, {"export_uri": uri}, tags)
-
-
-def choose_aliases(version: int, champion: int | None) -> list[str]:
-    """The aliases that a version takes, in order. A version older than the champion takes none.
-
-    There is no gate yet: every new release becomes challenger, then champion.
-    """
-    return ["challenger", "champion"] if champion is None or version > champion else []
 
 
 def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[str, str]:
@@ -174,7 +167,7 @@ def list_metrics(story: dict[str, Any]) -> list[Point]:
     values |= list_train_metrics(steps.get("train", {}))
     values |= {f"funnel_{stage}": number for stage, number in steps.get("corpus", {}).get("funnel", [])}
     values |= {name: steps.get("export", {}).get(name) for name in ("num_users", "num_items", "bytes")}
-    values |= steps.get("export", {}).get("metrics", {})
+    values |= steps.get("export", {}).get("metrics", {}) | steps.get("gate", {}).get("metrics", {})
     points = [Point(_as_metric(name), float(value), started_ms) for name, value in values.items() if value is not None]
     for at in steps.get("train", {}).get("curve", []):
         at_ms = started_ms + round(1000 * at["seconds"])

@@ -12,7 +12,6 @@ from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.publish import (
     attach_report,
-    choose_aliases,
     current_release,
     flatten,
     list_metrics,
@@ -244,14 +243,6 @@ def test_the_next_release_takes_over_and_an_older_one_does_not(root: Root) -> No
     assert {name: int(version) for name, version in aliases.items()} == {"challenger": 2, "champion": 2}
     assert register(root, release="r1")["alias"] is None
     assert current_release(root, PUBLISH) == "r2"
-
-
-@pytest.mark.parametrize(
-    ("version", "champion", "expected"),
-    [(1, None, ["challenger", "champion"]), (3, 2, ["challenger", "champion"]), (2, 2, []), (1, 2, [])],
-)
-def test_which_aliases_a_version_takes(version: int, champion: int | None, expected: list[str]) -> None:
-    assert choose_aliases(version, champion) == expected
 
 
 def test_the_report_comes_after(root: Root) -> None:
