@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from flows.show import show_findings, show_plan, show_removed, show_run, show_similar, show_tuned, show_values
-from trainer.errors import SurfError
+from trainer.errors import HeldBackError, SurfError
 
 app = typer.Typer(
     name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -74,6 +74,8 @@ def run(
             raise
         raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
     answer(result, as_json, show_run)
+    if not result["gate"]["passes"] and not result["gate"]["overridden"]:
+        raise typer.Exit(HeldBackError.exit_code)
 
 
 @app.command()
@@ -197,6 +199,40 @@ def word2vec(
     from flows.operations import write_word2vec
 
     answer(write_word2vec(root, out, which, not text, load_config(config, settings or []), say), as_json, show_values)
+
+
+@app.command()
+def promote(
+    version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the challenger.")] = None,
+    override: Annotated[
+        str | None,
+        typer.Option("--override", help="Why a version that was held or rolled back may serve all the same."),
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a version serve: it becomes the champion. One that the gate held needs --override with a reason, which is kept."""
+    from flows.config import load_config
+    from flows.operations import promote_version
+
+    answer(promote_version(root, version, override, load_config(config, settings or []), say), as_json, show_values)
+
+
+@app.command()
+def rollback(
+    version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the champion before.")] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the champion before serve again, at once, also while a night runs. The same call again changes nothing."""
+    from flows.config import load_config
+    from flows.operations import rollback_champion
+
+    answer(rollback_champion(root, version, load_config(config, settings or []), say), as_json, show_values)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from flows.steps import (
     evaluate_vectors,
     export_vectors,
     ingest_events,
+    judge_release,
     open_run,
     register_release,
     train_vectors,
@@ -41,8 +42,9 @@ def nightly(
     4. Train the vectors, or go on from the last commit.
     5. Evaluate them on held-out items.
     6. Export the release.
-    7. Register it.
-    8. Write the morning's report.
+    7. Hold it against the release that serves: the gate.
+    8. Register it; it serves if the gate lets it.
+    9. Write the morning's report.
     """
     night = Night(open_root(root), since, until, config)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
@@ -52,6 +54,7 @@ def nightly(
         train_vectors(night, run, corpus)
         evaluate_vectors(night, run, corpus)
         export_vectors(night, run, corpus)
+        judge_release(night, run)
         register_release(night, run)
         write_reports(night, run)
         return summarize(run)
@@ -66,6 +69,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "model_name": steps["register"]["model_name"],
         "model_version": steps["register"]["model_version"],
         "alias": steps["register"]["alias"],
+        "gate": {name: steps["gate"].get(name) for name in ("passes", "verdict", "held_by", "overridden", "table")},
         "tracking_uri": steps["register"]["tracking_uri"],
         "users": steps["export"]["num_users"],
         "items": steps["export"]["num_items"],

@@ -11,7 +11,8 @@ import pytest
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = [
-    "run", "plan", "similar", "infer", "tune", "pull", "word2vec", "repartition", "gc", "doctor", "sample-logs",
+    "run", "plan", "similar", "infer", "tune", "pull", "word2vec", "promote", "rollback", "repartition", "gc",
+    "doctor", "sample-logs",
 ]  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
     assert "train.epochs" in error["message"]
 
 
-@pytest.mark.parametrize("command", [["similar", "ann"], ["doctor"], ["repartition"], ["gc"]])
+@pytest.mark.parametrize("command", [["similar", "ann"], ["doctor"], ["repartition"], ["gc"], ["rollback"]])
 def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
     result = call(*command, "--root", str(tmp_path / "nothing"), "--json")
     assert result.returncode == 2
