@@ -32,7 +32,7 @@ from flows.show import (
     show_tuned,
     show_values,
 )
-from trainer.errors import SurfError
+from trainer.errors import HeldBackError, SurfError
 
 app = typer.Typer(
     name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -77,6 +77,8 @@ def run(
     with prepared_for_prefect():
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     answer(result, as_json, show_run)
+    if not result["gate"]["passes"] and not result["gate"]["overridden"]:
+        raise typer.Exit(HeldBackError.exit_code)
 
 
 @app.command()
@@ -282,6 +284,40 @@ def word2vec(
     from flows.operations import write_word2vec
 
     answer(write_word2vec(root, out, which, not text, load_config(config, settings or []), say), as_json, show_values)
+
+
+@app.command()
+def promote(
+    version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the challenger.")] = None,
+    override: Annotated[
+        str | None,
+        typer.Option("--override", help="Why a version that was held or rolled back may serve all the same."),
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a version serve: it becomes the champion. One that the gate held needs --override with a reason, which is kept."""
+    from flows.config import load_config
+    from flows.operations import promote_version
+
+    answer(promote_version(root, version, override, load_config(config, settings or []), say), as_json, show_values)
+
+
+@app.command()
+def rollback(
+    version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the champion before.")] = None,
+    root: Root = DEFAULT_ROOT,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the champion before serve again, at once, also while a night runs. The same call again changes nothing."""
+    from flows.config import load_config
+    from flows.operations import rollback_champion
+
+    answer(rollback_champion(root, version, load_config(config, settings or []), say), as_json, show_values)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from tasks.config import (
     EvaluateConfig,
     ExportConfig,
+    GateConfig,
     IngestConfig,
     NightlyConfig,
     PublishConfig,
@@ -22,7 +23,9 @@ from tasks.config import (
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
-_NEUTRAL: Any = {"resources": True, "train": {"commit_seconds", "threads"}, "publish": {"keep_releases", "with_state"}}
+_NEUTRAL: Any = {
+    "resources": True, "gate": True, "train": {"commit_seconds", "threads"}, "publish": {"keep_releases", "with_state"},
+}  # fmt: skip
 
 
 class PipelineConfig(Section):
@@ -36,6 +39,7 @@ class PipelineConfig(Section):
     train: TrainConfig = Field(TrainConfig(), title="Training", description="What doc2vec learns, and how.")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), title="Evaluation", description="How quality is measured.")
     export: ExportConfig = Field(ExportConfig(), title="Export", description="How vectors are stored in a release.")
+    gate: GateConfig = Field(GateConfig(), title="Gate", description="What a release must reach to serve.")
     publish: PublishConfig = Field(PublishConfig(), title="Registry", description="Where releases are registered.")
     nightly: NightlyConfig = Field(
         NightlyConfig(), title="Night after night", description="How a night goes on from the release that serves."
@@ -52,7 +56,7 @@ class PipelineConfig(Section):
         return self
 
     def outcome_settings(self) -> dict[str, Any]:
-        """The settings that say what a run makes: all but the resources it may use for it, and what is kept."""
+        """The settings that say what a run makes: all but the resources it may use for it, what is kept, and the gate."""
         return self.model_dump(mode="json", exclude=_NEUTRAL)
 
 

@@ -15,6 +15,7 @@ from flows.steps import (
     export_vectors,
     find_unchanged,
     ingest_events,
+    judge_release,
     open_run,
     register_release,
     settle_vectors,
@@ -45,8 +46,9 @@ def nightly(
     5. Evaluate them on held-out items.
     6. Settle them: beside the rows that did not change, or in the champion's space.
     7. Export the release.
-    8. Register it.
-    9. Write the morning's report.
+    8. Hold it against the release that serves: the gate.
+    9. Register it; it serves if the gate lets it.
+    10. Write the morning's report.
     """
     night = Night(open_root(root), since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
@@ -59,6 +61,7 @@ def nightly(
         evaluate_vectors(night, run)
         settle_vectors(night, run)
         export_vectors(night, run)
+        judge_release(night, run)
         register_release(night, run)
         write_reports(night, run)
         return summarize(run)
@@ -74,6 +77,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "model_name": steps["register"]["model_name"],
         "model_version": steps["register"]["model_version"],
         "alias": steps["register"]["alias"],
+        "gate": {name: steps["gate"].get(name) for name in ("passes", "verdict", "held_by", "overridden", "table")},
         "tracking_uri": steps["register"]["tracking_uri"],
         "users": steps["export"]["num_users"],
         "items": steps["export"]["num_items"],

@@ -1,4 +1,4 @@
-"""What a person asks of a root besides a night: look, infer, tune, pull, forget, convert, repartition, collect, check, ..."""
+"""What a person asks of a root besides a night: look, infer, tune, pull, promote, forget, repartition, collect, check, ..."""
 
 import os
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from tasks.pseudonyms import pseudonym, read_user_key
 from tasks.run import FORGET, Root, lock_root, open_root
 from tasks.similar import similar_users
 from tasks.tombstones import read_tombstones
-from trainer.errors import InputError
+from trainer.errors import ConfigError, InputError
 from trainer.events import OnEvent
 from trainer.store import lock_store
 from trainer.units import parse_bytes
@@ -148,6 +148,24 @@ def forget_users(path: Path, ids_file: Path | None, config: PipelineConfig, on_e
         return forget(root, asked, on_event)
 
 
+def promote_version(
+    path: Path, version: int | None, override: str | None, config: PipelineConfig, on_event: OnEvent
+) -> dict[str, Any]:
+    """A version, by default the challenger, made the one that serves."""
+    from tasks.promotion import promote
+
+    if override is not None and not override.strip():
+        raise ConfigError('--override is empty: say why, as in --override "the shop was closed yesterday"')
+    return promote(require_root(path), config.publish, version, override, on_event)
+
+
+def rollback_champion(path: Path, version: int | None, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
+    """The champion before, or another version that served, made the one that serves."""
+    from tasks.promotion import rollback
+
+    return rollback(require_root(path), config.publish, version, on_event)
+
+
 def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
     """The root in as many micro-partitions as the configuration says, or as ingest would choose today."""
     from tasks.repartition import repartition
@@ -161,10 +179,12 @@ def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> d
 def collect_garbage(path: Path, config: PipelineConfig, dry_run: bool, on_event: OnEvent) -> dict[str, Any]:
     """What nothing in the root refers to any more, removed, or with `dry_run` only named."""
     from tasks import gc
+    from tasks.promotion import lock_aliases
 
     root = require_root(path)
     with (
         lock_root(root, "gc", lambda line: on_event("log", {"message": line})),
+        lock_aliases(root),
         lock_store(root.store) if root.store.exists() else nullcontext(),
     ):
         return gc.collect_garbage(root, config.publish, dry_run, on_event)

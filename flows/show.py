@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tasks.report_tables import tell_gate
 from tasks.wording import amount, duration, share
 from trainer.units import size
 
@@ -18,10 +19,24 @@ def show_run(result: dict[str, Any]) -> None:
     if metrics:
         table.add_row("hit@10", f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}")
     table.add_row("trained", tell_training(result["training"]))
+    table.add_row("gate", result["gate"]["verdict"])
     table.add_row("registered", f"{result['model_name']} version {result['model_version']}, {result['alias']}")
     table.add_row("tracking", result["tracking_uri"])
     table.add_row("vectors", result["export_dir"])
     table.add_row("report", result["report"])
+    Console().print(table)
+    show_gate(result["gate"])
+
+
+def show_gate(gate: dict[str, Any]) -> None:
+    """The gate's table, once there was a champion to hold the release against."""
+    if gate["verdict"] == "first":
+        return
+    table = Table(title=tell_gate(gate), title_justify="left")
+    for column in ("rule", "tonight", "limit", "verdict"):
+        table.add_column(column, justify="left" if column in ("rule", "verdict") else "right")
+    for row in gate["table"]:
+        table.add_row(row["rule"], row["tonight"], row["limit"], row["verdict"])
     Console().print(table)
 
 

@@ -18,14 +18,19 @@ from flows.progress import report_step
 from tasks import corpus as corpus_task
 from tasks import evaluate as evaluate_task
 from tasks import export as export_task
+from tasks import gate_figures as gate_task
 from tasks import ingest as ingest_task
 from tasks import night as night_task
 from tasks import publish as publish_task
 from tasks.base import Asked
+from tasks.champion import side_of
+from tasks.comparison import compare_with_champion
 from tasks.devices import pick_device
 from tasks.export_loss import measure_loss
 from tasks.measured import list_caveats, list_measured
+from tasks.promotion import find_champion, pin_release, release_pins
 from tasks.report import write_report
+from tasks.report_tables import tell_gate
 from tasks.run import Root, Run
 from tasks.window import Base, list_inputs, select_window
 from trainer.corpus import open_corpus
@@ -35,7 +40,7 @@ from trainer.infer import refit_held_out
 from trainer.job import Job
 from trainer.loop import train
 from trainer.signals import stop_on_sigterm
-from trainer.store import lock_store, open_generation, pin_generation, remove_unreferenced, unpin_generations
+from trainer.store import open_generation
 from trainer.units import parse_bytes
 
 
@@ -90,6 +95,8 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     with report_step("open-run") as on_event:
         run = _find_or_plan(night, logs)
         story = run.story()
+        if "train" not in story["steps"]:  # the release that the night meets at its end should still be this one
+            run.record(champion=find_champion(night.root, night.config.publish))
         told = f"release {story['base']['release']}" if story.get("base") else "nothing"
         because = f": {story['full_because']}" if story.get("full_because") else ""
         on_event("log", {"message": f"run {run.run_id} builds on {told}{because}"})
@@ -191,7 +198,16 @@ def evaluate_vectors(night: Night, run: Run) -> dict[str, Any]:
     def make() -> dict[str, Any]:
         with report_step("evaluate") as on_event:
             opened = open_corpus(job.corpus_dir)
-            evaluation = evaluate_task.evaluate(opened, open_generation(job.store_dir), on_event, night.memory_bytes)
+            generation = open_generation(job.store_dir)
+            evaluation = evaluate_task.evaluate(opened, generation, on_event, night.memory_bytes)
+            if generation.manifest["stage"] in (
+                "training",
+                "trained",
+            ):  # later the held-out items are no secret any more
+                evaluation["comparison"] = compare_with_champion(
+                    night.root, run.story().get("champion"), side_of(opened, generation), f"runs/{run.run_id}/ranks.npy",
+                    night.memory_bytes, on_event,
+                )  # fmt: skip
             refit_held_out(job, opened, {"evaluation": evaluation}, on_event)
             return evaluation
 
@@ -238,12 +254,31 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
         return run.step("export", run.run_id, make)
 
 
+@task(name="gate", retries=2, retry_delay_seconds=10, retry_condition_fn=lambda task, run, state: _is_remote(state))
+def judge_release(night: Night, run: Run) -> dict[str, Any]:
+    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again."""
+    with report_step("gate") as on_event:
+        gate = night.config.gate
+
+        def make() -> dict[str, Any]:
+            champion = find_champion(night.root, night.config.publish)
+            window = select_window(night.root, night.since, night.until, night.config.window_days)
+            judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, window))
+            overridden = run.story()["steps"].get("gate", {}).get("overridden")
+            return judged | ({"overridden": overridden} if overridden else {})
+
+        result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
+        on_event("log", {"message": tell_gate(result)})
+    create_table_artifact(key="gate", table=result["table"], description=tell_gate(result))
+    return result
+
+
 @task(name="register", retries=2, retry_delay_seconds=10, retry_condition_fn=lambda task, run, state: _is_remote(state))
 def register_release(night: Night, run: Run) -> dict[str, Any]:
-    """Log the run to MLflow, register the release and move the aliases; the story's "register"."""
+    """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
     with report_step("register") as on_event:
         make = _registration(night, run, on_event)
-        return run.step("register", run.run_id, make)
+        return run.step("register", _judged(run), make)
 
 
 @task(name="report")
@@ -257,7 +292,7 @@ def write_reports(night: Night, run: Run) -> None:
         publish_task.attach_report(night.root, night.config.publish, story["steps"]["register"], report_path)
         return {"report": str(report_path)}
 
-    run.step("report", run.run_id, make)
+    run.step("report", _judged(run), make)
     link = f"[The report]({report_path.resolve().as_uri()})"
     create_markdown_artifact(key="report", markdown=f"# surf2vec release {run.run_id}\n\n{link}")
 
@@ -266,18 +301,20 @@ def _registration(
     night: Night, run: Run, on_event: Callable[[str, dict[str, Any]], None]
 ) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
-        story = run.story()
+        pin_release(night.root, run.run_id)  # before it can serve: a rollback must find it
         registered = publish_task.publish_release(
-            night.root, night.config.publish, story, night.root.export(run.run_id), None, on_event
+            night.root, night.config.publish, run.story(), night.root.export(run.run_id), None, on_event
         )
-        if registered["alias"] == "champion":
-            with lock_store(night.root.store):
-                pin_generation(night.root.store, run.run_id)
-                unpin_generations(night.root.store, keep={run.run_id})
-                remove_unreferenced(night.root.store)  # the champion's before: as large as this one's
+        release_pins(night.root, night.config.publish)
         return registered
 
     return make
+
+
+def _judged(run: Run) -> str:
+    """What registering and the report hang on beside the run: the gate's word, which other settings may change."""
+    gate = run.story()["steps"]["gate"]
+    return digest_json({name: gate.get(name) for name in ("verdict", "overridden", "digest")})
 
 
 def _is_remote(state: Any) -> bool:

@@ -10,8 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from tasks import tracking
-from tasks.config import NightlyConfig, PublishConfig
+from tasks.config import NightlyConfig
 from tasks.run import Root
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
@@ -48,15 +47,6 @@ class Asked:
     nightly: NightlyConfig
     inputs: dict[str, Any]
     is_full: bool
-
-
-def champion_of(root: Root, publish: PublishConfig) -> str | None:
-    """The release that serves; None where none does. Raises ResourceError when the registry cannot be reached."""
-    if publish.tracking_uri is None and not (root.path / "mlflow.db").exists():
-        return None
-    there = tracking.get_registered(publish.tracking_uri or root.tracking_uri, publish.model_name)
-    number = there.aliases.get("champion")
-    return next((version.tags.get("release") for version in there.versions if version.number == number), None)
 
 
 def open_base(root: Root, release: str) -> BaseRelease | None:

@@ -226,6 +226,67 @@ class NightlyConfig(Section):
     )
 
 
+class GateConfig(Section):
+    """What a release must reach to become champion. Changing it makes no other vectors: the same run is only judged again."""
+
+    hit_at_10_drop: float = Field(
+        0.05,
+        title="Drop of hit@10",
+        description="At most this share of the champion's hit@10 may be lost, for the same users and items, beyond chance.",
+        ge=0,
+        le=1,
+    )
+    mrr_at_20_drop: float = Field(
+        0.05, title="Drop of MRR@20", description="The same of the champion's MRR@20.", ge=0, le=1
+    )
+    min_compared: int = Field(
+        100, title="Users compared", description="With fewer the two rules above have nothing to go by.", ge=2
+    )
+    own_hit_at_10: float = Field(
+        0.5,
+        title="Own hit@10",
+        description="Of all held-out users, at least so much of the champion's on its own night: other users, so be generous.",
+        ge=0,
+    )
+    coverage: float = Field(
+        0.8, title="Coverage", description="Items among anyone's first 20, at least so much of the champion's.", ge=0
+    )
+    with_vector: float = Field(
+        0.8,
+        title="Users with a vector",
+        description="Their share of the window's users, at least so much of the champion's.",
+        ge=0,
+    )
+    users: float = Field(0.8, title="Users", description="At least so many of the champion's number.", ge=0)
+    items: float = Field(0.8, title="Items", description="At least so many of the champion's number.", ge=0)
+    cosine_p1: float = Field(
+        0.98,
+        title="Drift, 1st percentile",
+        description="In one space: cosine to the champion's vectors of users whose tokens did not change.",
+        ge=-1,
+        le=1,
+    )
+    cosine_median: float = Field(0.99, title="Drift, median", description="The median of those cosines.", ge=-1, le=1)
+    norm_multiple: float = Field(
+        5.0, title="Outlier", description="A vector longer than so many times the median length is one.", gt=1
+    )
+    norm_outliers: float = Field(0.01, title="Outliers", description="At most this share of the users.", ge=0, le=1)
+    newest_day_events: float = Field(
+        0.6,
+        title="Newest day",
+        description="Its events, at least so much of what is usual (the same weekday's median after three weeks).",
+        ge=0,
+    )
+    missing_days: int = Field(
+        0, title="Missing days", description="At most so many days without events since the champion's newest.", ge=0
+    )
+    allow_new_space: bool = Field(
+        True,
+        title="New spaces",
+        description="Whether vectors that cannot be compared with the champion's may serve without a person's word.",
+    )
+
+
 class ResourcesConfig(Section):
     """What a run may use; it never changes the vectors. The index of very many users is one that fits the memory."""
 

@@ -198,13 +198,14 @@ def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
     for question in questions:
         group.append(question)
         if sum(one.vectors.nbytes for one in group) >= GROUP_BYTES:
-            yield _join(group)
+            yield merge_questions(group)
             group = []
     if group:
-        yield _join(group)
+        yield merge_questions(group)
 
 
-def _join(group: list[Question]) -> Question:
+def merge_questions(group: list[Question]) -> Question:
+    """The users of several questions in one."""
     starts = np.cumsum([0] + [len(one.items) for one in group[:-1]])
     return Question(
         np.concatenate([one.vectors for one in group]),
@@ -214,7 +215,7 @@ def _join(group: list[Question]) -> Question:
     )
 
 
-def _check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
+def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
     """Raise ResourceError when ranking the held-out users does not fit the budget."""
     num_users, held_bytes = corpus.manifest["num_held_out"], private_bytes()
     items_bytes = corpus.num_items * POPULARITY_BYTES_AN_ITEM + scores.piece_bytes
@@ -241,7 +242,7 @@ def evaluate(
         return {"num_users": 0, "metrics": {}}
     counts = corpus.count_training_tokens()
     scores = score_of(generation, counts)
-    _check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
+    check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
     answers: list[tuple[Answer, Answer]] = []
     for question in join_questions(questions(corpus, generation)):
         answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))

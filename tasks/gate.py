@@ -1,11 +1,11 @@
 """The gate: whether tonight's release may serve, by rules whose figures anybody can check. Pure.
 
-Challenger and champion answer the same questions, held-out events of the newest day that neither has seen; the difference
-of two shares is judged by a paired bootstrap over users, so that a night is held back for being worse, not for chance. A
-rule that has nothing to go by (a first night, a log without times) says so and holds nothing back.
+Challenger and champion answer the same questions, held-out events that neither has seen; the difference of two shares is
+judged by a paired bootstrap over users, so that a night is held back for being worse, not for chance. A rule that has
+nothing to go by (a first night, a log without times) says so and holds nothing back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,21 +17,27 @@ TOP = 20
 
 @dataclass(frozen=True)
 class Rule:
-    """What is asked of a figure: at least, or at most, `limit`."""
+    """What is asked of a figure: at least, or at most, `limit`. form: how its figures are written, as of `format`."""
 
     name: str
     description: str
     limit: float
     is_floor: bool = True
+    form: str = ".2f"
+
+    def show(self, value: float) -> str:
+        """A figure of this rule as text: 0.98, 97.3 %."""
+        return format(value, self.form).replace("%", " %")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule's figure for tonight; None where there is nothing to go by. interval: where 95 % of the resamples lie."""
+    """A rule's figure for tonight; None where there is nothing to go by, and why. interval: where 95 % of the resamples lie."""
 
     rule: Rule
     value: float | None
     interval: tuple[float, float] | None = None
+    reason: str = ""
 
     @property
     def holds_back(self) -> bool:
@@ -65,14 +71,14 @@ class Verdict:
         return tuple(finding for finding in self.findings if finding.holds_back)
 
 
-def hits(ranks: NDArray[np.float64], top: int) -> NDArray[np.float64]:
+def hits(ranks: NDArray[np.floating], top: int) -> NDArray[np.float64]:
     """1 where the item is among the first `top`, float64[m]."""
     return (ranks <= top).astype(np.float64)
 
 
-def reciprocals(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+def reciprocals(ranks: NDArray[np.floating]) -> NDArray[np.float64]:
     """1 / rank among the first TOP, otherwise 0: what MRR is the mean of."""
-    return np.where(ranks <= TOP, 1 / ranks, 0.0)
+    return np.where(ranks <= TOP, 1 / ranks.astype(np.float64), 0.0)
 
 
 def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.float64], seed: int = 0) -> Finding:
@@ -82,7 +88,7 @@ def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.fl
     """
     num_users = len(champion)
     if num_users == 0 or champion.mean() == 0:
-        return Finding(rule, None)
+        return Finding(rule, None, reason="no user was compared" if num_users == 0 else "the champion finds nothing")
     rng = np.random.default_rng(seed)
     ratios = np.empty(RESAMPLES)
     for resample in range(RESAMPLES):
@@ -98,18 +104,32 @@ def judge(findings: Sequence[Finding]) -> Verdict:
     return Verdict(tuple(findings))
 
 
-def tell(verdict: Verdict, show: Callable[[float | None], str]) -> list[dict[str, str]]:
+def tell(verdict: Verdict) -> list[dict[str, str]]:
     """The table of the gate: rule, figure, limit, and whether it held the release back and by how much."""
     return [
         {
             "rule": finding.rule.description,
-            "tonight": show(finding.value),
-            "limit": f"{'>=' if finding.rule.is_floor else '<='} {show(finding.rule.limit)}",
-            "verdict": "nothing to go by"
-            if finding.value is None
-            else f"held back, {show(abs(finding.distance or 0.0))} on the wrong side"
-            if finding.holds_back
-            else "passed",
+            "tonight": _show_figure(finding),
+            "limit": f"{'>=' if finding.rule.is_floor else '<='} {finding.rule.show(finding.rule.limit)}",
+            "verdict": _tell_finding(finding),
         }
         for finding in verdict.findings
     ]
+
+
+def _show_figure(finding: Finding) -> str:
+    if finding.value is None:
+        return ""
+    shown = finding.rule.show(finding.value)
+    if finding.interval is None:
+        return shown
+    return f"{shown} ({finding.rule.show(finding.interval[0])} to {finding.rule.show(finding.interval[1])})"
+
+
+def _tell_finding(finding: Finding) -> str:
+    if finding.value is None or finding.distance is None:
+        return f"nothing to go by{f': {finding.reason}' if finding.reason else ''}"
+    if not finding.holds_back:
+        return "passed" if finding.distance >= 0 else "passed: may be chance"
+    distance = finding.rule.show(abs(finding.distance)).removeprefix("+")
+    return f"held back, {distance} on the wrong side"

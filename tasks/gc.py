@@ -1,9 +1,10 @@
 """`surf2vec gc`: removes what nothing refers to any more, and says what it was and how many bytes.
 
 A release stays whole or goes whole. It stays while an alias names one of its versions, while it is among the newest
-`publish.keep_releases`, or of the newest run. When it goes, its version goes first, so that nobody loads half of it; then
-its export, its pinned generation and, in the root's own registry, the copy there. Copies in another registry are whole
-without the root and stay. The stories and reports of runs stay always; a run whose release went is made anew when asked for.
+`publish.keep_releases`, or of the newest run, or where a rollback would go. When it goes, its version goes first, so that
+nobody loads half of it; then its export, its pinned generation and, in the root's own registry, the copy there. Copies in
+another registry are whole without the root and stay. The stories and reports of runs stay always; a run whose release went is
+made anew when asked for.
 """
 
 import os
@@ -23,6 +24,7 @@ from tasks.config import PublishConfig
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.held_release import PREFIX, find_leftovers, remove_leftovers
+from tasks.promotion import read_registry, rollback_targets
 from tasks.run import Root, Run, is_locked
 from tasks.sources import find_orphans, read_catalog
 from tasks.tracking import Registered, Version
@@ -115,7 +117,7 @@ class Ledger:
 def collect_garbage(
     root: Root, publish: PublishConfig, dry_run: bool, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Remove, or with `dry_run` only name, what nothing refers to. The caller holds the locks of the root and of its store.
+    """Remove, or with `dry_run` only name, what nothing refers to. The caller holds the locks of root, aliases and store.
 
     Killed anywhere, the same call goes on. Raises InputError when the registry is not the one that the runs registered to,
     ResourceError when it cannot be reached, DamageError when a manifest cannot be read; nothing is removed then.
@@ -141,11 +143,7 @@ def collect_garbage(
 def open_ledger(root: Root, publish: PublishConfig) -> Ledger:
     """What there is, and which releases stay. Raises InputError when this is not the registry that runs registered to."""
     stories = {path.parent.name: read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))}
-    has_registry = publish.tracking_uri is not None or (root.path / "mlflow.db").exists()
-    there = (
-        tracking.get_registered(publish.tracking_uri or root.tracking_uri, publish.model_name) if has_registry else None
-    )
-    ledger = Ledger(root, publish, there or Registered([], {}), stories)
+    ledger = Ledger(root, publish, read_registry(root, publish), stories)
     versions = [version for version in reversed(ledger.registered.versions) if version.tags.get("release") in stories]
     for run_id, story in stories.items():
         if "register" in story["steps"] and ledger.is_judged(run_id) and not versions:
@@ -155,7 +153,8 @@ def open_ledger(root: Root, publish: PublishConfig) -> Ledger:
             )
     releases = list(dict.fromkeys(version.tags["release"] for version in versions))
     ledger.kept.update(releases[: publish.keep_releases])
-    ledger.kept.update(v.tags["release"] for v in versions if v.number in ledger.registered.aliases.values())
+    named = set(ledger.registered.aliases.values()) | rollback_targets(ledger.registered)
+    ledger.kept.update(version.tags["release"] for version in versions if version.number in named)
     ledger.kept.update({ledger.newest_run} if ledger.newest_run else set())
     return ledger
 

@@ -8,8 +8,9 @@ when another release serves by then.
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.base import Asked, BaseRelease, champion_of, open_base, why_full
+from tasks.base import Asked, BaseRelease, open_base, why_full
 from tasks.config import NightlyConfig, PublishConfig
+from tasks.promotion import find_champion
 from tasks.run import Root, Run
 from tasks.spaces import begin_new_items, find_space_rotation
 from trainer.align import align_generation
@@ -61,7 +62,7 @@ def find_run(root: Root, asked: str) -> Run | None:
 
 def plan_night(root: Root, publish: PublishConfig, asked: Asked, name: str) -> Plan:
     """Whether a new night goes on from the champion, and why not. Raises ResourceError when the registry is away."""
-    champion = champion_of(root, publish)
+    champion = find_champion(root, publish)
     space = open_base(root, champion) if champion else None
     corpus = read_json(root.corpus(space.window_id) / "manifest.json") if space else {}
     reason = why_full(asked, space, corpus)

@@ -19,11 +19,11 @@ from tasks.config import PublishConfig
 from tasks.credentials import mask_credentials, mask_values
 from tasks.export import MANIFEST, list_files
 from tasks.measured import list_train_metrics
+from tasks.promotion import settle_aliases
 from tasks.pull import find_version
 from tasks.release_state import open_state
 from tasks.run import Root
 from tasks.tracking import Content, Point
-from tasks.window import ends_before
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json
@@ -42,6 +42,8 @@ def publish_release(
     on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
     """Register the export with the story of its run; answers the story of the step.
+
+    The version becomes challenger, and champion if the story's "gate" lets it.
 
     Raises DamageError when the export is not whole, ResourceError when MLflow cannot be reached or written to.
     """
@@ -68,23 +70,16 @@ def publish_release(
             model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
         tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
         version = tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
-    champion = next((one for one in there.versions if one.number == there.aliases.get("champion")), None)
-    if champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until")):
-        told = f"ends on {version.tags['window_until']}, before the champion's ({champion.tags['window_until']})"
-        on_event("log", {"message": f"the window of version {version.number} {told}: it takes no alias"})
-    else:
-        for alias in choose_aliases(version.number, there.aliases.get("champion")):
-            tracking.set_alias(uri, publish.model_name, alias, version.number)
+    alias = settle_aliases(root, publish, version.number, story.get("steps", {}).get("gate", {}))
 
     tracking.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
     tracking.log_files(uri, mlflow_run, files, {"run.json": mask_values(story)})
     tracking.end_run(uri, mlflow_run)
-    aliases = tracking.get_registered(uri, publish.model_name).aliases
     return {
         "model_name": publish.model_name,
         "model_version": version.number,
-        "alias": next((name for name in ("champion", "challenger") if aliases.get(name) == version.number), None),
+        "alias": alias,
         "storage": version.tags.get("storage", "copy"),
         "tracking_uri": mask_credentials(uri),
         "mlflow_run_id": mlflow_run,
@@ -114,14 +109,6 @@ def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
     uri = export_dir.resolve().as_uri()
     tags |= {"storage": "reference", "export_path": "artifacts", "export_uri": uri}
     return Content({"manifest": export_dir / MANIFEST}, {"export_uri": uri}, tags)
-
-
-def choose_aliases(version: int, champion: int | None) -> list[str]:
-    """The aliases that a version takes, in order. A version older than the champion takes none.
-
-    There is no gate yet: every new release becomes challenger, then champion.
-    """
-    return ["challenger", "champion"] if champion is None or version > champion else []
 
 
 def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[str, str]:
@@ -185,7 +172,7 @@ def list_metrics(story: dict[str, Any]) -> list[Point]:
     values |= list_train_metrics(steps.get("train", {}))
     values |= {f"funnel_{stage}": number for stage, number in steps.get("corpus", {}).get("funnel", [])}
     values |= {name: steps.get("export", {}).get(name) for name in ("num_users", "num_items", "bytes")}
-    values |= steps.get("export", {}).get("metrics", {})
+    values |= steps.get("export", {}).get("metrics", {}) | steps.get("gate", {}).get("metrics", {})
     points = [Point(_as_metric(name), float(value), started_ms) for name, value in values.items() if value is not None]
     for at in steps.get("train", {}).get("curve", []):
         at_ms = started_ms + round(1000 * at["seconds"])

@@ -12,14 +12,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tasks import plots
 from tasks.measured import list_caveats, list_measured
 from tasks.report_pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
+from tasks.report_steps import list_steps
 from tasks.report_tables import (
     Story,
     list_figures,
     list_funnel,
     list_quality,
     list_settings,
-    list_steps,
     step_of,
+    tell_gate,
     tell_status,
     tell_verdict,
 )
@@ -62,6 +63,7 @@ def render_report(story: Story, export_dir: Path | None) -> str:
         verdict=tell_verdict(story),
         figures=list_figures(story),
         quality=list_quality(story),
+        gate={"champion": None, "table": None} | step_of(story, "gate") | {"told": tell_gate(step_of(story, "gate"))},
         funnel=list_funnel(story),
         training=draw_training(story),
         training_facts=list_training_facts(train),

@@ -1,4 +1,4 @@
-"""What the run story says, as the tables of the report: status, verdict, key figures, quality, funnel, steps, settings.
+"""What the run story says, as the tables of the report: status, verdict, key figures, quality, funnel, settings.
 
 A step that is missing from the story, or a value that is missing from a step, leaves a gap or a dash, never an error:
 the report of a run that failed is the one that is read most closely.
@@ -8,7 +8,7 @@ import math
 from datetime import date
 from typing import Any
 
-from tasks.wording import UNKNOWN, amount, brief, compact, count, duration, phrase, redact, score, several, share, times
+from tasks.wording import UNKNOWN, amount, compact, count, duration, phrase, redact, score, share, times
 
 Story = dict[str, Any]
 STEPS = {
@@ -17,6 +17,7 @@ STEPS = {
     "train": "Train",
     "evaluate": "Evaluate",
     "export": "Export",
+    "gate": "Gate",
     "register": "Register",
 }
 METRICS = (
@@ -36,13 +37,36 @@ def step_of(story: Story, name: str) -> Story:
 def tell_status(story: Story) -> dict[str, str]:
     """`{"tone", "text"}`: how far the run came."""
     missing = [name for name in STEPS if not step_of(story, name)]
-    if missing == ["register"]:
+    if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:
         return {"tone": "bad", "text": f"Not finished: {missing[0]} did not end"}
     made = step_of(story, "register")
     alias = f" as {made['alias']}" if made.get("alias") else ""
+    if is_held(step_of(story, "gate")):
+        return {
+            "tone": "bad",
+            "text": f"Held back by the gate; registered{alias}, version {made.get('model_version', UNKNOWN)}",
+        }
     return {"tone": "good", "text": f"Registered{alias}, version {made.get('model_version', UNKNOWN)}"}
+
+
+def is_held(gate: Story) -> bool:
+    """Whether the gate keeps the release back, and nobody has let it through."""
+    return gate.get("passes") is False and not gate.get("overridden")
+
+
+def tell_gate(gate: Story) -> str:
+    """The gate's word in a line; empty when it has not judged."""
+    held_by, table = ", ".join(gate.get("held_by") or ()), gate.get("table") or []
+    if gate.get("verdict") == "first":
+        return "The first release serves: there was no champion to hold it against."
+    if gate.get("overridden"):
+        return f"Held back by {held_by}, and let through by a person: {gate['overridden']}"
+    if is_held(gate):
+        return f"Held back by {held_by}: the champion keeps serving."
+    idle = sum(row["verdict"].startswith("nothing to go by") for row in table)
+    return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
 
 
 def tell_verdict(story: Story) -> dict[str, str]:
@@ -195,78 +219,6 @@ def draw_stages(stages: list[tuple[str, int]], lost: list[dict[str, str]]) -> li
 def sorted_reasons(reasons: dict[str, int] | None) -> list[tuple[str, int]]:
     """Reasons that occurred, the most frequent first."""
     return sorted(((why, n) for why, n in (reasons or {}).items() if n), key=lambda pair: (-pair[1], pair[0]))
-
-
-def list_steps(story: Story) -> list[dict[str, Any]]:
-    """What each step took and made: `name`, `made`, `size`, `seconds`, `share`, `width` of its part of the bar."""
-    total = sum(step_of(story, name).get("seconds") or 0 for name in STEPS)
-    rows = []
-    for tint, (name, title) in enumerate(STEPS.items()):
-        step = step_of(story, name)
-        part = (step.get("seconds") or 0) / total if total else 0
-        size_bytes = step.get("bytes", step.get("bytes_written"))
-        rows.append(
-            {
-                "name": title,
-                "ended": bool(step),
-                "made": tell_made(name, step) if step else "did not end",
-                "size": amount(size_bytes) if size_bytes is not None else "",
-                "seconds": duration(step.get("seconds")) if step else UNKNOWN,
-                "share": share(part) if step else "",
-                "width": round(100 * part, 3),
-                "tint": tint,
-            }
-        )
-    return rows
-
-
-def tell_made(name: str, step: Story) -> str:
-    """What a step made, in a line."""
-    if name == "ingest":
-        kinds = [("new", "sources_new"), ("replaced", "sources_replaced"), ("known", "sources_known")]
-        sources = ", ".join(f"{count(step[key])} {kind}" for kind, key in kinds if step.get(key))
-        formats, clocks = (", ".join(phrase(str(one)) for one in step.get(key) or ()) for key in ("formats", "times"))
-        parts = [several(step.get("events"), "event"), f"sources: {sources}" if sources else "", formats, clocks]
-    elif name == "corpus":
-        parts = [
-            several(step.get("num_tokens"), "token"),
-            f"{count(step.get('num_held_out'))} held out",
-            several(step.get("partitions"), "micro-partition"),
-        ]
-    elif name == "train":
-        rate = step.get("tokens_per_second")
-        parts = [
-            f"generation {step.get('generation', UNKNOWN)}",
-            f"{brief(rate)} tokens/s" if rate else "",
-            f"{step.get('kernel', UNKNOWN)} kernel",
-            several(step.get("num_commits"), "commit"),
-        ]
-    elif name == "evaluate":
-        num_users = step.get("num_users")
-        parts = [f"{several(num_users, 'user')} ranked" if num_users else "turned off, or no user held out"]
-    elif name == "export":
-        index = f"{step.get('index_kind', 'no')} index in {duration(step.get('index_seconds'))}"
-        parts = [f"{count(step.get('num_users'))} user and {count(step.get('num_items'))} item vectors", index]
-        parts += tell_storage(step)
-    else:
-        version = f"{step.get('model_name', UNKNOWN)} version {step.get('model_version', UNKNOWN)}"
-        parts = [version, step.get("alias") or ""]
-    return " · ".join(part for part in parts if part)
-
-
-def tell_storage(export: Story) -> list[str]:
-    """What a release gives up for its size: of neighbours, of the vectors, and of the quality."""
-    metrics = export.get("metrics") or {}
-    recall, kept = metrics.get("index_recall_at_10"), metrics.get("export_explained_variance")
-    hit, lost = metrics.get("export_hit_at_10"), metrics.get("export_hit_at_10_loss")
-    return [
-        f"finds {share(recall)} of the 10 nearest users" if recall is not None else "",
-        f"reduced to {export.get('vector_size')} numbers, {share(kept)} of the variance" if kept is not None else "",
-        f"stored as {export['dtype']}" if export.get("dtype", "float32") != "float32" else "",
-        f"hit@10 {score(hit)}, {abs(lost):.4f} {'below' if lost >= 0 else 'above'} that in full"
-        if lost is not None
-        else "",
-    ]
 
 
 def list_settings(values: Any) -> list[dict[str, Any]]:

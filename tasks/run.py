@@ -182,9 +182,18 @@ class Run:
             return read_json(self.story_path)
         return {"run_id": self.run_id, "steps": {}}
 
+    def amend(self, change: Callable[[dict[str, Any]], Any]) -> None:
+        """Let `change` change the story. A rollback does so while a night may be writing, so writers take turns."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / ".lock", "a", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            story = self.story()
+            change(story)
+            write_json(self.story_path, story)
+
     def record(self, **values: Any) -> None:
         """Set top-level values of the story."""
-        write_json(self.story_path, self.story() | values)
+        self.amend(lambda story: story.update(values))
 
     def forget_steps(self) -> None:
         """Let all steps but ingest be done again, as what they made is gone; the story keeps them as "gone_steps"."""
@@ -204,7 +213,5 @@ class Run:
         started = time.monotonic()
         made = json.loads(json.dumps(make()))
         result = {"seconds": round(time.monotonic() - started, 3)} | made | {"digest": digest}
-        story = self.story()
-        story["steps"][name] = result
-        write_json(self.story_path, story)
+        self.amend(lambda story: story["steps"].update({name: result}))
         return result

@@ -277,6 +277,16 @@ def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> N
         client.set_registered_model_alias(model_name, alias, str(version))
 
 
+def set_tags(tracking_uri: str, version: Version, tags: dict[str, str | None]) -> None:
+    """Set tags of a version; None takes one away."""
+    with connect(tracking_uri) as client:
+        for name, value in tags.items():
+            if value is not None:
+                client.set_model_version_tag(version.name, str(version.number), name, value)
+            elif name in version.tags:
+                client.delete_model_version_tag(version.name, str(version.number), name)
+
+
 def delete_version(tracking_uri: str, version: Version) -> None:
     """Take a version out of the registry: nobody can load it any more. Its number is not given again; its run stays."""
     with connect(tracking_uri) as client:

@@ -21,12 +21,13 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
         artifacts = {artifact.key: artifact for artifact in client.read_artifacts()}
         tasks = {run.name.rsplit("-", 1)[0]: run for run in client.read_task_runs()}
         parameters = client.read_flow_runs()[0].parameters
-    assert {"sources", "funnel", "training", "quality", "report"} <= set(artifacts)
+    assert {"sources", "funnel", "training", "quality", "gate", "report"} <= set(artifacts)
     assert "report.html" in str(artifacts["report"].data)
     assert "planned" in str(artifacts["training"].data)
     assert "resumed" not in str(artifacts["training"].description)
     assert "hit_at_10" in str(artifacts["quality"].data)
-    assert {"ingest", "corpus", "train", "evaluate", "export", "register", "report"} <= set(tasks)
+    assert "The first release serves" in str(artifacts["gate"].description)
+    assert {"ingest", "corpus", "train", "evaluate", "export", "gate", "register", "report"} <= set(tasks)
     assert all(run.state and run.state.is_completed() for run in tasks.values())
     assert parameters["config"]["train"]["vector_size"] == 8
     assert not any("user-" in str(artifact.data) for artifact in artifacts.values())

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tasks.base import Asked, BaseRelease, champion_of, open_base, why_full
+from tasks.base import Asked, BaseRelease, open_base, why_full
 from tasks.config import NightlyConfig, PublishConfig
+from tasks.promotion import find_champion
 from tasks.run import Root
 from trainer.config import TrainConfig
 from trainer.store import Generation
@@ -63,6 +64,6 @@ def test_a_log_without_times_never_grows_old() -> None:
 
 
 def test_a_new_root_has_nothing_to_build_on(tmp_path: Path) -> None:
-    assert champion_of(Root(tmp_path), PublishConfig()) is None
+    assert find_champion(Root(tmp_path), PublishConfig()) is None
     assert open_base(Root(tmp_path), "one") is None
     assert not (tmp_path / "mlflow.db").exists()

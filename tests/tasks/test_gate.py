@@ -7,10 +7,7 @@ from tasks.gate import Finding, Rule, compare, hits, judge, reciprocals, tell
 
 DROP = Rule("hit_at_10", "hit@10 beside the champion's", -0.02)
 DRIFT = Rule("drift", "drift", 0.1, is_floor=False)
-
-
-def show(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+SHARE = Rule("mrr_at_20", "MRR@20 beside the champion's", -0.05, form="+.1%")
 
 
 @pytest.mark.parametrize(
@@ -27,14 +24,24 @@ def test_a_rule_holds_back_what_breaks_it_and_not_by_chance(finding: Finding, ho
 
 
 def test_one_rule_suffices_and_the_table_says_which_and_by_how_much() -> None:
-    verdict = judge([Finding(DROP, 0.01), Finding(DRIFT, 0.25), Finding(DROP, None)])
+    verdict = judge(
+        [
+            Finding(DROP, 0.01),
+            Finding(DRIFT, 0.25),
+            Finding(DROP, None, reason="no logs"),
+            Finding(SHARE, -0.1, (-0.2, 0.0)),
+        ]
+    )
     assert not verdict.passes
     assert [finding.rule for finding in verdict.held_by] == [DRIFT]
-    assert tell(verdict, show) == [
+    assert tell(verdict) == [
         {"rule": "hit@10 beside the champion's", "tonight": "0.01", "limit": ">= -0.02", "verdict": "passed"},
         {"rule": "drift", "tonight": "0.25", "limit": "<= 0.10", "verdict": "held back, 0.15 on the wrong side"},
-        {"rule": "hit@10 beside the champion's", "tonight": "", "limit": ">= -0.02", "verdict": "nothing to go by"},
-    ]
+        {"rule": "hit@10 beside the champion's", "tonight": "", "limit": ">= -0.02",
+         "verdict": "nothing to go by: no logs"},
+        {"rule": "MRR@20 beside the champion's", "tonight": "-10.0 % (-20.0 % to +0.0 %)", "limit": ">= -5.0 %",
+         "verdict": "passed: may be chance"},
+    ]  # fmt: skip
 
 
 def test_measures_of_ranks() -> None:
@@ -60,8 +67,8 @@ def test_a_difference_has_an_interval_that_shrinks_with_users_and_the_same_every
 def test_the_same_answers_differ_by_nothing_and_no_answers_by_none() -> None:
     same = np.array([0.0, 1.0, 1.0])
     assert compare(DROP, same, same) == Finding(DROP, 0.0, (0.0, 0.0))
-    assert compare(DROP, np.zeros(0), np.zeros(0)).value is None
-    assert compare(DROP, np.ones(3), np.zeros(3)).value is None
+    assert compare(DROP, np.zeros(0), np.zeros(0)) == Finding(DROP, None, reason="no user was compared")
+    assert compare(DROP, np.ones(3), np.zeros(3)) == Finding(DROP, None, reason="the champion finds nothing")
 
 
 def test_a_bad_night_is_held_back_and_an_ordinary_one_is_not() -> None:

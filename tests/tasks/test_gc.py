@@ -28,7 +28,7 @@ from trainer.files import write_json
 from trainer.store import lock_store, open_generation, pin_generation
 
 CONFIG = PublishConfig(keep_releases=2)
-RELEASES = ("r1", "r2", "r3", "r4")
+RELEASES = ("r1", "r2", "r3", "r4", "r5", "r6")
 
 
 def collect(root: Root, publish: PublishConfig = CONFIG, dry_run: bool = False) -> dict[str, Any]:
@@ -48,13 +48,13 @@ def register(root: Root, release: str, day: int, publish: PublishConfig = CONFIG
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, Path]:
-    """A root after four nights, of which the second still serves, and a copy to put in its place again."""
+    """A root after six nights, of which the third still serves, and a copy to put in its place again."""
     root = make_trained(tmp_path_factory.mktemp("gc") / "root", 2, num_users=30)
     for day, release in enumerate(RELEASES, start=1):
         register(root, release, day)
-        if release in ("r1", "r2"):
+        if release in ("r1", "r3"):
             pin_generation(root.store, release)
-    tracking.set_alias(root.tracking_uri, CONFIG.model_name, "champion", 2)
+    tracking.set_alias(root.tracking_uri, CONFIG.model_name, "champion", 3)
     backup = root.path.with_name("backup")
     shutil.copytree(root.path, backup)
     return root, backup
@@ -92,8 +92,8 @@ def files(root: Root) -> dict[str, str]:
 def check_champion(root: Root, out: Path) -> None:
     """The champion serves, from the registry and from the root; nothing is damaged."""
     told = pull("models:/surf2vec-users@champion", out, root.tracking_uri)
-    assert told["release"] == "r2"
-    assert similar_users(root, root.export("r2"), "user-3", 2)["seen"]
+    assert told["release"] == "r3"
+    assert similar_users(root, root.export("r3"), "user-3", 2)["seen"]
     assert [found for found in examine(root) if found.level == "damage"] == []
 
 
@@ -104,12 +104,12 @@ def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path
     )
     told = collect(root)
     after = sum(path.stat().st_size for path in root.path.rglob("*") if path.is_file() and "mlflow.db" not in path.name)
-    assert told["kept_releases"] == ["r2", "r3", "r4"]  # the champion, and the newest two
-    assert names(root.path / "export") == ["r2", "r3", "r4"]
-    assert names(root.store / "pinned") == ["r2.json"]
-    assert set(names(root.path / "corpus")) == {trained, "window-r2", "window-r4"}
-    assert versions(root) == [2, 3, 4]
-    assert len(list((root.artifacts / "models").glob("*/artifacts/MLmodel"))) == 3
+    assert told["kept_releases"] == ["r2", "r3", "r5", "r6"]  # where a rollback goes, the champion, the newest two
+    assert names(root.path / "export") == ["r2", "r3", "r5", "r6"]
+    assert names(root.store / "pinned") == ["r3.json"]
+    assert set(names(root.path / "corpus")) == {trained, "window-r3", "window-r6"}
+    assert versions(root) == [2, 3, 5, 6]
+    assert len(list((root.artifacts / "models").glob("*/artifacts/MLmodel"))) == 4
     assert names(root.path / "runs") == list(RELEASES)
     assert rows_by_user(root) == vectors
     assert told["bytes"] == pytest.approx(before - after, abs=20_000)  # stories are a little longer than before
@@ -122,7 +122,7 @@ def test_a_dry_run_names_the_same_and_removes_nothing(root: Root) -> None:
     before = files(root)
     told = collect(root, dry_run=True)
     assert files(root) == before
-    assert versions(root) == [1, 2, 3, 4]
+    assert versions(root) == [1, 2, 3, 4, 5, 6]
     assert told["bytes"] > 0
     assert collect(root)["removed"] == told["removed"]
 
@@ -132,15 +132,15 @@ def test_a_run_whose_release_went_is_made_anew_when_asked_for(root: Root) -> Non
     story = Run(root, "r1").story()
     assert set(story["steps"]) == {"ingest"}
     assert set(story["gone_steps"]) == {"corpus", "train", "evaluate", "export", "register", "report"}
-    assert set(Run(root, "r3").story()["steps"]) > {"ingest", "export"}
+    assert set(Run(root, "r5").story()["steps"]) > {"ingest", "export"}
 
 
 def test_releases_of_another_model_are_left_alone(root: Root) -> None:
     before = files(root)
     told = collect(root, PublishConfig(model_name="another"))
-    assert told["kept_releases"] == ["r4"]  # of the newest run
+    assert told["kept_releases"] == ["r6"]  # of the newest run
     assert {name for name in before if name.startswith(("export/", "store/", "mlartifacts/"))} <= set(files(root))
-    assert versions(root) == [1, 2, 3, 4]
+    assert versions(root) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_registry_that_was_lost_is_no_reason_to_remove_anything(root: Root) -> None:
@@ -158,7 +158,7 @@ def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(ro
     tags: dict[str, dict[str, str]] = {name: {"release": name} for name in RELEASES}
     tags["r1"]["export_uri"] = root.export("r1").as_uri()
     found = [Version("m", number, tags[name]) for number, name in enumerate(RELEASES, start=1)]
-    wastes = find_waste(Ledger(root, publish, Registered(found, {"champion": 4}), stories, {"r4"}))
+    wastes = find_waste(Ledger(root, publish, Registered(found, {"champion": 6}), stories, {"r4", "r5", "r6"}))
     places = [(waste.what, Path(waste.place).name) for waste in wastes if waste.what in ("model version", "export")]
     assert places == [("model version", "1"), ("export", "r1"), ("export", "r2"), ("export", "r3")]
 
@@ -210,7 +210,7 @@ def test_gc_that_dies_at_any_step(made: tuple[Root, Path], tmp_path: Path) -> No
         if deaths % 4 == 0 or not step:
             check_champion(root, tmp_path / str(step))
         collect(root)
-        assert versions(root) == [2, 3, 4]
+        assert versions(root) == [2, 3, 5, 6]
         left = {name for name in files(root) if not name.startswith("runs/")}
         wanted = wanted or left
         assert left == wanted

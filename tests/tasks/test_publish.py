@@ -12,7 +12,6 @@ from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.publish import (
     attach_report,
-    choose_aliases,
     current_release,
     flatten,
     list_metrics,
@@ -257,14 +256,6 @@ def test_a_run_that_was_overtaken_does_not_serve(root: Root) -> None:
         told.append(publish_release(root, PUBLISH, story, root.export(release), None)["alias"])
         assert current_release(root, PUBLISH) == ("r1" if release == "r2" else "r3")
     assert told == [None, "champion"]
-
-
-@pytest.mark.parametrize(
-    ("version", "champion", "expected"),
-    [(1, None, ["challenger", "champion"]), (3, 2, ["challenger", "champion"]), (2, 2, []), (1, 2, [])],
-)
-def test_which_aliases_a_version_takes(version: int, champion: int | None, expected: list[str]) -> None:
-    assert choose_aliases(version, champion) == expected
 
 
 def test_the_report_comes_after(root: Root) -> None:

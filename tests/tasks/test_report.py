@@ -59,6 +59,13 @@ STORY: dict[str, Any] = {
             "seconds": 2.0, "release": "release-9", "export_dir": "/root/export/release-9", "num_users": 54_321,
             "num_items": 40, "bytes": 30_000_000, "index_kind": "flat-fp16", "index_seconds": 0.25,
         },
+        "gate": {
+            "seconds": 0.5, "passes": True, "verdict": "passed", "held_by": [], "champion": "release-8",
+            "table": [
+                {"rule": "users, of the champion's number", "tonight": "101.0 %", "limit": ">= 80.0 %", "verdict": "passed"},
+                {"rule": "drift", "tonight": "", "limit": ">= 0.98", "verdict": "nothing to go by: the spaces differ"},
+            ],
+        },
         "register": {
             "seconds": 4.0, "model_name": "surf2vec-users", "model_version": "3", "alias": "champion",
             "tracking_uri": "https://nobody:hunter2@mlflow.example/", "mlflow_run_id": "abc123",
@@ -142,7 +149,8 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
     text = Page(path.read_text(encoding="utf-8")).text
     for shown in (
         "release-9", "Registered as champion, version 3", "hit@10 0.123, 2.4 × popularity", "For 12.3 % of 9,000 users",
-        "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 43 s",
+        "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 44 s",
+        "Passed 1 rules; 1 had nothing to go by.", "Held against release release-8", ">= 80.0 %", "the spaces differ",
         "rejected: bad time 4,567", "static asset 30,000", "812 k tokens/s", "All 40 pages.", "Page Aa",
         "surf2vec-users version 3", "models:/surf2vec-users@champion", "/root/export/release-9", "320.0 MB", "all users fit",
     ):  # fmt: skip
@@ -255,10 +263,32 @@ def test_vectors_that_are_all_the_same_or_not_finite(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", sorted(STORY["steps"]))
 def test_a_step_that_did_not_end(step: str) -> None:
     text = Page(render_report(without(step), None)).text
-    if step != "register":
+    if step == "gate":
+        assert "Not finished: gate did not end" in text
+        assert "The gate has not judged this run." in text
+    elif step != "register":
         assert f"Not finished: {step} did not end" in text
     else:
         assert "Exported, not registered" in text
+
+
+def test_a_release_that_was_held_says_so_and_why() -> None:
+    row = {
+        "rule": "newest day",
+        "tonight": "50.0 %",
+        "limit": ">= 60.0 %",
+        "verdict": "held back, 10.0 % on the wrong side",
+    }
+    story = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
+    story["steps"]["register"]["alias"] = "challenger"
+    text = Page(render_report(story, None)).text
+    assert "Held back by the gate; registered as challenger, version 3" in text
+    assert "Held back by newest_day_events: the champion keeps serving." in text
+    assert "held back, 10.0 % on the wrong side" in text
+    story["steps"]["gate"]["overridden"] = "the shop was closed"
+    text = Page(render_report(story, None)).text
+    assert "let through by a person: the shop was closed" in text
+    assert "Registered as challenger" in text
 
 
 def test_a_run_that_only_began() -> None:

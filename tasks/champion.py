@@ -1,0 +1,102 @@
+"""The release that serves, as another one meets it: the tokens that it has seen, its users' vectors, and how it ranks items.
+
+They come from the generation that is pinned under its name, or else, without a tree, from its export.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
+from tasks.corpus_folder import VOCABULARY
+from tasks.evaluate import UserReader
+from tasks.export import ITEM_ROW_GROUP_ROWS
+from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.run import Root
+from tasks.scores import Scores, VectorScores, score_of
+from tasks.vector_files import VECTOR_COLUMNS, decode_vectors
+from trainer.corpus import Corpus, open_corpus
+from trainer.files import read_json
+from trainer.store import Generation, open_pinned
+
+
+@dataclass(frozen=True)
+class Side:
+    """What ranks items for users: `users` has their vectors, a micro-partition of `corpus` at a time."""
+
+    corpus: Corpus
+    users: UserReader
+    scores: Scores
+    vector_size: int
+
+    @property
+    def vocabulary(self) -> Path:
+        """The file with the urls of the items; the rows of a night that changed have that of the whole corpus."""
+        here = self.corpus.folder / VOCABULARY
+        return here if here.exists() else self.corpus.folder.parent / VOCABULARY
+
+
+def side_of(corpus: Corpus, generation: Generation) -> Side:
+    """A generation and the corpus that it was trained on."""
+    has_vectors = generation.has_item_vectors  # then only the number of counts is looked at
+    counts = np.zeros(corpus.num_items, np.int64) if has_vectors else corpus.count_training_tokens()
+    return Side(corpus, generation, score_of(generation, counts), generation.vector_size)
+
+
+def open_side(root: Root, release: str) -> Side | str:
+    """A release that was registered, or in words what of it is gone. Raises DamageError for what is there and altered."""
+    if (root.store / "pinned" / f"{release}.json").exists():
+        generation = open_pinned(root.store, release)
+        corpus_dir = root.corpus(generation.manifest["window_id"])
+        if (corpus_dir / CORPUS_MANIFEST).exists():
+            return side_of(open_corpus(corpus_dir), generation)
+    export_dir = root.export(release)
+    if not (export_dir / EXPORT_MANIFEST).exists():
+        return f"of release {release} neither its pinned generation with its corpus nor its export is left"
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
+    corpus_dir = root.corpus(manifest["created_from"]["window_id"])
+    if not (corpus_dir / CORPUS_MANIFEST).exists():
+        return f"the corpus of release {release} is gone, so nobody knows what it has seen"
+    if not manifest["item_files"]:
+        return f"the pinned generation of release {release} is gone, and a tree's export has no items to rank"
+    corpus = open_corpus(corpus_dir)
+    exported = Exported(export_dir, corpus, manifest["vector_size"])
+    scores = VectorScores(exported.read_items, corpus.num_items, exported.vector_size)
+    return Side(corpus, exported, scores, exported.vector_size)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The vectors of an export, as readers of a generation get them."""
+
+    export_dir: Path
+    corpus: Corpus
+    vector_size: int
+
+    def read_users(self, partition: int, /) -> NDArray[np.float32]:
+        """float32[n, D] by the rows of the corpus; zeros for a row that the export has not."""
+        vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), np.float32)
+        path = self.export_dir / "user_vectors" / f"part-{partition:05d}.parquet"
+        if path.exists():
+            with pq.ParquetFile(path) as file:
+                columns = [name for name in ("user_id", *VECTOR_COLUMNS) if name in file.schema_arrow.names]
+                table = file.read(columns=columns)
+            rows = pc.index_in(table["user_id"], value_set=self.corpus.read_ids(partition)).to_numpy()
+            vectors[rows] = decode_vectors(table)
+        return vectors
+
+    def read_items(self, start: int, stop: int) -> NDArray[np.float32]:
+        """The vectors of items `start` to `stop`, float32[n, D]; whole row groups are read."""
+        first, last = start // ITEM_ROW_GROUP_ROWS, -(-stop // ITEM_ROW_GROUP_ROWS)
+        table = self._items.read_row_groups(range(first, last), columns=["vector"])
+        offset = first * ITEM_ROW_GROUP_ROWS
+        return decode_vectors(table)[start - offset : stop - offset].copy()
+
+    @cached_property
+    def _items(self) -> pq.ParquetFile:
+        return pq.ParquetFile(self.export_dir / "item_vectors" / "part-00000.parquet")

@@ -1,0 +1,95 @@
+"""How far vectors moved that had no reason to: of users whose tokens are the champion's, in the two exports as readers get them.
+
+Users are spread over micro-partitions by a hash, so the first few micro-partitions are a sample like any other.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.comparison import find_users, match_items
+from tasks.continuation import Tokens, find_changed
+from tasks.corpus_folder import VOCABULARY
+from tasks.vector_files import VECTOR_COLUMNS, decode_vectors, read_vectors
+from trainer.corpus import Corpus
+
+MAX_USERS = 100_000
+NORM_BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class Released:
+    """A release on disk: its corpus, whole, and its export with the manifest."""
+
+    corpus: Corpus
+    export_dir: Path
+    manifest: dict[str, Any]
+
+
+def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float64]:
+    """The cosines between both releases' vectors of users whose tokens did not change, float64[m], m at most MAX_USERS.
+
+    Needs releases of one space and of the same number of micro-partitions.
+    """
+    shared = match_items(challenger.corpus.folder / VOCABULARY, champion.corpus.folder / VOCABULARY)
+    cosines: list[NDArray[np.float64]] = []
+    for partition in range(challenger.corpus.num_partitions):
+        room = MAX_USERS - sum(map(len, cosines))
+        if room <= 0:
+            break
+        ids = find_unchanged(challenger.corpus, champion.corpus, partition, shared.to_second)
+        cosines.append(compare_vectors(ids, challenger.export_dir, champion.export_dir, partition)[:room])
+    return np.concatenate(cosines) if cosines else np.zeros(0)
+
+
+def find_unchanged(
+    challenger: Corpus, champion: Corpus, partition: int, to_champion: NDArray[np.int64]
+) -> pa.ChunkedArray:
+    """The ids of a micro-partition's users who have the same tokens in both corpora; to_champion int64[V]: items' numbers."""
+    ids = challenger.read_ids(partition)
+    their_rows = find_users(ids, champion.read_ids(partition))
+    rows = np.flatnonzero(their_rows >= 0)
+    mine, theirs = challenger.read(partition), champion.read(partition)
+    now = Tokens(mine.offsets, mine.tokens).take(rows)
+    now = Tokens(now.offsets, to_champion[now.tokens].astype(np.int32))
+    before = Tokens(theirs.offsets, theirs.tokens).take(their_rows[rows])
+    return ids.take(pa.array(rows[~find_changed(before, now)]))
+
+
+def compare_vectors(ids: pa.ChunkedArray, one: Path, other: Path, partition: int) -> NDArray[np.float64]:
+    """The cosine between two exports' vectors of each of these users whom both have, float64[m]."""
+    sides = [_read_part(folder, partition) for folder in (one, other)]
+    if None in sides:
+        return np.zeros(0)
+    rows = [find_users(ids, table["user_id"]) for table in sides if table is not None]
+    are_there = (rows[0] >= 0) & (rows[1] >= 0)
+    first, second = (
+        decode_vectors(table)[place[are_there]].astype(np.float64)
+        for table, place in zip(sides, rows, strict=True)
+        if table is not None
+    )
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return np.clip((first * second).sum(axis=1)[lengths > 0] / lengths[lengths > 0], -1, 1)
+
+
+def _read_part(export_dir: Path, partition: int) -> pa.Table | None:
+    path = export_dir / "user_vectors" / f"part-{partition:05d}.parquet"
+    if not path.exists():
+        return None
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=[name for name in ("user_id", *VECTOR_COLUMNS) if name in file.schema_arrow.names])
+
+
+def measure_norms(export_dir: Path, manifest: dict[str, Any]) -> NDArray[np.float64]:
+    """Lengths of users' vectors, float64[m]: of all of them, or of every so manieth row group, at most about MAX_USERS."""
+    paths = [export_dir / "user_vectors" / name for name in sorted(manifest["user_files"])]
+    every = max(1, round(manifest["num_users"] / MAX_USERS))
+    lengths = [
+        np.linalg.norm(vectors.astype(np.float64), axis=1) for _, vectors in read_vectors(paths, every, NORM_BATCH_ROWS)
+    ]
+    return np.concatenate(lengths) if lengths else np.zeros(0)
