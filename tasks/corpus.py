@@ -50,7 +50,7 @@ from tasks.window import (
 from trainer.corpus import CHANGED, open_corpus
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import read_json, verify_file
+from trainer.files import read_json
 
 # What an event of a group takes of what is spare: 70 bytes were measured; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 250
@@ -207,9 +207,8 @@ class Build:
         if self.base is None:
             create_table(self.con, "marts/vocabulary", params)
         else:
-            before = self.base.corpus
-            verify_file(before.folder / VOCABULARY, before.manifest["files"][VOCABULARY])
-            create_table(self.con, "staging/stg_vocabulary", {"vocabulary": escape(str(before.folder / VOCABULARY))})
+            before = self.base.verify(VOCABULARY)
+            create_table(self.con, "staging/stg_vocabulary", {"vocabulary": escape(str(before))})
             create_table(self.con, "marts/continued/vocabulary", params)
         self.con.execute("drop table int_item_totals")
         if not self._num_items():
