@@ -57,17 +57,8 @@ BYTES_PER_EVENT = 250
 DUCKDB_SHARE = 40  # per cent of what is spare
 _EPOCH = date(1970, 1, 1)
 _TOLD = (
-    "window_id",
-    "num_users",
-    "num_items",
-    "num_tokens",
-    "num_held_out",
-    "partitions",
-    "since",
-    "until",
-    "funnel",
-    "base",
-)
+    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel", "base",
+)  # fmt: skip
 
 
 def window_id(

@@ -49,8 +49,9 @@ class BaseCorpus:
 class Written:
     """What the second pass wrote: of one micro-partition, or of all so far.
 
-    users, holes and tokens: how many of each micro-partition, in order, holes among users; num_of_kept_users: their events
-    before the newest were chosen; keys uint64: of the users that can be held out; changed: what is in `changed/`.
+    users, holes and tokens: how many of each micro-partition, in order, holes among users; num_of_kept_users: events of users
+    who are kept, all of them; num_kept_users: how many these users are; num_left: users of the base who left a hole; keys
+    uint64: of the users that can be held out; changed: what is in `changed/`.
     """
 
     users: list[int] = field(default_factory=list)
