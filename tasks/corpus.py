@@ -50,24 +50,15 @@ from tasks.window import (
 from trainer.corpus import CHANGED, open_corpus
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import read_json, verify_file
+from trainer.files import read_json
 
 # What an event of a group takes of what is spare: 70 bytes were measured; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 250
 DUCKDB_SHARE = 40  # per cent of what is spare
 _EPOCH = date(1970, 1, 1)
 _TOLD = (
-    "window_id",
-    "num_users",
-    "num_items",
-    "num_tokens",
-    "num_held_out",
-    "partitions",
-    "since",
-    "until",
-    "funnel",
-    "base",
-)
+    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel", "base",
+)  # fmt: skip
 
 
 def window_id(
@@ -207,9 +198,8 @@ class Build:
         if self.base is None:
             create_table(self.con, "marts/vocabulary", params)
         else:
-            before = self.base.corpus
-            verify_file(before.folder / VOCABULARY, before.manifest["files"][VOCABULARY])
-            create_table(self.con, "staging/stg_vocabulary", {"vocabulary": escape(str(before.folder / VOCABULARY))})
+            before = self.base.verify(VOCABULARY)
+            create_table(self.con, "staging/stg_vocabulary", {"vocabulary": escape(str(before))})
             create_table(self.con, "marts/continued/vocabulary", params)
         self.con.execute("drop table int_item_totals")
         if not self._num_items():

@@ -18,6 +18,8 @@ from tasks.config import IngestConfig
 from tasks.continuation import USERS_SCHEMA, Tokens, continue_rows, find_changed, find_known
 from tasks.corpus_folder import partition_name, write_partition
 from trainer.corpus import CHANGED, Corpus, held_out_keys
+from trainer.errors import DamageError
+from trainer.files import verify_file
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,29 @@ class BaseCorpus:
     corpus: Corpus
     oldest_day: int
 
+    def read(self, partition: int) -> tuple[pa.Table, Tokens]:
+        """The users of a micro-partition, as USERS_SCHEMA, and their tokens. Raises DamageError when a file was altered."""
+        for kind in ("users.parquet", "offsets.npy", "tokens.npy"):
+            self.verify(f"{partition_name(partition)}.{kind}")
+        histories = self.corpus.read(partition)
+        return self.corpus.read_users(partition), Tokens(histories.offsets, histories.tokens)
+
+    def verify(self, name: str) -> Path:
+        """The path of a file of the corpus. Raises DamageError when it was altered."""
+        try:
+            verify_file(self.corpus.folder / name, self.corpus.manifest["files"][name])
+        except DamageError as error:
+            raise DamageError(f"{error}; run with --full, which builds on no earlier night") from None
+        return self.corpus.folder / name
+
 
 @dataclass
 class Written:
     """What the second pass wrote: of one micro-partition, or of all so far.
 
-    users, holes and tokens: how many of each micro-partition, in order, holes among users; num_of_kept_users: their events
-    before the newest were chosen; keys uint64: of the users that can be held out; changed: what is in `changed/`.
+    users, holes and tokens: how many of each micro-partition, in order, holes among users; num_of_kept_users: events of users
+    who are kept, all of them; num_kept_users: how many these users are; num_left: users of the base who left a hole; keys
+    uint64: of the users that can be held out; changed: what is in `changed/`.
     """
 
     users: list[int] = field(default_factory=list)
@@ -126,8 +144,7 @@ def _write_continued(building: Path, partition: int, visitors: Visitors, base: B
 
     Held out are only items that the base had not among the tokens of their row, or its vectors would know them.
     """
-    base_users, histories = base.corpus.read_users(partition), base.corpus.read(partition)
-    before = Tokens(histories.offsets, histories.tokens)
+    base_users, before = base.read(partition)
     users, now = _continue_users(base_users, visitors, base.oldest_day)
     rows = np.flatnonzero(find_changed(before, now))
     tonight = now.take(rows)

@@ -110,6 +110,17 @@ def test_the_vocabulary_is_by_count_then_by_the_bytes_of_the_url(
     assert not rows or list(rows[0]) == ["item_ix", "url", "count", "users"]
 
 
+def test_the_items_of_a_base_keep_their_places_whatever_their_counts(con: duckdb.DuckDBPyConnection) -> None:
+    con.execute("create table int_item_totals (url varchar, events bigint, users bigint)")
+    con.execute("insert into int_item_totals values ('/new', 9, 3), ('/old', 9, 9), ('/rare', 1, 1), ('/newer', 9, 3)")
+    con.register("stg_vocabulary", pa.table({"item_ix": pa.array([1, 0], pa.int32()), "url": ["/old", "/gone"]}))
+    rows = fetch_rows(con, "marts/continued/vocabulary", {"min_item_events": 5, "min_item_users": 3})
+    assert [tuple(row.values()) for row in rows] == [
+        (0, "/gone", 0, 0), (1, "/old", 9, 9), (2, "/new", 9, 3), (3, "/newer", 9, 3)
+    ]  # fmt: skip
+    assert list(rows[0]) == ["item_ix", "url", "count", "users"]
+
+
 def test_codes_of_items_outside_of_the_vocabulary_are_absent(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     con.register("vocabulary", pa.table({"item_ix": [0, 1], "url": ["/b", "/c"]}))
     counts = write_rows(tmp_path / "counts", [{"url": "/a", "item_code": 0}, {"url": "/b", "item_code": 1}])

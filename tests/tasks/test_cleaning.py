@@ -14,6 +14,7 @@ from tasks.cleaning import (
     find_first_visits,
     find_held_out,
     find_key_max,
+    find_last_days,
     find_repeats,
     keep_in_vocabulary,
     keep_newest,
@@ -41,6 +42,12 @@ def test_undated_events_make_no_bot_and_do_not_cut_a_day_in_two() -> None:
     events = make_events((0, UNDATED, 1), (0, UNDATED, 1), (1, 3, 1), (1, UNDATED, 1), (1, 3, 1))
     assert find_bots(events, 2, 1).tolist() == [False, True]
     assert find_bots(make_events((0, UNDATED, 1), (0, UNDATED, 1)), 1, 1).tolist() == [False]
+
+
+def test_the_last_day_is_the_newest_that_has_one() -> None:
+    events = make_events((0, 3, 1), (0, 7, 1), (2, UNDATED, 1), (3, 5, 1), (3, UNDATED, 1))
+    assert find_last_days(events, 5).tolist() == [7, UNDATED, UNDATED, 5, UNDATED]
+    assert find_last_days(events.select(np.zeros(5, dtype=bool)), 2).tolist() == [UNDATED, UNDATED]
 
 
 def test_repeats_are_of_the_same_user_and_item_in_a_row() -> None:

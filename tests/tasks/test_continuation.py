@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.cleaning import UNDATED
-from tasks.continuation import USERS_SCHEMA, Tokens, continue_rows, find_changed
+from tasks.continuation import USERS_SCHEMA, Tokens, continue_rows, find_changed, find_known
 
 
 def users_of(last_days: dict[str, int]) -> pa.Table:
@@ -35,6 +35,12 @@ def test_who_left_comes_back_in_another_row() -> None:
     assert continue_rows(left, users_of({"a": 11}), oldest_day=6).users["user_id"].to_pylist() == [None, "b", "a"]
 
 
+def test_the_newest_event_ever_seen_counts_also_when_this_window_is_older() -> None:
+    base = users_of({"a": 9, "b": UNDATED, "c": 4})
+    continued = continue_rows(base, users_of({"a": 7, "b": 3, "c": UNDATED}), oldest_day=8)
+    assert continued.users["last_day"].to_pylist() == [9, 3, 4]
+
+
 nights = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.just(0), max_size=8), min_size=1, max_size=8)
 
 
@@ -59,6 +65,18 @@ def test_over_any_nights_nobody_moves_doubles_or_is_lost(nights: list[dict[str, 
 def tokens_of(histories: list[list[int]]) -> Tokens:
     offsets = np.cumsum([0, *map(len, histories)])
     return Tokens(offsets, np.array([token for history in histories for token in history], dtype=np.int32))
+
+
+def test_row_minus_one_has_no_tokens() -> None:
+    taken = tokens_of([[1, 2], [3]]).take(np.array([1, -1, 0, -1]))
+    assert (taken.offsets.tolist(), taken.tokens.tolist()) == ([0, 1, 1, 3, 3], [3, 1, 2])
+    assert tokens_of([]).take(np.array([-1])).offsets.tolist() == [0, 0]
+
+
+def test_items_are_known_that_the_base_has_in_their_row() -> None:
+    base = tokens_of([[1, 2], [], [3, 3]])
+    rows, items = np.array([0, 0, 1, 2, 3, 9]), np.array([2, 3, 2, 3, 3, 1], dtype=np.int32)
+    assert find_known(base, rows, items).tolist() == [True, False, False, True, False, False]
 
 
 def test_rows_to_train_have_other_tokens_than_before() -> None:

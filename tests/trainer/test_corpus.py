@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.corpora import user_hash, write_corpus
-from trainer.corpus import open_corpus
+from trainer.corpus import open_corpus, whole_window
 from trainer.errors import DamageError
 
 HISTORIES = {"ann": [0, 1, 0, 2, 2, 1], "bob": [3, 3], "cid": [1, 2], "dot": [4]}
@@ -27,6 +27,15 @@ def test_training_ends_before_the_held_out_event(tmp_path: Path) -> None:
 def test_training_counts_leave_out_what_is_withheld(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=2)
     assert corpus.count_training_tokens().tolist() == [2, 2, 0, 2, 1]
+
+
+def test_what_is_withheld_begins_with_the_held_out_item(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=1)
+    assert corpus.read(0).withheld_items().tolist() == [2, 2, 1, 2]  # ann's from the first 2 on, cid's last
+
+
+def test_the_window_of_changed_rows_is_that_of_the_whole() -> None:
+    assert whole_window("0123456789abcdef/changed") == whole_window("0123456789abcdef") == "0123456789abcdef"
 
 
 def test_at_most_so_many_users_are_held_out(tmp_path: Path) -> None:
