@@ -18,7 +18,7 @@ from tasks.ingest import free_name, remove_leftovers
 from tasks.run import Root, open_scratch_folder
 from tasks.sources import Catalog, read_catalog
 from tasks.tombstones import FORGOTTEN
-from tasks.wanted import Wanted
+from tasks.wanted import BATCH_ROWS, Wanted, search_file
 from trainer.events import OnEvent
 from trainer.files import describe_file, sync_file, sync_folder, verify_file
 
@@ -70,10 +70,7 @@ def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: Wanted) -> 
 
 def _has_any(path: Path, wanted: Wanted, partitions: int) -> bool:
     with pq.ParquetFile(path) as file:
-        return any(
-            wanted.find(file.read_row_group(group, columns=["user_id"])["user_id"]).any()
-            for group in wanted.groups(file.metadata, partitions)
-        )
+        return any(is_wanted.any() for is_wanted in search_file(file, wanted, wanted.groups(file.metadata, partitions)))
 
 
 def _write_without(root: Root, path: Path, wanted: Wanted, name: str) -> dict[str, Any]:
@@ -93,6 +90,5 @@ def _write_without(root: Root, path: Path, wanted: Wanted, name: str) -> dict[st
 
 
 def _others(file: pq.ParquetFile, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    for group in range(file.num_row_groups):
-        rows = file.read_row_group(group).cast(EVENTS_SCHEMA)
-        yield from rows.filter(pa.array(~np.asarray(wanted.find(rows["user_id"])))).to_batches()
+    for rows in file.iter_batches(BATCH_ROWS):
+        yield rows.cast(EVENTS_SCHEMA).filter(pa.array(~np.asarray(wanted.find(rows.column("user_id")))))

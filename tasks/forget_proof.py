@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.forget_copies import Copies, list_copied
 from tasks.run import Root
-from tasks.wanted import Wanted
+from tasks.wanted import Wanted, search_file
 from trainer.corpus import open_corpus
 from trainer.files import read_json
 from trainer.manifests import MANIFEST, read_manifest
@@ -43,10 +43,8 @@ def _search_files(root: Root, name: str, wanted: Wanted) -> Place:
     for path in sorted((root.path / name).rglob("*.parquet")):
         with pq.ParquetFile(path) as file:
             rows += file.metadata.num_rows
-            groups = range(file.num_row_groups) if "user_id" in file.schema_arrow.names else []
-            found += sum(
-                int(wanted.find(file.read_row_group(group, columns=["user_id"])["user_id"]).sum()) for group in groups
-            )
+            if "user_id" in file.schema_arrow.names:
+                found += sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted))
     return {"place": name, "rows": rows, "found": found}
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.corpus_folder import BASE_KEYS, VOCABULARY, partition_name, write_partition
-from trainer.corpus import Corpus
+from trainer.corpus import COUNTS, Corpus
 from trainer.errors import DamageError
 from trainer.files import sync_file, verify_file
 from trainer.rows import Rows
@@ -114,11 +114,17 @@ def arrange(users: pa.Table, partitions: int, targets: range) -> list[NDArray[np
     return [by_id[order[start:end]] for start, end in zip(starts, ends, strict=True)]
 
 
-def copy_vocabulary(corpus: Corpus, building: Path) -> None:
-    """Copy the vocabulary of a corpus. Raises DamageError when it was altered."""
-    verify_file(corpus.folder / VOCABULARY, corpus.manifest["files"][VOCABULARY])
-    shutil.copyfile(corpus.folder / VOCABULARY, building / VOCABULARY)
-    sync_file(building / VOCABULARY)
+def copy_item_files(corpus: Corpus, building: Path) -> dict[str, Any]:
+    """Copy what a corpus says of items: its vocabulary, and counts where it has some; answers the manifest's entries.
+
+    Raises DamageError when a file was altered.
+    """
+    files = {name: about for name, about in corpus.manifest["files"].items() if name in (VOCABULARY, COUNTS)}
+    for name, about in files.items():
+        verify_file(corpus.folder / name, about)
+        shutil.copyfile(corpus.folder / name, building / name)
+        sync_file(building / name)
+    return files
 
 
 class Regrouper:
@@ -136,8 +142,7 @@ class Regrouper:
         for number in range(self.regrouping.num_classes):
             self._move_class(number, building)
         if building:
-            copy_vocabulary(self.corpus, building)
-            self.files[VOCABULARY] = self.corpus.manifest["files"][VOCABULARY]
+            self.files |= copy_item_files(self.corpus, building)
 
     def corpus_manifest(self) -> dict[str, Any]:
         """The manifest of the corpus that was written, but for its name."""

@@ -1,7 +1,7 @@
 """Whom a call looks for: users by id, and the micro-partitions that can have them."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.tombstones import Tombstones
+
+BATCH_ROWS = 1 << 18
+"""Rows to look at together: each time all who are looked for are gone through."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,13 @@ def want_users(user_ids: list[str]) -> Wanted:
 def want_forgotten(tombstones: Tombstones) -> Wanted:
     """All who were ever forgotten: only their digests are known, so everybody is looked at."""
     return Wanted(tombstones.is_forgotten, None)
+
+
+def search_file(file: pq.ParquetFile, wanted: Wanted, groups: list[int] | None = None) -> Iterator[NDArray[np.bool_]]:
+    """Whether each row of a file with a column `user_id`, or of some of its row groups, is of such a user; in pieces of rows."""
+    if groups != []:
+        for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id"]):
+            yield np.asarray(wanted.find(rows.column(0)))
 
 
 def user_hash(user_id: str) -> int:

@@ -99,7 +99,8 @@ def test_a_literal_log(root: Root, tmp_path: Path) -> None:
     result = infer(root, "r1", ask(log, out))
     assert result.pop("seconds") >= 0
     assert result == {
-        "users": 2, "users_without_known_items": 1, "events": 5, "events_unknown_items": 2, "rejected": 0, "items": 60,
+        "users": 2, "users_without_known_items": 1, "events": 5, "events_forgotten": 0, "events_unknown_items": 2,
+        "rejected": 0, "items": 60,
         "vector_size": 8, "release": "r1", "out": str(out), "bytes": out.stat().st_size,
     }  # fmt: skip
     schema = pq.read_schema(out)
@@ -336,7 +337,8 @@ def test_the_command_answers_from_the_release_that_serves(tmp_path: Path) -> Non
     assert answers[0] == answers[1]
     assert data[0] == data[1]
     assert answers[0] == {
-        "users": 2, "users_without_known_items": 1, "events": 5, "events_unknown_items": 2, "rejected": 0, "items": 60,
+        "users": 2, "users_without_known_items": 1, "events": 5, "events_forgotten": 0, "events_unknown_items": 2,
+        "rejected": 0, "items": 60,
         "vector_size": 16, "release": made["release"], "out": str(out), "bytes": len(data[0]),
     }  # fmt: skip
     result = call(

@@ -15,7 +15,8 @@ from tasks.forget import Forgetting, forget
 from tasks.infer import Inference, infer
 from tasks.publish import publish_release
 from tasks.pull import pull
-from tasks.run import Root, Run
+from tasks.repartition import repartition
+from tasks.run import Root, Run, lock_root
 from tasks.similar import similar_users
 from tests.dying import run_dying
 from tests.releases import STORAGES, make_release, tell_story
@@ -77,6 +78,11 @@ def test_the_root_works_on(lost: Root, tmp_path: Path) -> None:
         infer(one, "r1", asked)
         vectors.append((tmp_path / "out.parquet").read_bytes())
     assert vectors[0] == vectors[1]
+    counts = open_corpus(lost.corpus(open_generation(lost.store).manifest["window_id"])).count_training_tokens()
+    with lock_root(root, "test"):
+        told = repartition(root, 8, MEMORY_BYTES, 1)
+    assert (open_corpus(root.corpus(told["window_id"])).count_training_tokens() == counts).all()
+    assert rows_by_user(root) == rows_by_user(lost)
 
 
 def test_the_same_again_changes_nothing_and_killed_it_goes_on(lost: Root, tmp_path: Path) -> None:
