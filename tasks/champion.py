@@ -22,17 +22,22 @@ from tasks.scores import Scores, VectorScores, score_of
 from tasks.vector_files import VECTOR_COLUMNS, decode_vectors
 from trainer.corpus import Corpus, open_corpus
 from trainer.files import read_json
+from trainer.infer import FrozenItems, freeze_items
 from trainer.store import Generation, open_pinned
 
 
 @dataclass(frozen=True)
 class Side:
-    """What ranks items for users: `users` has their vectors, a micro-partition of `corpus` at a time."""
+    """What ranks items for users: `users` has their vectors, a micro-partition of `corpus` at a time.
+
+    frozen: its items, to fit vectors to; None where users' vectors are to be taken as they are.
+    """
 
     corpus: Corpus
     users: UserReader
     scores: Scores
     vector_size: int
+    frozen: FrozenItems | None = None
 
     @property
     def vocabulary(self) -> Path:
@@ -54,7 +59,10 @@ def open_side(root: Root, release: str) -> Side | str:
         generation = open_pinned(root.store, release)
         corpus_dir = root.corpus(generation.manifest["window_id"])
         if (corpus_dir / CORPUS_MANIFEST).exists():
-            return side_of(open_corpus(corpus_dir), generation)
+            corpus = open_corpus(corpus_dir)
+            counts = corpus.count_training_tokens()
+            frozen = freeze_items(generation, counts, generation.config.threads)
+            return Side(corpus, generation, score_of(generation, counts), generation.vector_size, frozen)
     export_dir = root.export(release)
     if not (export_dir / EXPORT_MANIFEST).exists():
         return f"of release {release} neither its pinned generation with its corpus nor its export is left"

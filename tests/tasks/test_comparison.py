@@ -12,14 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.champion import Side, open_side
-from tasks.comparison import compare_releases, compare_with_champion, find_users, match_items
+from tasks.comparison import ask_both, compare_releases, compare_with_champion, find_users, match_items
 from tasks.corpus_folder import VOCABULARY
 from tasks.run import Root
 from tasks.scores import score_by_vectors
-from tests.corpora import write_corpus
+from tests.corpora import planted_histories, write_corpus
 from tests.releases import draw_generation, export_release
+from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.files import describe_file, read_json, write_json
+from trainer.infer import infer_vectors, take_histories
+from trainer.job import Job
+from trainer.loop import train
+from trainer.store import pin_generation
 
 MEMORY_BYTES = 4 * 10**9
 
@@ -75,7 +80,7 @@ def test_literal_questions(tmp_path: Path) -> None:
     told, ranks = compare(tmp_path, challenger, champion)
     # Of c and d, which neither has seen of ann: the challenger puts d first (e does not count), the champion c (x does not).
     assert ranks.tolist() == [[2.0], [1.0]]
-    assert told == {"num_users": 1, "num_items": 4, "coverage": 1.0, "champion_coverage": 1.0}
+    assert told == {"num_users": 1, "num_items": 4, "is_fitted": False, "coverage": 1.0, "champion_coverage": 1.0}
 
 
 class Constant:
@@ -130,11 +135,42 @@ def test_ranks_as_a_plain_loop_has_them(seed: int) -> None:
     assert sorted(ranks.T.tolist()) == sorted(expected)
 
 
+def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Path) -> None:
+    """Vectors are fitted to its items from the same histories; also for users that are new."""
+    root, rng = Root(tmp_path), np.random.default_rng(5)
+    before = {user: items[:-1] for user, items in planted_histories(120, 30).items() if len(items) > 2}
+    tonight = {user: [*items, int(rng.integers(0, 30))] for user, items in planted_histories(150, 30).items()}
+    corpus = write_corpus(root.corpus("before"), before, 2, 30)
+    config = TrainConfig(vector_size=8, epochs=3, threads=1)
+    train(Job(corpus.folder, root.store, config, MEMORY_BYTES))
+    pin_generation(root.store, "r1")
+    champion = open_side(root, "r1")
+    assert isinstance(champion, Side)
+    assert champion.frozen is not None
+    urls = [f"/page/{i}" for i in range(30)]
+    challenger = write_side(root.corpus("tonight"), tonight, urls, rng.normal(size=(30, 8)).astype(np.float32))
+    shared = match_items(challenger.vocabulary, champion.vocabulary)
+    found = 0
+    for (mine, theirs), part in zip(ask_both(challenger, champion, shared), range(2), strict=True):
+        histories = challenger.corpus.read(part)
+        held = np.flatnonzero(histories.is_held_out)
+        spans = take_histories(histories, held, histories.ends[held])
+        every = infer_vectors(champion.frozen, spans.tokens, spans.offsets, spans.hashes).vectors
+        expected = {vector.tobytes() for vector in every}
+        assert {vector.tobytes() for vector in theirs.vectors} <= expected
+        np.testing.assert_array_equal(mine.items, theirs.items)  # the items have the same numbers here
+        np.testing.assert_array_equal(mine.seen_items, theirs.seen_items)
+        found += len(mine.items)
+    told, _ = compare(tmp_path, challenger, champion)
+    assert (told["num_users"], told["is_fitted"]) == (found, True)
+    assert found > 100
+
+
 def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
     vectors = np.ones((3, 2), np.float32)
     side = write_side(tmp_path / "one", {"ann": [0, 1], "bob": [1, 2]}, ["a", "b", "c"], vectors)
     told, ranks = compare(tmp_path, side, side)  # it has seen all that is held out
-    assert told == {"reason": "no user of the champion's had an item held out that the champion has not seen"}
+    assert told == {"reason": "no user had an item held out that the champion knows and has not seen of the user"}
     assert not ranks.size
     corpus = write_corpus(tmp_path / "two", {"ann": [0, 1]}, partitions=4, num_items=3)
     told, _ = compare(tmp_path, Side(corpus, Constant(corpus), side.scores, 1), side)
