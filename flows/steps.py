@@ -66,7 +66,7 @@ class Night:
         """The training of a run: of all its users, or of those who changed since the release that it goes on from."""
         device = pick_device(self.config.train, self.config.resources)
         base, corpus_dir = story.get("base"), self.root.corpus(story["window_id"])
-        start = f"after release {base['release']}, decay {self.config.nightly.decay:g}" if base else ""
+        start = night_task.tell_start(self.root, story, self.config.train, self.config.nightly)
         return Job(
             corpus_dir / "changed" if base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
             device.kernel, device.memory_bytes, start=start,
@@ -178,8 +178,7 @@ def train_vectors(night: Night, run: Run) -> dict[str, Any]:
         job = night.job(story)
 
         def make() -> dict[str, Any]:
-            if story.get("base"):
-                night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
+            night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
             return train(job, on_event, stop=stop)
 
         result = run.step("train", run.run_id, make)

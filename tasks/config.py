@@ -217,6 +217,12 @@ class NightlyConfig(Section):
         gt=0,
         le=1,
     )
+    full_from_champion: bool = Field(
+        True,
+        title="Full nights near the champion",
+        description="Items of a full night begin with the champion's vectors, users anew: the space moves less. "
+        "Off: everything begins anew.",
+    )
     min_alignment: float = Field(
         0.5,
         title="Minimum alignment",
@@ -262,11 +268,17 @@ class GateConfig(Section):
     cosine_p1: float = Field(
         0.98,
         title="Drift, 1st percentile",
-        description="In one space: cosine to the champion's vectors of users whose tokens did not change.",
+        description="Of an incremental night: cosine to the champion's vectors of users whose tokens did not change.",
         ge=-1,
         le=1,
     )
-    cosine_median: float = Field(0.99, title="Drift, median", description="The median of those cosines.", ge=-1, le=1)
+    cosine_median: float = Field(
+        0.9,
+        title="Drift, median",
+        description="The median of those cosines, in one space; also of a full night, which moves everybody a little.",
+        ge=-1,
+        le=1,
+    )
     norm_multiple: float = Field(
         5.0, title="Outlier", description="A vector longer than so many times the median length is one.", gt=1
     )
@@ -281,7 +293,7 @@ class GateConfig(Section):
         0, title="Missing days", description="At most so many days without events since the champion's newest.", ge=0
     )
     allow_new_space: bool = Field(
-        True,
+        False,
         title="New spaces",
         description="Whether vectors that cannot be compared with the champion's may serve without a person's word.",
     )

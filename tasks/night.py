@@ -12,14 +12,15 @@ from tasks.base import Asked, BaseRelease, open_base, why_full
 from tasks.config import NightlyConfig, PublishConfig
 from tasks.promotion import find_champion
 from tasks.run import Root, Run
-from tasks.spaces import begin_new_items, find_space_rotation
+from tasks.spaces import begin_new_items, find_space_rotation, match_items
 from trainer.align import align_generation
+from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_json, read_json
 from trainer.job import Job
-from trainer.nights import Beginning, begin_night, fold_night
+from trainer.nights import Beginning, begin_full, begin_night, fold_night, why_not
 from trainer.store import open_generation
 
 
@@ -72,10 +73,23 @@ def plan_night(root: Root, publish: PublishConfig, asked: Asked, name: str) -> P
 
 def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent) -> None:
     """Put the generation into the store that the night's training goes on from, unless it is there already."""
-    base = _require(root, story["base"])
     corpus = open_corpus(job.corpus_dir)
-    new_items = begin_new_items(open_corpus(root.corpus(story["window_id"])), base.generation)
-    begin_night(job, corpus, Beginning(base.generation, new_items, nightly.decay), on_event)
+    if story.get("base"):
+        base = _require(root, story["base"])
+        new_items = begin_new_items(open_corpus(root.corpus(story["window_id"])), base.generation)
+        begin_night(job, corpus, Beginning(base.generation, new_items, nightly.decay), on_event)
+    elif job.start:
+        space = _require(root, story["space"])
+        begin_full(job, corpus, space.generation, match_items(root.corpus(space.window_id), corpus.folder))
+
+
+def tell_start(root: Root, story: dict[str, Any], config: TrainConfig, nightly: NightlyConfig) -> str:
+    """What a night's training begins from, in words that tell it from others (`Job.start`); empty: from nothing."""
+    if story.get("base"):
+        return f"after release {story['base']['release']}, decay {nightly.decay:g}"
+    space = open_base(root, story["space"]["release"]) if story.get("space") and nightly.full_from_champion else None
+    is_possible = space is not None and why_not(config, space.generation) is None and not config.items_from
+    return f"items of release {story['space']['release']}" if is_possible else ""
 
 
 def settle(

@@ -36,6 +36,13 @@ def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Gene
     return find_rotation(pairs() if len(rows) else [], size)
 
 
+def match_items(base: Path, new: Path) -> NDArray[np.int64]:
+    """The row that each item of a new corpus's vocabulary has in the base's, int64[V]; -1 for items that it does not have."""
+    before = pl.scan_parquet(base / VOCABULARY).select("url").with_row_index("row")
+    found = pl.scan_parquet(new / VOCABULARY).select("url").join(before, on="url", how="left", maintain_order="left")
+    return found.select(pl.col("row").cast(pl.Int64).fill_null(-1)).collect()["row"].to_numpy()
+
+
 def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
     """First vectors of the items that the base does not have, float32[k, D]: the mean of those of their section that it has,
     of their host's where the section is new as well, otherwise zero, as items always begin.

@@ -2,6 +2,7 @@
 
     begin_night   the store's generation at position 0: the changed rows as the base has them, new users as its items say,
                   the base's items and those that are new. Training goes on from there as it goes on after a crash.
+    begin_full    the items alone begin where the base's are, and every user anew: a full night that stays near the base's space
     fold_night    what was trained, laid beside the base's files: a delta a micro-partition, until it is not small any more
 
 The corpus is that of the changed rows alone (`Corpus.rows` says which they are). What the base has stays as it is on disk.
@@ -28,6 +29,7 @@ from trainer.store import (
     Generation,
     Writer,
     has_generation,
+    image_of_items,
     image_of_rows,
     is_outdated,
     items_in,
@@ -35,6 +37,7 @@ from trainer.store import (
     open_generation,
     read_rows,
 )
+from trainer.warm_start import FIRST_SQUARES
 
 FULL_FILE_SHARE = 4
 """A delta of more than one row in so many is no longer worth its second file."""
@@ -52,8 +55,10 @@ class Beginning:
 
 
 def why_not(config: TrainConfig, base: Generation) -> str | None:
-    """Why a training cannot go on from the base; None where it can."""
-    if config.hs:
+    """Why a training cannot begin from the base; None where it can."""
+    if config.vector_size != base.vector_size or config.has_inputs != base.config.has_inputs:
+        return "its vectors are of another kind"
+    if config.hs or base.config.hs:
         return "a tree is made anew from each night's counts"
     if base.num_blocks > 1:
         return f"the item table is in {base.num_blocks} blocks, which are dealt anew by each night's counts"
@@ -86,6 +91,27 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
                 {"step": "begin", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
             )
         writer.commit(values)
+
+
+def begin_full(job: Job, corpus: Corpus, base: Generation, places: NDArray[np.int64]) -> None:
+    """Make the generation that a full night begins from, unless the store is at it or further already.
+
+    places int64[V]: the base's row of each item, -1 for those that it does not have, which begin as always. Adagrad's sum of
+    the others begins as for any vectors that were given (trainer/warm_start.py).
+    """
+    with lock_store(job.store_dir):
+        name = identity(corpus, job.config, job.start)
+        if _is_begun(job, name):
+            return
+        writer = Writer(job.store_dir, next_generation(job.store_dir), {})
+        items, older = begin_items(job.config, corpus.num_items, corpus.num_items), base.map_items()
+        is_known = places >= 0
+        for rows, before in ((items.outputs, older.outputs), (items.inputs, older.inputs)):
+            if len(rows.squares):
+                rows.vectors[is_known] = before.vectors[places[is_known]]
+                rows.squares[is_known] = FIRST_SQUARES
+        writer.write_items(0, image_of_items(items))
+        writer.commit(_begin_manifest(job, corpus, name, base))
 
 
 def fold_night(

@@ -82,8 +82,14 @@ class Generation:
         return config_from_dict(self.manifest["config"])
 
     def read_users(self, partition: int) -> NDArray[np.float32]:
-        """The user vectors of a micro-partition, float32[n, D]. Raises DamageError when its file was altered."""
-        return read_rows(self.folder, self.manifest["users"][str(partition)]).widened()
+        """The user vectors of a micro-partition, float32[n, D], none where it has no users.
+
+        Raises DamageError when its file was altered.
+        """
+        entry = self.manifest["users"].get(str(partition))
+        if entry is None:
+            return np.empty((0, self.vector_size), dtype=np.float32)
+        return read_rows(self.folder, entry).widened()
 
     @property
     def has_item_vectors(self) -> bool:

@@ -21,7 +21,7 @@ from trainer.files import read_json
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 FAST = [
     "train.epochs=10", "train.vector_size=16", "train.threads=1", "train.negative=5", "ingest.min_item_users=1",
-    "ingest.min_item_events=1", "window_days=9",
+    "ingest.min_item_events=1", "window_days=9", "gate.newest_day_events=0", "gate.own_hit_at_10=0",
 ]  # fmt: skip
 
 
@@ -73,6 +73,7 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     changed, new = second_day(logs, histories)
     second = run(root)
     night, after = second["night"], vectors_of(second)
+    assert second["alias"] == "champion", second["gate"]
     assert (night["kind"], night["base"], night["new_users"]) == ("incremental", first["release"], 5)
     assert night["changed"] == len(changed | new)
     assert night["space_id"] == first["night"]["space_id"]
