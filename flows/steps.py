@@ -78,7 +78,7 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
 
-@task(name="open-run")
+@task(name="open-run", retries=2, retry_delay_seconds=10, retry_condition_fn=lambda task, run, state: _is_remote(state))
 def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     config = night.config
