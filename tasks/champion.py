@@ -23,6 +23,7 @@ from tasks.vector_files import VECTOR_COLUMNS, decode_vectors
 from trainer.corpus import Corpus, open_corpus
 from trainer.files import read_json
 from trainer.infer import FrozenItems, freeze_items
+from trainer.manifests import is_of_earlier_version
 from trainer.store import Generation, open_pinned
 
 
@@ -55,7 +56,8 @@ def side_of(corpus: Corpus, generation: Generation) -> Side:
 
 def open_side(root: Root, release: str) -> Side | str:
     """A release that was registered, or in words what of it is gone. Raises DamageError for what is there and altered."""
-    if (root.store / "pinned" / f"{release}.json").exists():
+    pinned = root.store / "pinned" / f"{release}.json"
+    if pinned.exists() and not is_of_earlier_version(read_json(pinned)):
         generation = open_pinned(root.store, release)
         corpus_dir = root.corpus(generation.manifest["window_id"])
         if (corpus_dir / CORPUS_MANIFEST).exists():

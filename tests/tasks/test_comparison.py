@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.champion import Side, open_side
@@ -93,6 +93,7 @@ class Constant:
         return np.ones((int(self.corpus.users[partition]), 1), np.float32)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1))
 def test_ranks_as_a_plain_loop_has_them(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -164,6 +165,9 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
     told, _ = compare(tmp_path, challenger, champion)
     assert (told["num_users"], told["is_fitted"]) == (found, True)
     assert found > 100
+    pinned = root.store / "pinned" / "r1.json"
+    write_json(pinned, {"format_version": 1})
+    assert "neither its pinned generation" in str(open_side(root, "r1"))  # of an earlier version; and no export
 
 
 def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
