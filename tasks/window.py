@@ -125,7 +125,7 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
         forgotten={
             digest: entry["left_out"][FORGOTTEN]
             for digest, entry in catalog.entries.items()
-            if kept[digest] and FORGOTTEN in entry["left_out"]
+            if kept[digest] and FORGOTTEN in entry.get("left_out", {})
         },
     )
     if not window.num_events:
