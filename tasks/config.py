@@ -186,7 +186,7 @@ class PublishConfig(Section):
     with_state: bool = Field(
         True,
         title="Carry state",
-        description="A release carries what `surf2vec restore` makes a lost root of; a copy is then twice as large or more.",
+        description="A release carries what `surf2vec restore` makes a lost root of; a copy is then almost twice as large.",
     )
     keep_releases: int = Field(
         3, title="Releases kept", description="`surf2vec gc` keeps the newest so many, and those with an alias.", ge=1
