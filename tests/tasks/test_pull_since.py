@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -17,6 +18,7 @@ from tasks.run import Root
 from tests.releases import STORAGES
 from tests.series import State, bytes_of, many_users, publish_state, read_table
 from trainer.errors import DamageError, InputError
+from trainer.files import read_json, verify_file, write_json
 
 CHAMPION = "models:/surf2vec-users@champion"
 README = Path(__file__).parents[2] / "README.md"
@@ -103,6 +105,33 @@ def test_the_older_pull_may_be_damaged_and_the_version_gone(root: Root, tmp_path
     part.write_bytes(part.read_bytes()[:-3])
     (out / "item_vectors" / "part-00000.parquet").unlink()
     pull_since(CHAMPION, out, 2, root.tracking_uri)
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+
+
+class Gone:
+    """Somebody who was forgotten after the newest release was made."""
+
+    def is_forgotten(self, user_ids: Any) -> np.ndarray:
+        return np.array([user == "user-7" for user in user_ids.to_pylist()])
+
+
+def test_who_was_forgotten_since_is_gone(root: Root, tmp_path: Path) -> None:
+    told = pull_since(CHAMPION, tmp_path / "changes", 1, root.tracking_uri, forgotten=Gone())
+    changes = tmp_path / "changes"
+    gone = pl.read_parquet(changes / "removed_users.parquet")["user_id"].to_list()
+    assert gone == ["new-1", "user-101", "user-102", "user-7"]
+    assert "user-7" not in read_table(changes)["user_id"].to_list()
+    assert (told["changed_users"], told["removed_users"]) == (41, 4)
+    for name, about in read_json(changes / "manifest.json")["files"].items():
+        verify_file(changes / name, about)
+    out, cleaned = pull_version(root, 3, tmp_path / "out"), []
+    pull_since(
+        CHAMPION, out, 3, root.tracking_uri, forgotten=Gone(), leave_out=lambda folder: cleaned.append(folder.name)
+    )
+    assert cleaned == [".out.pull.tmp"]
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+    write_json(out / "manifest.json", read_json(out / "manifest.json") | {"users_forgotten": 1})
+    assert "forgotten are left out" in pull_since(CHAMPION, out, 3, root.tracking_uri)["way"]
     assert bytes_of(out) == bytes_of(root.export("r3"))
 
 
