@@ -74,7 +74,7 @@ def run(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    with prepared_for_prefect():
+    with prepared_for_prefect(logs or []):
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     answer(result, as_json, show_run)
     if not result["gate"]["passes"] and not result["gate"]["overridden"]:
@@ -102,7 +102,7 @@ def backfill(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    with prepared_for_prefect():
+    with prepared_for_prefect(logs or []):
         result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
     answer(result, as_json, show_nights)
 
@@ -388,13 +388,18 @@ def day(moment: datetime | None) -> date | None:
 
 
 @contextmanager
-def prepared_for_prefect() -> Iterator[None]:
-    """End what killed runs left of Prefect; have a signal end this one with a sentence. Raises StoppedError then."""
+def prepared_for_prefect(logs: list[str]) -> Iterator[None]:
+    """End what killed runs left of Prefect; have a signal end this one with a sentence: StoppedError.
+
+    Raises InputError for logs with credentials in their names, before Prefect keeps them as parameters.
+    """
     from prefect.exceptions import TerminationSignal
 
     from flows.orphans import end_orphans, mark_children
+    from tasks.remote_logs import refuse_credentials
     from trainer.loop import StoppedError
 
+    refuse_credentials(*logs)
     end_orphans()
     mark_children()
     try:

@@ -41,21 +41,20 @@ def show_gate(gate: dict[str, Any]) -> None:
 
 
 def show_nights(result: dict[str, Any]) -> None:
-    """A row a night; a day without one says why."""
-    table = Table(title_justify="left")
-    for column in ("day", "events", "users", "items", "hit@10", "popularity", "training", "night", "version", "alias"):
-        table.add_column(column, justify="left" if column in ("day", "alias") else "right")
-    for night in result["nights"]:
-        if "skipped" in night:
-            table.add_row(night["day"], f"{night['events']:,}", *[""] * 7, night["skipped"])
-            continue
+    """A row a night; below it the days without one, and why."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("day", "events", "users", "hit@10", "popular", "night", "version", "alias"):
+        table.add_column(column, justify="left" if column in ("day", "alias") else "right", no_wrap=True)
+    skipped = [night for night in result["nights"] if "skipped" in night]
+    for night in [night for night in result["nights"] if "skipped" not in night]:
         metrics, seconds = night["metrics"], night["seconds"]
         quality = [f"{metrics[name]:.4f}" if name in metrics else "" for name in ("hit_at_10", "popularity_hit_at_10")]
-        spent = [seconds["train"], sum(seconds.values()) - seconds["ingest"]]
-        numbers = [f"{night[name]:,}" for name in ("events", "users", "items")]
-        last = [str(night["model_version"]), night["alias"] or "held back"]
-        table.add_row(night["day"], *numbers, *quality, *map(duration, spent), *last)
+        spent = duration(sum(seconds.values()) - seconds["ingest"])
+        last = [spent, str(night["model_version"]), night["alias"] or "none"]
+        table.add_row(night["day"], f"{night['events']:,}", f"{night['users']:,}", *quality, *last)
     Console().print(table)
+    for night in skipped:
+        print(f"{night['day']}  no night: {night['skipped']}")
     print(f"the page of these nights: {result['report']}")
 
 

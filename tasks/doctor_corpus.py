@@ -24,13 +24,15 @@ def _examine(corpus: Corpus, partition: int) -> Iterator[str]:
     histories, ids = corpus.read(partition), corpus.read_ids(partition)
     tokens, lengths = np.asarray(histories.tokens), np.diff(histories.offsets)
     is_hole = ids.is_null().to_numpy()
+    # A corpus that goes on from another, or was restored, has users without tokens, and not in the order of their ids.
+    is_continued = bool(corpus.manifest.get("base")) or corpus.manifest.get("without_tokens", False)
     if (lengths < 0).any():
         yield "offsets that fall"
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < corpus.num_items:
         yield "tokens outside of the vocabulary"
     if (histories.hashes[is_hole] != 0).any() or (lengths[is_hole] != 0).any():
         yield "a hole, where a user was who left, with a hash or tokens"
-    if not _are_in_order(ids.drop_null(), is_continued=bool(corpus.manifest.get("base"))):
+    if not _are_in_order(ids.drop_null(), is_continued=is_continued):
         yield "users out of order, or twice"
     if (histories.hashes[~is_hole] % np.uint64(corpus.num_partitions) != partition).any():
         yield "users of another"

@@ -91,13 +91,13 @@ def pull(
         num_forgotten = 0
         if not is_whole(out, Path(scratch) / MANIFEST) or _count_forgotten(out, forgotten):
             fill(gathered, version, Path(scratch) / MANIFEST, fetcher, [lambda *file: take_from(out, *file)])
-            num_forgotten = _leave_out(gathered, forgotten, on_event)
+            num_forgotten = leave_out(gathered, forgotten, on_event)
             put_in_place(gathered, out, {MANIFEST, *list_files(read_json(gathered / MANIFEST))})
     users = {"num_users": manifest["num_users"] - num_forgotten, "users_forgotten": num_forgotten}
     return tell(manifest, version, out, fetcher) | users
 
 
-def _leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
+def leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
     """Take users who were forgotten out of an export that was fetched; answers how many."""
     num_forgotten = _count_forgotten(folder, forgotten)
     if num_forgotten:

@@ -11,15 +11,17 @@ Where the links between the two are broken, whole releases are fetched and compa
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tasks.changes import (
     Difference,
@@ -34,7 +36,7 @@ from tasks.changes import (
 from tasks.export import MANIFEST, list_files, write_index
 from tasks.index import FLAT, plan_flat
 from tasks.links import Link, fold_removed, fold_rows, follow_links, join
-from tasks.pull import Fetcher, check_out, fill, find_version, is_whole, take_from, tell
+from tasks.pull import Fetcher, Provide, check_out, fill, find_version, is_whole, take_from, tell
 from tasks.pulled_folder import hold_folder, is_there, put_in_place, take_over
 from tasks.tracking import Version
 from tasks.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_encoded
@@ -43,6 +45,14 @@ from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, write_json
 
 FORMAT_VERSION = 1
+
+
+class Forgotten(Protocol):
+    """Who was forgotten (tasks/tombstones.py); false when nobody was."""
+
+    def __bool__(self) -> bool: ...
+
+    def is_forgotten(self, user_ids: Any) -> NDArray[np.bool_]: ...
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class Pulling:
     gathered: Path
     scratch: Path
     fetcher: Fetcher
+    forgotten: Forgotten | None
 
     @property
     def manifest_path(self) -> Path:
@@ -68,10 +79,19 @@ class Pulling:
         return find_version(f"models:/{self.target.name}/{self.since}", self.fetcher.tracking_uri)
 
 
-def pull_since(uri: str, out: Path, since: int, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+def pull_since(
+    uri: str,
+    out: Path,
+    since: int,
+    tracking_uri: str,
+    on_event: OnEvent = ignore_event,
+    forgotten: Forgotten | None = None,
+    leave_out: Callable[[Path], object] = lambda folder: None,
+) -> dict[str, Any]:
     """Bring `out` from version `since` to the release of `uri`; a new `out` gets only what changed between them.
 
-    Raises InputError when `out` holds another release than these two, or one that is needed is not in the registry.
+    Among changes users who were `forgotten` count as gone; `leave_out` takes them out of a whole release in a folder. Raises
+    InputError when `out` holds another release than these two, or one that is needed is not in the registry.
     """
     check_out(out)
     target = find_version(uri, tracking_uri)
@@ -79,20 +99,38 @@ def pull_since(uri: str, out: Path, since: int, tracking_uri: str, on_event: OnE
         hold_folder(out, lambda line: on_event("log", {"message": line})) as gathered,
         tempfile.TemporaryDirectory() as scratch,
     ):
-        job = Pulling(target, since, out, gathered, Path(scratch), Fetcher(tracking_uri, on_event))
+        job = Pulling(target, since, out, gathered, Path(scratch), Fetcher(tracking_uri, on_event), forgotten)
         manifest = job.fetcher.get_manifest(target, job.manifest_path)
         held = read_json(out / MANIFEST) if (out / MANIFEST).exists() else None
-        if is_whole(out, job.manifest_path):
+        if is_whole(out, job.manifest_path) and not forgotten:
             told = {"way": "nothing was to be done"}
         elif held is None or "since" in held:
             told = gather_changes(job, manifest)
         else:
-            told = bring_up_to_date(job, manifest, held)
+            told = bring_up_to_date(job, manifest, held, leave_out)
     return tell(manifest, target, out, job.fetcher) | {"since": since} | told
 
 
-def bring_up_to_date(job: Pulling, manifest: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
+def bring_up_to_date(
+    job: Pulling, manifest: dict[str, Any], held: dict[str, Any], leave_out: Callable[[Path], object]
+) -> dict[str, Any]:
     """Make the pull of an older release in `out` the pull of the target."""
+    links, reason = _find_links(job, held)
+    providers: list[Provide] = [lambda *file: take_from(job.out, *file)]
+    if reason:
+        job.say(f"{reason}: all files that differ are fetched whole")
+    else:
+        providers.append(Rebuilding(job, manifest, links).provide)
+    fill(job.gathered, job.target, job.manifest_path, job.fetcher, providers)
+    leave_out(job.gathered)
+    put_in_place(job.gathered, job.out, {MANIFEST, *list_files(read_json(job.gathered / MANIFEST))})
+    return {"way": reason or f"the changes of {len(links):,} releases were worked in"}
+
+
+def _find_links(job: Pulling, held: dict[str, Any]) -> tuple[list[Link], str]:
+    """The links from what `out` holds to the target, or why there are none. Raises InputError when it is not as asked."""
+    if "users_forgotten" in held:
+        return [], f"users who were forgotten are left out of what {job.out} holds"
     digest = digest_file(job.out / MANIFEST)
     known = {version.number: version for version in job.fetcher.list_versions(job.target.name)}
     if job.since in known and known[job.since].tags.get("manifest_sha256") != digest:
@@ -101,15 +139,7 @@ def bring_up_to_date(job: Pulling, manifest: dict[str, Any], held: dict[str, Any
             f"{job.out} holds release {held['release']} ({holds}), not version {job.since}: say --since with the version that "
             "it holds, or give another --out"
         )
-    links, reason = follow_links(job.target, digest, job.fetcher, job.gathered, job.scratch)
-    providers = [lambda *file: take_from(job.out, *file)]
-    if reason:
-        job.say(f"{reason}: all files that differ are fetched whole")
-    else:
-        providers.append(Rebuilding(job, manifest, links).provide)
-    fill(job.gathered, job.target, job.manifest_path, job.fetcher, providers)
-    put_in_place(job.gathered, job.out, {MANIFEST, *list_files(manifest)})
-    return {"way": reason or f"the changes of {len(links):,} releases were worked in"}
+    return follow_links(job.target, digest, job.fetcher, job.gathered, job.scratch)
 
 
 @dataclass(frozen=True)
@@ -178,6 +208,7 @@ def gather_changes(job: Pulling, manifest: dict[str, Any]) -> dict[str, Any]:
         for link in links:
             link.fetch(job.fetcher)
         difference = _write_folded(job.gathered, links)
+    difference = leave_out_changes(job.gathered, difference, job.forgotten)
     about: dict[str, Any] = {
         name: manifest[name] for name in ("release", "space_id", "vector_size", "storage") if name in manifest
     }
@@ -186,6 +217,24 @@ def gather_changes(job: Pulling, manifest: dict[str, Any]) -> dict[str, Any]:
     write_json(job.gathered / MANIFEST, about)
     put_in_place(job.gathered, job.out, {MANIFEST, *difference.files})
     return {"way": reason or f"the changes of {len(links):,} releases"} | difference.changed
+
+
+def leave_out_changes(folder: Path, difference: Difference, forgotten: Forgotten | None) -> Difference:
+    """The difference in a folder, written anew without users who were forgotten: they are among those who are gone."""
+    if not forgotten:
+        return difference
+    files = dict(difference.files)
+    gone = [pq.read_table(folder / f"removed_{kind}.parquet").column(0) for kind in ("users", "items")]
+    for name in [name for name in files if name.startswith("user_vectors/")]:
+        rows = pq.read_table(folder / name)
+        is_forgotten = pa.array(forgotten.is_forgotten(rows["user_id"]))
+        if pc.any(is_forgotten).as_py():
+            gone[0] = join([gone[0], rows["user_id"].filter(is_forgotten)])
+            (folder / name).unlink()
+            entry = write_rows(folder / name, iter([rows.filter(pc.invert(is_forgotten))]))
+            files = {other: about for other, about in files.items() if other != name} | ({name: entry} if entry else {})
+    kept = {name: about for name, about in files.items() if not name.startswith("removed_")}
+    return write_removed(folder, kept, *gone)
 
 
 def _write_folded(folder: Path, links: list[Link]) -> Difference:

@@ -125,12 +125,8 @@ class RemoteLogs:
 
     def _store(self, url: str) -> Any:
         """fsspec's view of where a URL leads. Raises InputError for credentials in it and for a kind that is not known."""
+        refuse_credentials(url)
         scheme = url.partition("://")[0]
-        if "@" in url.partition("://")[2].partition("/")[0]:
-            raise InputError(
-                f"{mask_credentials(url)!r} has credentials in it: take them out, and give them in the environment "
-                "(for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)"
-            )
         with self._lock:
             if scheme not in self.stores:
                 import fsspec
@@ -140,6 +136,16 @@ class RemoteLogs:
                 except (ValueError, ImportError) as error:
                     raise InputError(f"{url!r} cannot be read: {_tell(error)}; s3:// can") from None
             return self.stores[scheme]
+
+
+def refuse_credentials(*urls: str) -> None:
+    """Raise InputError for a URL with credentials in it: it would stand in sources.json, in logs and in stories."""
+    for url in urls:
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise InputError(
+                f"{mask_credentials(url)!r} has credentials in it: take them out, and give them in the environment "
+                "(for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)"
+            )
 
 
 @contextmanager

@@ -55,6 +55,14 @@ def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) ->
     assert not (tmp_path / "nothing").exists()
 
 
+def test_credentials_in_a_url_are_refused_before_anything_keeps_them(tmp_path: Path) -> None:
+    result = call("run", "--root", str(tmp_path / "root"), "--logs", "s3://me:hunter2@bucket/*.csv", "--json")
+    assert result.returncode == 2
+    assert "has credentials in it" in json.loads(result.stdout)["error"]["message"]
+    assert "hunter2" not in result.stdout + result.stderr
+    assert not (tmp_path / "root").exists()
+
+
 def test_sample_logs_prints_one_object(tmp_path: Path) -> None:
     result = call(
         "sample-logs", "--users", "50", "--days", "2", "--items", "40", "--out", str(tmp_path / "logs"), "--json"

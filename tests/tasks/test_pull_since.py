@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -17,6 +18,7 @@ from tasks.run import Root
 from tests.releases import STORAGES
 from tests.series import State, bytes_of, many_users, publish_state, read_table
 from trainer.errors import DamageError, InputError
+from trainer.files import read_json, verify_file, write_json
 
 CHAMPION = "models:/surf2vec-users@champion"
 README = Path(__file__).parents[2] / "README.md"
@@ -106,6 +108,33 @@ def test_the_older_pull_may_be_damaged_and_the_version_gone(root: Root, tmp_path
     assert bytes_of(out) == bytes_of(root.export("r3"))
 
 
+class Gone:
+    """Somebody who was forgotten after the newest release was made."""
+
+    def is_forgotten(self, user_ids: Any) -> np.ndarray:
+        return np.array([user == "user-7" for user in user_ids.to_pylist()])
+
+
+def test_who_was_forgotten_since_is_gone(root: Root, tmp_path: Path) -> None:
+    told = pull_since(CHAMPION, tmp_path / "changes", 1, root.tracking_uri, forgotten=Gone())
+    changes = tmp_path / "changes"
+    gone = pl.read_parquet(changes / "removed_users.parquet")["user_id"].to_list()
+    assert gone == ["new-1", "user-101", "user-102", "user-7"]
+    assert "user-7" not in read_table(changes)["user_id"].to_list()
+    assert (told["changed_users"], told["removed_users"]) == (41, 4)
+    for name, about in read_json(changes / "manifest.json")["files"].items():
+        verify_file(changes / name, about)
+    out, cleaned = pull_version(root, 3, tmp_path / "out"), []
+    pull_since(
+        CHAMPION, out, 3, root.tracking_uri, forgotten=Gone(), leave_out=lambda folder: cleaned.append(folder.name)
+    )
+    assert cleaned == [".out.pull.tmp"]
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+    write_json(out / "manifest.json", read_json(out / "manifest.json") | {"users_forgotten": 1})
+    assert "forgotten are left out" in pull_since(CHAMPION, out, 3, root.tracking_uri)["way"]
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+
+
 def test_a_folder_with_another_release_is_told(root: Root, tmp_path: Path) -> None:
     out = pull_version(root, 1, tmp_path / "out")
     before = bytes_of(out)
@@ -138,7 +167,7 @@ def test_a_corrupt_file_of_changes_is_named_and_what_is_there_stays(root: Root, 
     assert bytes_of(out) == bytes_of(root.export("r3"))
 
 
-# For every third step: a child that is killed before it, then one that finishes; prints a line a step.
+# For every few steps: a child that is killed before it, then one that finishes; prints a line a step.
 DYING = """
 import json, os, shutil, sys
 from pathlib import Path
@@ -160,18 +189,19 @@ def run(steps):
     left = steps
     child = os.fork()
     if child == 0:
-        told = pull_since.pull_since("models:/surf2vec-users@champion", out, 1, sys.argv[4])
+        told = make("models:/surf2vec-users@champion", out, *since, sys.argv[4])
         told_path.write_text(json.dumps(told))
         os._exit(0)
     return os.waitpid(child, 0)[1]
 
 older, newer, out = map(Path, sys.argv[1:4])
 told_path = out.with_name("told.json")
+make, since = (pull_since.pull_since, [1]) if sys.argv[5] == "since" else (pull.pull, [])
 for module, name in (
     (pull, "_fetch"), (os, "replace"), (Path, "rename"), (pulled_folder, "sync_folder"), (pulled_folder, "_exchange"),
 ):
     count_down(module, name)
-for step in range(2, 90, 3):
+for step in range(2, 90, 7):
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(older, out)
     ended = run(step)
@@ -188,16 +218,19 @@ for step in range(2, 90, 3):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["since", "whole"])
 @pytest.mark.parametrize("root", ["reference"], indirect=True)
-def test_killed_anywhere_the_folder_is_old_or_new_and_the_next_call_goes_on(root: Root, tmp_path: Path) -> None:
+def test_killed_anywhere_the_folder_is_old_or_new_and_the_next_call_goes_on(
+    root: Root, tmp_path: Path, way: str
+) -> None:
     older = pull_version(root, 1, tmp_path / "older")
     folders = [str(older), str(root.export("r3")), str(tmp_path / "out")]
-    command = [sys.executable, "-c", DYING, *folders, root.tracking_uri]
+    command = [sys.executable, "-c", DYING, *folders, root.tracking_uri, way]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     steps = [json.loads(line) for line in done.stdout.splitlines()]
     assert [ended for ended, *_ in steps] == [9] * (len(steps) - 1) + [0]
-    assert len(steps) > 8
+    assert len(steps) >= 3
     for _, last, is_old_or_new, is_new, _, left_over in steps:
         assert (last, is_old_or_new, is_new, left_over) == (0, True, True, ["older", "out"])
     fetched = [fetched_bytes for *_, fetched_bytes, _ in steps]

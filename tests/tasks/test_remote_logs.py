@@ -52,6 +52,14 @@ def test_events_are_those_of_the_same_files_here(bucket: Bucket, tmp_path: Path)
     assert names == ["s3://logs/day=2020-07-01/part-0.csv", "s3://logs/day=2020-07-02/part-0.csv.gz"]
 
 
+def test_what_a_killed_call_fetched_is_removed(bucket: Bucket, tmp_path: Path) -> None:
+    left = tmp_path / "root" / ".tmp" / "downloads.999999" / "0123456789abcdef" / "part-0.csv"
+    left.parent.mkdir(parents=True)
+    left.write_text("half of")
+    take_in(tmp_path / "root", GLOB)  # which checks that the temporary folder is empty afterwards
+    assert not left.exists()
+
+
 def test_an_object_is_read_once_and_not_again_while_it_stays(bucket: Bucket, tmp_path: Path) -> None:
     take_in(tmp_path / "root", GLOB)
     assert len(bucket.reads) == 2
