@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from tasks.config import (
+    AlarmsConfig,
     EvaluateConfig,
     ExportConfig,
     IngestConfig,
@@ -21,7 +22,12 @@ from tasks.config import (
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
-_NEUTRAL: Any = {"resources": True, "train": {"commit_seconds", "threads"}, "publish": {"keep_releases"}}
+_NEUTRAL: Any = {
+    "resources": True,
+    "alarms": True,
+    "train": {"commit_seconds", "threads"},
+    "publish": {"keep_releases"},
+}
 
 
 class PipelineConfig(Section):
@@ -37,6 +43,7 @@ class PipelineConfig(Section):
     export: ExportConfig = Field(ExportConfig(), title="Export", description="How vectors are stored in a release.")
     publish: PublishConfig = Field(PublishConfig(), title="Registry", description="Where releases are registered.")
     resources: ResourcesConfig = Field(ResourcesConfig(), title="Resources", description="What a run may use.")
+    alarms: AlarmsConfig = Field(AlarmsConfig(), title="Alarms", description="When a person should hear.")
 
     @model_validator(mode="after")
     def _reduce_to_fewer(self) -> Self:
