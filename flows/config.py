@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from tasks.config import (
+    AlarmsConfig,
     EvaluateConfig,
     ExportConfig,
     GateConfig,
@@ -24,7 +25,8 @@ from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
 _NEUTRAL: Any = {
-    "resources": True, "gate": True, "train": {"commit_seconds", "threads"}, "publish": {"keep_releases", "with_state"},
+    "resources": True, "gate": True, "alarms": True, "train": {"commit_seconds", "threads"},
+    "publish": {"keep_releases", "with_state"},
 }  # fmt: skip
 
 
@@ -45,6 +47,7 @@ class PipelineConfig(Section):
         NightlyConfig(), title="Night after night", description="How a night goes on from the release that serves."
     )
     resources: ResourcesConfig = Field(ResourcesConfig(), title="Resources", description="What a run may use.")
+    alarms: AlarmsConfig = Field(AlarmsConfig(), title="Alarms", description="When a person should hear.")
 
     @model_validator(mode="after")
     def _reduce_to_fewer(self) -> Self:

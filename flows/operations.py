@@ -2,6 +2,7 @@
 
 import os
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -191,6 +192,22 @@ def collect_garbage(path: Path, config: PipelineConfig, dry_run: bool, on_event:
         lock_store(root.store) if root.store.exists() else nullcontext(),
     ):
         return gc.collect_garbage(root, config.publish, dry_run, on_event)
+
+
+def measure_champion(path: Path, config: PipelineConfig) -> dict[str, Any]:
+    """The release that serves, and how many days ago it was registered. Raises InputError when none does."""
+    from tasks import tracking
+    from tasks.pull import find_version
+
+    uri = config.publish.tracking_uri or Root(path).tracking_uri
+    version = find_version(f"models:/{config.publish.model_name}@champion", uri)
+    age = datetime.now(UTC) - tracking.get_creation(uri, version)
+    return {
+        "model_name": version.name,
+        "model_version": version.number,
+        "release": version.tags["release"],
+        "age_days": round(age / timedelta(days=1), 3),
+    }
 
 
 def examine_root(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -14,7 +15,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
 
 from flows.config import PipelineConfig
-from flows.progress import report_step
+from flows.progress import console, report_step
 from tasks import corpus as corpus_task
 from tasks import evaluate as evaluate_task
 from tasks import export as export_task
@@ -34,7 +35,7 @@ from tasks.report_tables import tell_gate
 from tasks.run import Root, Run
 from tasks.window import Base, list_inputs, select_window
 from trainer.corpus import open_corpus
-from trainer.errors import ResourceError
+from trainer.errors import UnavailableError
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.job import Job
@@ -42,6 +43,20 @@ from trainer.loop import train
 from trainer.signals import stop_on_sigterm
 from trainer.store import open_generation
 from trainer.units import parse_bytes
+
+WAITS: list[float] = [10, 20, 40, 80, 160, 320]
+"""Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""
+
+
+def is_away(task: Any, task_run: Any, state: Any) -> bool:
+    """Whether a step failed because a server was away, so that it is tried again."""
+    error = getattr(state, "data", None)
+    if isinstance(error, UnavailableError):
+        console.print(
+            f"[dim]{task.name:>16}[/dim]  {error}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
+            highlight=False,
+        )
+    return isinstance(error, UnavailableError)
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,7 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
 
-@task(name="open-run", retries=3, retry_delay_seconds=20, retry_condition_fn=lambda task, run, state: _is_remote(state))
+@task(name="open-run", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     with report_step("open-run") as on_event:
@@ -253,7 +268,7 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
         return run.step("export", run.run_id, make)
 
 
-@task(name="gate", retries=2, retry_delay_seconds=10, retry_condition_fn=lambda task, run, state: _is_remote(state))
+@task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def judge_release(night: Night, run: Run) -> dict[str, Any]:
     """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again."""
     with report_step("gate") as on_event:
@@ -272,7 +287,7 @@ def judge_release(night: Night, run: Run) -> dict[str, Any]:
     return result
 
 
-@task(name="register", retries=2, retry_delay_seconds=10, retry_condition_fn=lambda task, run, state: _is_remote(state))
+@task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def register_release(night: Night, run: Run) -> dict[str, Any]:
     """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
     with report_step("register") as on_event:
@@ -280,7 +295,7 @@ def register_release(night: Night, run: Run) -> dict[str, Any]:
         return run.step("register", _judged(run), make)
 
 
-@task(name="report")
+@task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def write_reports(night: Night, run: Run) -> None:
     """The morning's page, in the run's folder and beside the run in MLflow."""
     report_path = run.folder / "report.html"
@@ -292,8 +307,19 @@ def write_reports(night: Night, run: Run) -> None:
         return {"report": str(report_path)}
 
     run.step("report", _judged(run), make)
-    link = f"[The report]({report_path.resolve().as_uri()})"
-    create_markdown_artifact(key="report", markdown=f"# surf2vec release {run.run_id}\n\n{link}")
+    create_markdown_artifact(key="report", markdown=describe_run(run, report_path))
+
+
+def describe_run(run: Run, report_path: Path) -> str:
+    """What a person finds of a run in Prefect (Markdown): what it made, and where to look further."""
+    registered = run.story()["steps"]["register"]
+    page = registered.get("mlflow_page")
+    links = [f"* [The run in MLflow]({page})", f"* [The report]({page}/artifacts/report.html)"] if page else []
+    made = (
+        f"{registered['model_name']} version {registered['model_version']}, {registered['alias'] or 'without an alias'}"
+    )
+    lines = [*links, f"* The report as a file: `{report_path.resolve()}`", f"* MLflow: `{registered['tracking_uri']}`"]
+    return f"# surf2vec release {run.run_id}\n\n{made}\n\n" + "\n".join(lines)
 
 
 def _registration(
@@ -314,10 +340,6 @@ def _judged(run: Run) -> str:
     """What registering and the report hang on beside the run: the gate's word, which other settings may change."""
     gate = run.story()["steps"]["gate"]
     return digest_json({name: gate.get(name) for name in ("verdict", "overridden", "digest")})
-
-
-def _is_remote(state: Any) -> bool:
-    return isinstance(getattr(state, "data", None), ResourceError)
 
 
 def _rows(values: dict[str, Any], keys: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -304,3 +304,11 @@ class ResourcesConfig(Section):
 
     host_memory: Size = Field("4GB", title="Host memory", description="Budget of the whole process, e.g. 4GB.")
     device_memory: Size | None = Field(None, title="Device memory", description="Budget on the GPU, e.g. 12GB.")
+
+
+class AlarmsConfig(Section):
+    """When a person should hear."""
+
+    alert_days: int = Field(
+        3, title="Alarm after days", description="Older than so many days, the release that serves is an alarm.", ge=1
+    )

@@ -83,6 +83,7 @@ def publish_release(
         "storage": version.tags.get("storage", "copy"),
         "tracking_uri": mask_credentials(uri),
         "mlflow_run_id": mlflow_run,
+        "mlflow_page": tracking.find_page(uri, mlflow_run),
     }
 
 

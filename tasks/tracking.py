@@ -6,17 +6,19 @@ that is away must read like a sentence. Importing it takes some 3 seconds, so ca
 
 import logging
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tasks.credentials import mask_credentials
 from tasks.run import use_temporary_folder
-from trainer.errors import DamageError, ResourceError, SurfError
+from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
 from trainer.files import replace_file
 
 # MLflow reads these when it is imported. A person's own settings win.
@@ -53,6 +55,10 @@ MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
 MAX_PARAM_LENGTH = 6000
 MODEL_CODE = Path(__file__).parent / "serving" / "user_vectors_model.py"
+
+_AWAY = re.compile(
+    r"(error code|too many|status code|^)\W*(429|5\d\d)\b|connection refused|max retries exceeded", re.IGNORECASE
+)
 
 logging.getLogger("alembic").setLevel(logging.WARNING)
 # MLflow tries ten times, doubling its waits, to open a database, even one whose password is wrong: 100 seconds.
@@ -126,7 +132,8 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
     except SurfError:
         raise
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
-        raise ResourceError(
+        failure = UnavailableError if _is_away(error) else ResourceError
+        raise failure(
             f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right, that it is "
             "up and that it can be written to, or set publish.tracking_uri to another; the same command then goes on"
         ) from None
@@ -141,6 +148,16 @@ def _make_database(tracking_uri: str) -> None:
     if tracking_uri.startswith("sqlite:///") and not path.exists():
         with replace_file(path) as temporary:
             MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether it is the server's or the network's fault, and so may pass: refused, timed out, or answered with 5xx or 429."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, ConnectionError | TimeoutError) or _AWAY.search(str(at)):
+            return True
+        at = at.__cause__ or at.__context__
+    return False
 
 
 def _reason(error: BaseException) -> str:
@@ -185,6 +202,15 @@ def open_run(
         for start in range(0, len(missing), MAX_BATCH_PARAMS):
             client.log_batch(run.info.run_id, params=missing[start : start + MAX_BATCH_PARAMS])
         return run.info.run_id
+
+
+def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:
+    """The page of the run in MLflow's UI; None where there is no server, only its database."""
+    if not tracking_uri.startswith("http"):
+        return None
+    with connect(tracking_uri) as client:
+        experiment_id = client.get_run(mlflow_run_id).info.experiment_id
+    return f"{mask_credentials(tracking_uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
 
 
 def log_metrics(tracking_uri: str, mlflow_run_id: str, points: Sequence[Point]) -> None:
@@ -263,6 +289,13 @@ def get_registered(tracking_uri: str, model_name: str) -> Registered:
         aliases = client.get_registered_model(model_name).aliases
     versions = sorted((_as_version(one) for one in found), key=lambda version: version.number)
     return Registered(versions, {alias: int(number) for alias, number in sorted(aliases.items())})
+
+
+def get_creation(tracking_uri: str, version: Version) -> datetime:
+    """When the version was registered."""
+    with connect(tracking_uri) as client:
+        made_ms = client.get_model_version(version.name, str(version.number)).creation_timestamp
+    return datetime.fromtimestamp(made_ms / 1000, UTC)
 
 
 def list_models(tracking_uri: str) -> list[str]:

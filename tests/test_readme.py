@@ -10,7 +10,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_every_module_stands_in_the_tree() -> None:
     modules = [
         path.name
-        for folder in ("flows", "tasks", "trainer")
+        for folder in ("flows", "infra", "tasks", "trainer")
         for path in (ROOT / folder).rglob("*.py")
         if path.name not in ("__init__.py", "__main__.py")
     ]
@@ -20,7 +20,9 @@ def test_every_module_stands_in_the_tree() -> None:
 
 def test_the_tree_names_no_module_that_there_is_not() -> None:
     tree = README.split("## The tree")[1].split("```")[1]
-    there = {path.name for folder in ("flows", "tasks", "trainer", "sql") for path in (ROOT / folder).rglob("*.py")}
+    there = {
+        path.name for folder in ("flows", "infra", "tasks", "trainer", "sql") for path in (ROOT / folder).rglob("*.py")
+    }
     assert set(re.findall(r"[a-z0-9_]+\.py", tree)) <= there
 
 
@@ -36,7 +38,8 @@ def test_every_dependency_is_explained() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = [re.split(r"[<>=;]", name)[0] for name in wanted]
+    optional = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *optional["dev"], *optional["stack"]]
+    names = [re.split(r"[<>=;\[]", name)[0] for name in wanted]
     table = README.split("## What each dependency is for")[1]
     assert [name for name in names if name not in table] == []

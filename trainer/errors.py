@@ -6,6 +6,7 @@
     ├── RejectedError           1   too_many_rejects  more lines were unusable than ingest.max_reject_ratio allows
     ├── DamageError             1   damage            a file of the root is missing, truncated or altered
     ├── ResourceError           1   resources         memory, disk or permission do not suffice
+    │   └── UnavailableError    1   unavailable       a server did not answer, or failed: later it may do better
     ├── TrainingError           1   training          the loss is not finite
     └── HeldBackError           3   held_back         the gate kept the release back
 
@@ -40,6 +41,10 @@ class DamageError(SurfError):
 
 class ResourceError(SurfError):
     code = "resources"
+
+
+class UnavailableError(ResourceError):
+    code = "unavailable"
 
 
 class TrainingError(SurfError):

@@ -84,7 +84,7 @@ def test_the_story_of_the_step(published: tuple[Root, dict[str, Any]], storage: 
     root, told = published
     assert told | {"mlflow_run_id": ""} == {
         "model_name": "surf2vec-users", "model_version": 1, "alias": "champion",
-        "storage": storage, "tracking_uri": root.tracking_uri, "mlflow_run_id": "",
+        "storage": storage, "tracking_uri": root.tracking_uri, "mlflow_run_id": "", "mlflow_page": None,
     }  # fmt: skip
     assert current_release(root, PUBLISH) == "r1"
 

@@ -1,0 +1,1 @@
+"""What runs around the flows: deployments, alarms, and the servers, natively or in containers."""

@@ -1,0 +1,33 @@
+"""An MLflow server with basic authentication: `python -m infra.mlflow_server --host H --port P`.
+
+MLflow reads the address of its users' database, password included, only from a file: it is written here from
+$SURF2VEC_MLFLOW_USERS, for the owner alone, and goes when the server ends.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from infra.passwords import write_secret
+
+
+def main(arguments: list[str]) -> int:
+    """Run the server until it ends; SIGTERM and SIGINT end it."""
+    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--workers", "1", *arguments]
+    with tempfile.TemporaryDirectory(prefix="surf2vec-mlflow-") as folder:
+        settings = Path(folder) / "auth.ini"
+        users = os.environ["SURF2VEC_MLFLOW_USERS"]
+        write_secret(
+            settings, f"[mlflow]\ndefault_permission = READ\nauth_cache_ttl_seconds = 60\ndatabase_uri = {users}\n"
+        )
+        server = subprocess.Popen(command, env=os.environ | {"MLFLOW_AUTH_CONFIG_PATH": str(settings)}, cwd=folder)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: server.terminate())
+        return server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""The passwords of the stack: from the environment, or generated once and kept in a file that only its owner reads.
+
+There is no default password. A stack that has data but no passwords any more is refused: new ones would not open it.
+"""
+
+import json
+import os
+import re
+import secrets
+import shlex
+from pathlib import Path
+
+from trainer.errors import ConfigError
+from trainer.files import read_json, replace_file
+
+NAMES = ("postgres", "prefect", "mlflow", "mlflow_session", "s3_key", "s3_secret")
+PREFIX = "SURF2VEC_"
+LEAST_CHARACTERS = 12
+"""MLflow takes no shorter one."""
+ALLOWED = re.compile(rf"[\w.~-]{{{LEAST_CHARACTERS},}}", re.ASCII)
+
+
+def variable(name: str) -> str:
+    """The environment variable that may bring a password: `postgres` → `SURF2VEC_POSTGRES_PASSWORD`."""
+    return f"{PREFIX}{name.upper()}_PASSWORD"
+
+
+def open_passwords(file: Path, has_data: bool) -> dict[str, str]:
+    """The passwords by name; those that the environment does not bring come from `file`, or for a new stack are generated.
+
+    Raises ConfigError for one that is too short, and where a stack that has data lacks one.
+    """
+    kept = read_json(file) if file.exists() else {}
+    found = {name: os.environ.get(variable(name)) or kept.get(name) for name in NAMES}
+    missing = [name for name, value in found.items() if not value]
+    if missing and has_data:
+        raise ConfigError(
+            f"{file} lacks the passwords of {', '.join(missing)}, and this stack has data that only they open: bring the "
+            f"file back, or set {', '.join(variable(name) for name in missing)}"
+        )
+    passwords = {name: value or secrets.token_urlsafe(24) for name, value in found.items()}
+    for name, value in passwords.items():
+        if not ALLOWED.fullmatch(value):
+            raise ConfigError(
+                f"{variable(name)} has {len(value)} characters: it must have at least {LEAST_CHARACTERS}, all of them letters, "
+                "digits, '-', '_', '.' or '~', as it becomes part of a URL"
+            )
+    write_secret(file, json.dumps(passwords, indent=1))
+    return passwords
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Write a text that its owner alone can read, from the first byte on."""
+    with replace_file(file) as temporary:
+        temporary.touch(mode=0o600)
+        temporary.write_text(text, encoding="utf-8")
+
+
+def as_shell(values: dict[str, str]) -> str:
+    """Lines that a shell reads as variables."""
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

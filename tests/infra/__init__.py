@@ -1,0 +1,1 @@
+"""Tests of infra/: the real servers, natively."""

@@ -1,0 +1,86 @@
+"""The stack that all tests of infra/ share: real servers on PostgreSQL, deployments, and a webhook that listens."""
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+from flows.orphans import MARK
+from infra.automations import Patience, apply_automations
+from infra.deploy import deploy
+from infra.stack import Stack, find_postgres
+from tests.infra.listener import Listener
+from tests.infra.nights import Nights
+from trainer.errors import ResourceError
+
+DRIVERS = ("boto3", "moto", "psycopg2", "flask_wtf")
+
+
+@pytest.fixture(scope="package")
+def _environment() -> Iterator[None]:
+    """What the environment is after these tests: what it was before."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="package")
+def stack(_environment: None) -> Iterator[Stack]:
+    """The native stack with an S3 server; its folder is one that PostgreSQL's account may enter."""
+    try:
+        find_postgres()
+    except ResourceError as error:
+        pytest.skip(str(error))
+    if missing := [name for name in DRIVERS if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (pip install -e '.[dev,stack]')")
+    # On a busy machine, threads of BLAS that wait for each other turn the seconds of the report into a minute.
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    folder = Path(tempfile.mkdtemp(prefix="surf2vec-stack-", dir="/tmp"))
+    folder.chmod(0o711)
+    try:
+        with Stack(folder, try_s3=True).running() as running:
+            yield running
+        assert list_marked() == [], "the stack left processes behind"
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="package")
+def listener() -> Iterator[Listener]:
+    with Listener() as listener:
+        yield listener
+
+
+@pytest.fixture(scope="package")
+def nights(stack: Stack, listener: Listener, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
+    """The deployments on the stack, with alarms to `listener`, and this process as their client."""
+    settings = stack.client_environment
+    os.environ.update(settings)
+    server = {
+        PREFECT_API_URL: settings["PREFECT_API_URL"],
+        PREFECT_API_AUTH_STRING: settings["PREFECT_API_AUTH_STRING"],
+    }
+    with temporary_settings(server):
+        root = tmp_path_factory.mktemp("deployed")
+        deploy(root / "root", str(root / "logs" / "*.csv"), "30 2 * * *", "Europe/Berlin")
+        apply_automations(listener.url, Patience(silent_seconds=45, late_seconds=10))
+        yield Nights(stack)
+
+
+def list_marked() -> list[list[str]]:
+    """The command lines of the processes that the stack of this process started, and what they started."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == str(os.getpid()):
+                found.append(process.cmdline())
+        except psutil.Error:  # another user's, or gone in the meantime
+            continue
+    return found

@@ -1,0 +1,62 @@
+"""The containers: the file is one that docker compose takes, nothing floats, nothing has a default password."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from infra.stack import CODE
+
+FILES = ("infra/compose.yaml", "infra/compose.gpu.yaml")
+SERVICES = yaml.safe_load((CODE / FILES[0]).read_text())["services"]
+NEEDED = sorted(set(re.findall(r"\$\{(\w+):\?", (CODE / FILES[0]).read_text())))
+
+
+def find_compose() -> list[str] | None:
+    """The command of docker compose: the plugin, else the program of its own that Debian has."""
+    if shutil.which("docker") and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
+        return ["docker", "compose"]
+    return ["docker-compose"] if shutil.which("docker-compose") else None
+
+
+def check(command: list[str], files: tuple[str, ...], given: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name not in NEEDED} | given
+    options = [option for file in files for option in ("-f", file)]
+    return subprocess.run(
+        [*command, *options, "config"], cwd=CODE, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_docker_compose_takes_it_and_only_with_passwords() -> None:
+    command = find_compose()
+    if command is None:
+        pytest.skip("neither docker compose nor docker-compose is installed")
+    given = {name: f"given-{name.lower()}" for name in NEEDED} | {"SURF2VEC_LOGS_FOLDER": "/var/log/pages"}
+    for files in (FILES[:1], FILES):
+        done = check(command, files, given)
+        assert done.returncode == 0, done.stderr
+        assert "given-surf2vec_postgres_password" in done.stdout
+    for name in NEEDED:
+        done = check(command, FILES, given | {name: ""})
+        assert done.returncode != 0, name
+
+
+def test_images_are_pinned_and_servers_have_health_checks() -> None:
+    images = {service["image"] for service in SERVICES.values()}
+    first = re.findall(r"^FROM (\S+)", (CODE / "infra" / "Dockerfile").read_text(), re.MULTILINE)
+    for image in [*images, *first]:
+        assert re.search(r":[\w.-]*\d+\.\d+|:RELEASE\.20", image), image
+    once = {"bucket", "deploy"}
+    assert [name for name, service in SERVICES.items() if name not in once and "healthcheck" not in service] == []
+
+
+def test_ports_are_loopbacks_unless_told() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert len(ports) == 2
+    assert all(port.startswith("${SURF2VEC_BIND:-127.0.0.1}:") for port in ports)
+    secrets = re.findall(r"\$\{SURF2VEC_\w*PASSWORD[^}]*\}", (CODE / FILES[0]).read_text())
+    assert secrets
+    assert all(":?" in secret for secret in secrets)

@@ -1,0 +1,80 @@
+"""infra/prefect.yaml and the automations, without a server: what they say fits the flows."""
+
+import json
+from importlib import import_module
+from uuid import uuid4
+
+import pytest
+import yaml
+from prefect.events.actions import CallWebhook
+from prefect.events.schemas.automations import Posture
+
+from infra.automations import Patience, list_automations
+from infra.stack import CODE
+from trainer.errors import SurfError
+
+FILE = yaml.safe_load((CODE / "infra" / "prefect.yaml").read_text())
+DEPLOYMENTS = {one["name"]: one for one in FILE["deployments"]}
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_a_deployment_fits_its_flow(name: str) -> None:
+    deployment = DEPLOYMENTS[name]
+    module, _, function = deployment["entrypoint"].rpartition(".")
+    schema = getattr(import_module(module), function).parameters.model_dump()
+    assert set(deployment["parameters"]) <= set(schema["properties"])
+    assert set(schema.get("required", [])) <= set(deployment["parameters"])
+    assert deployment["enforce_parameter_schema"]
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_runs_queue_and_none_is_lost(name: str) -> None:
+    assert DEPLOYMENTS[name]["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+    assert "surf2vec" in DEPLOYMENTS[name]["tags"]
+    assert DEPLOYMENTS[name]["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
+
+
+def test_schedules_have_a_time_zone() -> None:
+    schedules = [schedule for one in DEPLOYMENTS.values() for schedule in one.get("schedules", [])]
+    assert len(schedules) == 2
+    assert all(schedule["timezone"] and schedule["cron"] for schedule in schedules)
+
+
+def test_without_a_webhook_runs_are_ended_and_nobody_is_called() -> None:
+    made = list_automations(None)
+    assert [one.name for one in made] == ["surf2vec: silent runs crash", "surf2vec: long runs are cancelled"]
+    assert not any(isinstance(action, CallWebhook) for one in made for action in one.actions)
+    assert all(one.trigger.posture == Posture.Proactive for one in made)  # type: ignore[union-attr]
+    assert made[0].trigger.within.total_seconds() == 90  # type: ignore[union-attr]
+
+
+def test_every_alarm_is_a_json_message_of_its_own() -> None:
+    calls = [
+        action
+        for one in list_automations(uuid4(), Patience(hours=1))
+        for action in one.actions
+        if isinstance(action, CallWebhook)
+    ]
+    messages = [json.loads(call.payload) for call in calls]
+    assert [message["alarm"] for message in messages] == [
+        "too_long",
+        "run_failed",
+        "not_started",
+        "gate_held",
+        "champion_old",
+    ]
+    assert all("parameters" not in call.payload and "message" not in call.payload for call in calls)
+    runbook = (CODE / "docs" / "runbook.md").read_text()
+    assert [message["alarm"] for message in messages if f"`{message['alarm']}`" not in runbook] == []
+
+
+def test_the_runbook_has_every_error() -> None:
+    def classes(kind: type[SurfError]) -> list[type[SurfError]]:
+        return [kind, *(below for one in kind.__subclasses__() for below in classes(one))]
+
+    import_module("trainer.loop")  # has an error of its own
+    runbook = (CODE / "docs" / "runbook.md").read_text()
+    found = {kind.code: kind.__name__ for kind in classes(SurfError)}
+    assert len(found) > 8
+    assert [code for code in found if f"`{code}`" not in runbook] == []
+    assert [name for name in found.values() if name not in runbook and name != "SurfError"] == []
