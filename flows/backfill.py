@@ -7,9 +7,10 @@ from typing import Any
 from prefect import flow
 
 from flows.config import PipelineConfig
+from flows.night import Night
 from flows.nightly import DEFAULT_CONFIG, nightly
 from flows.progress import report_step
-from flows.steps import Night, ingest_events
+from flows.steps import ingest_events
 from tasks.corpus import window_id
 from tasks.nights import Ledger, describe_night, list_days
 from tasks.nights_report import write_nights_report

@@ -7,9 +7,9 @@ from typing import Any
 from prefect import flow
 
 from flows.config import PipelineConfig
+from flows.night import Night
 from flows.progress import report_step
 from flows.steps import (
-    Night,
     build_corpus,
     evaluate_vectors,
     export_vectors,

@@ -3,10 +3,8 @@
 Only paths, ids and small dictionaries go from step to step. A step that ended on the same inputs answers what it recorded.
 """
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
 
-from flows.config import PipelineConfig
+from flows.night import Night, find_or_plan
 from flows.progress import console, report_step
 from tasks import corpus as corpus_task
 from tasks import evaluate as evaluate_task
@@ -23,7 +21,6 @@ from tasks import gate_figures as gate_task
 from tasks import ingest as ingest_task
 from tasks import night as night_task
 from tasks import publish as publish_task
-from tasks.base import Asked
 from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
 from tasks.devices import pick_device
@@ -32,17 +29,15 @@ from tasks.measured import list_caveats, list_measured
 from tasks.promotion import find_champion, pin_release, release_pins
 from tasks.report import write_report
 from tasks.report_tables import tell_gate
-from tasks.run import Root, Run
-from tasks.window import Base, list_inputs, select_window
+from tasks.run import Run
+from tasks.window import select_window
 from trainer.corpus import open_corpus
 from trainer.errors import UnavailableError
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
-from trainer.job import Job
 from trainer.loop import train
 from trainer.signals import stop_on_sigterm
 from trainer.store import open_generation
-from trainer.units import parse_bytes
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
 """Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""
@@ -57,39 +52,6 @@ def is_away(task: Any, task_run: Any, state: Any) -> bool:
             highlight=False,
         )
     return isinstance(error, UnavailableError)
-
-
-@dataclass(frozen=True)
-class Night:
-    """What every step of a night knows: the root, the window asked for, and the configuration."""
-
-    root: Root
-    since: date | None
-    until: date | None
-    config: PipelineConfig
-    is_full: bool = False
-
-    @property
-    def threads(self) -> int:
-        return self.config.train.threads or os.cpu_count() or 1
-
-    @property
-    def memory_bytes(self) -> int:
-        return parse_bytes(self.config.resources.host_memory)
-
-    def job(self, story: dict[str, Any]) -> Job:
-        """The training of a run: of all its users, or of those who changed since the release that it goes on from."""
-        device = pick_device(self.config.train, self.config.resources)
-        base, corpus_dir = story.get("base"), self.root.corpus(story["window_id"])
-        start = night_task.tell_start(self.root, story, self.config.train, self.config.nightly)
-        return Job(
-            corpus_dir / "changed" if base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
-            device.kernel, device.memory_bytes, start=start,
-        )  # fmt: skip
-
-    def corpus_base(self, base: dict[str, Any] | None) -> Base | None:
-        """What the corpus goes on from."""
-        return Base(base["window_id"], self.config.nightly.retain_days) if base else None
 
 
 @task(name="ingest")
@@ -108,7 +70,7 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
 def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     with report_step("open-run") as on_event:
-        run = _find_or_plan(night, logs)
+        run = find_or_plan(night, logs)
         story = run.story()
         if "train" not in story["steps"]:  # the release that the night meets at its end should still be this one
             run.record(champion=find_champion(night.root, night.config.publish))
@@ -121,36 +83,6 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
         table=_rows(ingested, ("lines", "events", "left_out", "rejected")),
         description="From lines to events",
     )
-    return run
-
-
-def _find_or_plan(night: Night, logs: list[str]) -> Run:
-    """The run of which the same was asked before, or a new one, planned by what serves now."""
-    config, root = night.config, night.root
-    inputs = list_inputs(
-        select_window(root, night.since, night.until, config.window_days), config.ingest, config.evaluate
-    )
-    settings = config.outcome_settings()
-    asked = night_task.name_asked(inputs, settings, night.is_full)
-    if found := night_task.find_run(root, asked):
-        return found
-    plan = night_task.plan_night(
-        root, config.publish, Asked(config.train, config.nightly, inputs, night.is_full), asked
-    )
-    window_id = corpus_task.window_id(
-        root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-        night.corpus_base(plan.base.to_json() if plan.base else None),
-    )  # fmt: skip
-    made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
-    run = Run(root, digest_json(made_of)[:12])
-    if "created_at" not in run.story():
-        run.record(
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
-            window_id=window_id,
-            config=config.model_dump(mode="json"),
-            **plan.to_json(),
-        )
     return run
 
 

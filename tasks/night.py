@@ -1,7 +1,7 @@
 """What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
 
 A run keeps what it began with in its story: `base`, the release that it goes on from (null for a full night), `space`, the
-release whose space it stays in, `full_because`, `full_until` and `asked`, by which the same command finds it again, also
+release whose space it stays in, `start`, `full_because`, `full_until` and `asked`, by which the same command finds it again, also
 when another release serves by then.
 """
 
@@ -14,7 +14,6 @@ from tasks.promotion import find_champion
 from tasks.run import Root, Run
 from tasks.spaces import begin_new_items, find_space_rotation, match_items
 from trainer.align import align_generation
-from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
@@ -26,13 +25,16 @@ from trainer.store import open_generation
 
 @dataclass(frozen=True)
 class Plan:
-    """A night before its run begins. base: what it goes on from; space: the champion, in whose space it stays."""
+    """A night before its run begins. base: what it goes on from; space: the champion, in whose space it stays; start: what
+    its training begins from.
+    """
 
     asked: str
     base: BaseRelease | None
     space: BaseRelease | None
     full_because: str | None
     full_until: str | None
+    start: str
 
     def to_json(self) -> dict[str, Any]:
         """As the story has it."""
@@ -42,6 +44,7 @@ class Plan:
             "space": self.space.to_json() if self.space else None,
             "full_because": self.full_because,
             "full_until": self.full_until,
+            "start": self.start,
         }
 
 
@@ -68,7 +71,8 @@ def plan_night(root: Root, publish: PublishConfig, asked: Asked, name: str) -> P
     corpus = read_json(root.corpus(space.window_id) / "manifest.json") if space else {}
     reason = why_full(asked, space, corpus)
     base = space if reason is None else None
-    return Plan(name, base, space, reason, base.full_until if base else asked.inputs["days"][1])
+    full_until = base.full_until if base else asked.inputs["days"][1]
+    return Plan(name, base, space, reason, full_until, _tell_start(asked, base, space))
 
 
 def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent) -> None:
@@ -83,13 +87,13 @@ def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: Nightly
         begin_full(job, corpus, space.generation, match_items(root.corpus(space.window_id), corpus.folder))
 
 
-def tell_start(root: Root, story: dict[str, Any], config: TrainConfig, nightly: NightlyConfig) -> str:
+def _tell_start(asked: Asked, base: BaseRelease | None, space: BaseRelease | None) -> str:
     """What a night's training begins from, in words that tell it from others (`Job.start`); empty: from nothing."""
-    if story.get("base"):
-        return f"after release {story['base']['release']}, decay {nightly.decay:g}"
-    space = open_base(root, story["space"]["release"]) if story.get("space") and nightly.full_from_champion else None
-    is_possible = space is not None and why_not(config, space.generation) is None and not config.items_from
-    return f"items of release {story['space']['release']}" if is_possible else ""
+    if base:
+        return f"after release {base.release}, decay {asked.nightly.decay:g}"
+    if space is None or not asked.nightly.full_from_champion or asked.config.items_from:
+        return ""
+    return "" if why_not(asked.config, space.generation) else f"items of release {space.release}"
 
 
 def settle(

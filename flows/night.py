@@ -1,0 +1,78 @@
+"""What every step of a night knows, and the run that the night is: one that was begun before, or a new one."""
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from flows.config import PipelineConfig
+from tasks.base import Asked
+from tasks.corpus import window_id as name_window
+from tasks.devices import pick_device
+from tasks.night import find_run, name_asked, plan_night
+from tasks.run import Root, Run
+from tasks.window import Base, list_inputs, select_window
+from trainer.corpus import CHANGED
+from trainer.files import digest_json
+from trainer.job import Job
+from trainer.units import parse_bytes
+
+
+@dataclass(frozen=True)
+class Night:
+    """What every step of a night knows: the root, the window asked for, and the configuration."""
+
+    root: Root
+    since: date | None
+    until: date | None
+    config: PipelineConfig
+    is_full: bool = False
+
+    @property
+    def threads(self) -> int:
+        return self.config.train.threads or os.cpu_count() or 1
+
+    @property
+    def memory_bytes(self) -> int:
+        return parse_bytes(self.config.resources.host_memory)
+
+    def job(self, story: dict[str, Any]) -> Job:
+        """The training of a run: of all its users, or of those who changed since the release that it goes on from."""
+        device = pick_device(self.config.train, self.config.resources)
+        base, corpus_dir = story.get("base"), self.root.corpus(story["window_id"])
+        return Job(
+            corpus_dir / CHANGED if base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
+            device.kernel, device.memory_bytes, start=story.get("start", ""),
+        )  # fmt: skip
+
+    def corpus_base(self, base: dict[str, Any] | None) -> Base | None:
+        """What the corpus goes on from."""
+        return Base(base["window_id"], self.config.nightly.retain_days) if base else None
+
+
+def find_or_plan(night: Night, logs: list[str]) -> Run:
+    """The run of which the same was asked before, or a new one, planned by what serves now."""
+    config, root = night.config, night.root
+    inputs = list_inputs(
+        select_window(root, night.since, night.until, config.window_days), config.ingest, config.evaluate
+    )
+    settings = config.outcome_settings()
+    asked = name_asked(inputs, settings, night.is_full)
+    if found := find_run(root, asked):
+        return found
+    plan = plan_night(root, config.publish, Asked(config.train, config.nightly, inputs, night.is_full), asked)
+    window_id = name_window(
+        root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
+        night.corpus_base(plan.base.to_json() if plan.base else None),
+    )  # fmt: skip
+    made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
+    run = Run(root, digest_json(made_of)[:12])
+    if "created_at" not in run.story():
+        run.record(
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
+            window_id=window_id,
+            config=config.model_dump(mode="json"),
+            **plan.to_json(),
+        )
+    return run
