@@ -10,6 +10,7 @@ one, or is fetched, so that the folder is byte for byte what a full pull makes. 
 Where the links between the two are broken, whole releases are fetched and compared here.
 """
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ def pull_since(
         manifest = job.fetcher.get_manifest(target, job.manifest_path)
         held = read_json(out / MANIFEST) if (out / MANIFEST).exists() else None
         if is_whole(out, job.manifest_path) and not forgotten:
+            shutil.rmtree(gathered)  # a pull that was killed right after its folder was in place left the older one here
             told = {"way": "nothing was to be done"}
         elif held is None or "since" in held:
             told = gather_changes(job, manifest)
