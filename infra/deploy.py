@@ -18,7 +18,7 @@ POOL = "surf2vec"
 
 
 def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
-    """Make or renew the work pool and the deployments of infra/prefect.yaml.
+    """Make or renew the deployments of infra/prefect.yaml.
 
     Raises ConfigError for what is no time zone, ResourceError with Prefect's words.
     """
@@ -30,20 +30,20 @@ def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
         "SURF2VEC_CRON": cron,
         "SURF2VEC_TIMEZONE": timezone,
     }
-    for arguments in (
-        ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
-        ["--no-prompt", "deploy", "--all", "--prefect-file", "infra/prefect.yaml"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "prefect", *arguments],
-            env=environment,
-            cwd=CODE,
-            capture_output=True,
-            text=True,
-            check=False,
+    arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", "infra/prefect.yaml"]
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *arguments],
+        env=environment,
+        cwd=CODE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ResourceError(
+            f"prefect deploy failed; a worker of the pool {POOL}, which makes it, must have been started once:\n"
+            f"{done.stdout}{done.stderr}"
         )
-        if done.returncode:
-            raise ResourceError(f"prefect {' '.join(arguments[:2])} failed:\n{done.stdout}{done.stderr}")
 
 
 def main() -> int:

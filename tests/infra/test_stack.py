@@ -61,7 +61,7 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     nights: Nights, listener: Listener, wikispeedia: Path, tmp_path: Path
 ) -> None:
     """kill -9 after its first commit: the retry goes on from there. MLflow dies meanwhile: what was made arrives later."""
-    run = nights.start_night(tmp_path / "root", wikispeedia, "retrain", epochs=100, commit_seconds=1)
+    run = nights.start_night(tmp_path / "root", wikispeedia, "retrain", epochs=60, commit_seconds=1)
     manifest = tmp_path / "root" / "store" / "MANIFEST.json"
     wait_until(manifest.exists, 120, lambda: f"no commit: {nights.worker_log()}")
     nights.kill(run)
