@@ -12,6 +12,7 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
 
+from flows.alarms import tell_gate_held
 from flows.night import Night, find_or_plan
 from flows.progress import console, report_step
 from tasks import corpus as corpus_task
@@ -215,6 +216,8 @@ def judge_release(night: Night, run: Run) -> dict[str, Any]:
 
         result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
         on_event("log", {"message": tell_gate(result)})
+    if not result["passes"] and not result.get("overridden"):
+        tell_gate_held(run.run_id, result["held_by"])
     create_table_artifact(key="gate", table=result["table"], description=tell_gate(result))
     return result
 

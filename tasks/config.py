@@ -211,7 +211,7 @@ class NightlyConfig(Section):
         le=36_500,
     )
     decay: float = Field(
-        0.5,
+        0.9,
         title="Decay",
         description="Share of the items' Adagrad sums that a night goes on with: below 1, so that hot items still move.",
         gt=0,

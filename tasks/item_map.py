@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 MAX_PAGES = 1200
 LAYOUT_STEPS = 500
@@ -95,10 +96,13 @@ def lay_out(directions: Matrix) -> Matrix:
     """Places (N, 2) in the unit square for directions (N, D): near means alike."""
     if len(directions) < 2:
         return np.full((len(directions), 2), 0.5, np.float32)
-    components = principal_components(directions, 30)
-    Y = components[:, :2]
-    if len(directions) >= MIN_LAYOUT_PAGES:
-        Y = principal_components(spread_neighbours(components), 2)
+    # On several threads these small products mostly wait for each other, on a busy machine for minutes; nor are their bits the
+    # same on every number of threads.
+    with threadpool_limits(1):
+        components = principal_components(directions, 30)
+        Y = components[:, :2]
+        if len(directions) >= MIN_LAYOUT_PAGES:
+            Y = principal_components(spread_neighbours(components), 2)
     low, high = Y.min(axis=0), Y.max(axis=0)
     extent = np.where(high - low > 1e-6, high - low, 1)
     return np.clip((Y - (low + high) / 2) / extent + 0.5, 0, 1).astype(np.float32)

@@ -94,7 +94,9 @@ def pull(
             num_forgotten = leave_out(gathered, forgotten, on_event)
             put_in_place(gathered, out, {MANIFEST, *list_files(read_json(gathered / MANIFEST))})
         else:
-            shutil.rmtree(gathered)  # a pull that was killed right after its folder was in place left the older one here
+            shutil.rmtree(
+                gathered
+            )  # a pull that was killed right after its folder was in place left the older one here
     users = {"num_users": manifest["num_users"] - num_forgotten, "users_forgotten": num_forgotten}
     return tell(manifest, version, out, fetcher) | users
 

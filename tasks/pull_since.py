@@ -104,7 +104,9 @@ def pull_since(
         manifest = job.fetcher.get_manifest(target, job.manifest_path)
         held = read_json(out / MANIFEST) if (out / MANIFEST).exists() else None
         if is_whole(out, job.manifest_path) and not forgotten:
-            shutil.rmtree(gathered)  # a pull that was killed right after its folder was in place left the older one here
+            shutil.rmtree(
+                gathered
+            )  # a pull that was killed right after its folder was in place left the older one here
             told = {"way": "nothing was to be done"}
         elif held is None or "since" in held:
             told = gather_changes(job, manifest)

@@ -27,6 +27,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.config import NightlyConfig
 from tasks.evaluate import join_questions, questions, rank_held_out
 from tasks.gate import Rule, compare, hits
 from tasks.run import Root
@@ -106,7 +107,7 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     full_seconds = time.perf_counter() - started
     started = time.perf_counter()
     job = Job(changed.folder, folder / "store-night", config, MEMORY_BYTES, start="benchmark")
-    begin_night(job, changed, Beginning(base, begin_new_items(whole, base), 0.5))
+    begin_night(job, changed, Beginning(base, begin_new_items(whole, base), NightlyConfig().decay))
     train(job)
     night_seconds = time.perf_counter() - started
 

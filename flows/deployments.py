@@ -1,0 +1,29 @@
+"""Flows that a person starts from Prefect's UI besides nights: to roll back, and to forget users."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.config import PipelineConfig
+from flows.progress import report_step
+
+DEFAULT_CONFIG = PipelineConfig()
+
+
+@flow(name="rollback", validate_parameters=True)
+def rollback(root: Path, version: int | None = None, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
+    """Let the champion before serve again, or another version that served; the next night goes on from it."""
+    from flows.operations import rollback_champion
+
+    with report_step("rollback") as on_event:
+        return rollback_champion(root, version, config, on_event)
+
+
+@flow(name="forget", validate_parameters=True)
+def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
+    """Take the users of a file out of every place that names them; answers how many, and the proof, without their ids."""
+    from flows.operations import forget_users
+
+    with report_step("forget") as on_event:
+        return forget_users(root, ids_file, config, on_event)
