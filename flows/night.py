@@ -9,7 +9,7 @@ from flows.config import PipelineConfig
 from tasks.base import Asked
 from tasks.corpus import window_id as name_window
 from tasks.devices import pick_device
-from tasks.night import find_run, name_asked, plan_night
+from tasks.night import find_run, name_asked, night_schedule, plan_night
 from tasks.run import Root, Run
 from tasks.window import Base, list_inputs, select_window
 from trainer.corpus import CHANGED
@@ -43,6 +43,7 @@ class Night:
         return Job(
             corpus_dir / CHANGED if base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
             device.kernel, device.memory_bytes, start=story.get("start", ""),
+            schedule=night_schedule(self.config.train, self.config.nightly) if base else None,
         )  # fmt: skip
 
     def corpus_base(self, base: dict[str, Any] | None) -> Base | None:

@@ -210,6 +210,13 @@ class NightlyConfig(Section):
         ge=0,
         le=36_500,
     )
+    epochs: int = Field(
+        3,
+        title="Epochs",
+        description="Of an incremental night, at a fifth of the learning rate; its users are fitted to the items before.",
+        ge=1,
+        le=1000,
+    )
     decay: float = Field(
         0.9,
         title="Decay",

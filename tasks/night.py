@@ -14,11 +14,12 @@ from tasks.promotion import find_champion
 from tasks.run import Root, Run
 from tasks.spaces import begin_new_items, find_space_rotation, match_items
 from trainer.align import align_generation
+from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_json, read_json
-from trainer.job import Job
+from trainer.job import Job, Schedule
 from trainer.nights import Beginning, begin_full, begin_night, fold_night, why_not
 from trainer.store import open_generation
 
@@ -51,6 +52,11 @@ class Plan:
 def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
     """What is asked of a night, whatever it builds on: the same command on the same sources has the same name."""
     return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
+
+
+def night_schedule(config: TrainConfig, nightly: NightlyConfig) -> Schedule:
+    """The passes of an incremental night: few and gentle, for all items and most users are where they should be."""
+    return Schedule(nightly.epochs, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
 
 
 def find_run(root: Root, asked: str) -> Run | None:
@@ -90,7 +96,7 @@ def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: Nightly
 def _tell_start(asked: Asked, base: BaseRelease | None, space: BaseRelease | None) -> str:
     """What a night's training begins from, in words that tell it from others (`Job.start`); empty: from nothing."""
     if base:
-        return f"after release {base.release}, decay {asked.nightly.decay:g}"
+        return f"after release {base.release}, decay {asked.nightly.decay:g}, epochs {asked.nightly.epochs}"
     if space is None or not asked.nightly.full_from_champion or asked.config.items_from:
         return ""
     return "" if why_not(asked.config, space.generation) else f"items of release {space.release}"

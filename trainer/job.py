@@ -14,10 +14,19 @@ RESULT_NEUTRAL = ("commit_seconds", "threads")
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """Epochs and learning rates of a training that goes on from vectors that are good already, in place of its settings'."""
+
+    epochs: int
+    alpha: float
+    min_alpha: float
+
+
+@dataclass(frozen=True)
 class Job:
     """What to train, where, and within which budget; `warm_start`: vectors in memory that the items begin from.
 
-    start: what tells a training that goes on from an older generation from others (trainer/nights.py).
+    start: what tells a training that goes on from an older generation from others (trainer/nights.py), its schedule included.
     """
 
     corpus_dir: Path
@@ -28,6 +37,12 @@ class Job:
     device_memory_bytes: int | None = None
     warm_start: WarmStart | None = None
     start: str = ""
+    schedule: Schedule | None = None
+
+    @property
+    def training_config(self) -> TrainConfig:
+        """The settings that this training goes by; those of the job are what its vectors are known by, and inferred with."""
+        return dataclasses.replace(self.config, **dataclasses.asdict(self.schedule)) if self.schedule else self.config
 
 
 def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:

@@ -80,7 +80,7 @@ class Training:
     """One training: what is in memory, and how far it is."""
 
     def __init__(self, job: Job, corpus: Corpus, on_event: OnEvent) -> None:
-        self.job, self.config, self.corpus, self.on_event = job, job.config, corpus, on_event
+        self.job, self.config, self.corpus, self.on_event = job, job.training_config, corpus, on_event
         path = job.config.items_from
         self.warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
         self.identity = identity(corpus, job.config, self.warm_start.digest if self.warm_start else job.start)
@@ -285,7 +285,7 @@ class Training:
         return {
             "identity": self.identity,
             "window_id": self.corpus.manifest["window_id"],
-            "config": dataclasses.asdict(self.config),
+            "config": dataclasses.asdict(self.job.config),
             "recency": self.recency,
             "partitions": self.corpus.num_partitions,
             "num_items": self.corpus.num_items,

@@ -1,11 +1,15 @@
 """A night after another: a training that begins where an older generation ended, on some of its rows and new ones.
 
-    begin_night   the store's generation at position 0: the changed rows as the base has them, new users as its items say,
-                  the base's items and those that are new. Training goes on from there as it goes on after a crash.
+    begin_night   the store's generation at position 0: the base's items and those that are new, and the changed users fitted
+                  to them. Training goes on from there as it goes on after a crash, with few epochs (`Job.schedule`).
     begin_full    the items alone begin where the base's are, and every user anew: a full night that stays near the base's space
     fold_night    what was trained, laid beside the base's files: a delta a micro-partition, until it is not small any more
 
 The corpus is that of the changed rows alone (`Corpus.rows` says which they are). What the base has stays as it is on disk.
+
+Why so: a night's few users must not pull the items away from all the others, who are not trained. On made-up logs where 35 % of
+the users changed, hit@10 of what nobody had seen was .336 for users fitted to the base's items, .335 after 5 epochs more at
+a tenth of the learning rate, .326 after 20 at the whole of it from the vectors there were, and .340 for training all anew.
 """
 
 import dataclasses
@@ -16,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, Histories
+from trainer.corpus import Corpus
 from trainer.deltas import Delta, delta_in, lay_over, merge_deltas
 from trainer.errors import ConfigError
 from trainer.events import OnEvent, ignore_event
 from trainer.images import PAGE_BYTES, Image, make_image, read_image
-from trainer.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from trainer.infer import freeze_items, infer_parts, take_histories
 from trainer.job import Job, effective_recency, identity
 from trainer.manifests import next_generation
-from trainer.rows import Rows, at_rest, begin_items
+from trainer.rows import at_rest, begin_items
 from trainer.store import (
     Generation,
     Writer,
@@ -83,9 +87,12 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
         written = Generation(job.store_dir, values | {"items": [writer.items[0]], "users": {}})
         frozen = freeze_items(written, corpus.count_training_tokens(), config.threads)
         for partition in range(corpus.num_partitions):
-            rows = _begin_users(corpus.read(partition), _places(corpus, partition), base, partition, frozen)
-            if rows is not None:
-                writer.write_users(partition, image_of_rows(rows))
+            users = np.arange(corpus.users[partition])
+            if len(users):
+                histories = corpus.read(partition)
+                seen = take_histories(histories, users, histories.ends[users])
+                ((_, rows),) = infer_parts(frozen, [(partition, seen)])
+                writer.write_users(partition, image_of_rows(at_rest(config, -1, seen.hashes, rows)))
             on_event(
                 "progress",
                 {"step": "begin", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
@@ -184,24 +191,6 @@ def _begin_items(config: TrainConfig, base: Generation, beginning: Beginning) ->
         rows.squares[:num_older], rows.squares[num_older:] = older.squares, newer.squares
         rows.squares[:num_older] *= np.float32(beginning.decay)
     return image
-
-
-def _begin_users(
-    histories: Histories, places: NDArray[np.uint32], base: Generation, partition: int, frozen: FrozenItems
-) -> Rows | None:
-    """The changed rows as the base has them; users that it has not as they follow from its items."""
-    if not len(places):
-        return None
-    entry = base.manifest["users"].get(str(partition))
-    before = read_rows(base.folder, entry) if entry else None
-    num_before = int(np.searchsorted(places, len(before.squares))) if before else 0
-    parts = [Rows(before.vectors[places[:num_before]], before.squares[places[:num_before]])] if before else []
-    if num_before < len(places):
-        rows = np.arange(num_before, len(places))
-        new = take_histories(histories, rows, histories.ends[rows])
-        ((_, inferred),) = infer_parts(frozen, [(partition, new)])
-        parts.append(at_rest(frozen.config, -1, new.hashes, inferred))
-    return Rows(np.concatenate([p.vectors for p in parts]), np.concatenate([p.squares for p in parts]))
 
 
 def _places(corpus: Corpus, partition: int) -> NDArray[np.uint32]:

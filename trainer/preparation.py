@@ -41,7 +41,7 @@ def plan_job(
     kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any] | None
 ) -> Plan:
     """The plan for a job; manifest: of the generation that it goes on from. Raises ResourceError when nothing fits."""
-    config = job.config
+    config = job.training_config
     began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if manifest else None
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
     work = Work(corpus.users.tolist(), int(corpus.tokens.sum()), config.epochs, config.commit_seconds)

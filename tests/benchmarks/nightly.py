@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from tasks.config import NightlyConfig
 from tasks.evaluate import join_questions, questions, rank_held_out
 from tasks.gate import Rule, compare, hits
+from tasks.night import night_schedule
 from tasks.run import Root
 from tasks.sample_logs import FIRST_DAY, write_sample_logs
 from tasks.scores import score_of
@@ -106,8 +107,10 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     train(Job(whole.folder, folder / "store-full", config, MEMORY_BYTES))  # which holds out what `changed` does
     full_seconds = time.perf_counter() - started
     started = time.perf_counter()
-    job = Job(changed.folder, folder / "store-night", config, MEMORY_BYTES, start="benchmark")
-    begin_night(job, changed, Beginning(base, begin_new_items(whole, base), NightlyConfig().decay))
+    nightly = NightlyConfig()
+    schedule = night_schedule(config, nightly)
+    job = Job(changed.folder, folder / "store-night", config, MEMORY_BYTES, start="benchmark", schedule=schedule)
+    begin_night(job, changed, Beginning(base, begin_new_items(whole, base), nightly.decay))
     train(job)
     night_seconds = time.perf_counter() - started
 

@@ -24,7 +24,7 @@ ASKED = Asked(CONFIG, NightlyConfig(full_every_days=7), INPUTS, is_full=False)
 
 
 def base_with(config: TrainConfig = CONFIG, blocks: int = 1, full_until: str | None = "2026-01-05") -> BaseRelease:
-    manifest = {"config": asdict(config), "items": [{}] * blocks, "generation": 3}
+    manifest = {"config": asdict(config), "items": [{}] * blocks, "generation": 3, "vector_size": config.vector_size}
     return BaseRelease("one", "w1", "space", full_until, Generation(Path("store"), manifest), Path("export"))
 
 

@@ -12,7 +12,8 @@ from trainer.config import TrainConfig
 from trainer.corpus import Corpus, open_corpus
 from trainer.errors import ConfigError
 from trainer.files import describe_file, read_json, write_json
-from trainer.job import Job
+from trainer.infer import freeze_items, infer_vectors
+from trainer.job import Job, Schedule
 from trainer.loop import train
 from trainer.nights import Beginning, begin_night, fold_night
 from trainer.store import Generation, open_generation, open_pinned, pin_generation, read_rows
@@ -52,7 +53,8 @@ def night(tmp_path: Path, name: str, base: Generation, changed: dict[str, list[i
     """Begin, train and fold a night; answers the generation begun, that folded, and the corpus."""
     new_items = np.full((NEW_ITEMS if base.num_items == ITEMS else 0, 8), 0.25, np.float32)
     corpus = write_changed(tmp_path / name, changed, rows, base.num_items + len(new_items))
-    job = Job(tmp_path / name, tmp_path / "store", CONFIG, 10**9, start=f"after {base.generation}")
+    schedule = Schedule(2, 0.03, 0.003)
+    job = Job(tmp_path / name, tmp_path / "store", CONFIG, 10**9, start=f"after {base.generation}", schedule=schedule)
     begin_night(job, corpus, Beginning(base, new_items, 0.5))
     begun = read_tables(job.store_dir)
     first = open_generation(job.store_dir)
@@ -85,9 +87,6 @@ def test_a_night_trains_some_rows_and_leaves_the_others_bit_for_bit(tmp_path: Pa
             .any(axis=1)
             .all()
         )
-        places = open_corpus(tmp_path / "two").rows(partition)
-        places = places[places < len(old.vectors)]
-        np.testing.assert_array_equal(begun[partition].vectors[: len(places)], old.vectors[places])
     assert folded.manifest["window_id"] == "two"
     assert folded.read_items().shape == (ITEMS + NEW_ITEMS, 8)
     outputs, table = begun[PARTITIONS], base.read_item_table().outputs
@@ -95,6 +94,8 @@ def test_a_night_trains_some_rows_and_leaves_the_others_bit_for_bit(tmp_path: Pa
     np.testing.assert_array_equal(outputs.squares[:ITEMS], table.squares * np.float32(0.5))
     np.testing.assert_array_equal(outputs.vectors[ITEMS:], 0.25)
     assert first.position == 0
+    assert folded.position == 2 * PARTITIONS, "as many epochs as the schedule says"
+    assert folded.config == CONFIG, "what infers later goes by the settings, not by a night's schedule"
 
 
 def test_nights_of_few_rows_write_few_bytes_until_a_file_is_worth_it(tmp_path: Path, base: Generation) -> None:
@@ -113,6 +114,19 @@ def test_nights_of_few_rows_write_few_bytes_until_a_file_is_worth_it(tmp_path: P
         places = open_corpus(tmp_path / "three").rows(partition)
         stayed = np.setdiff1d(np.arange(len(rows[partition])), places)
         np.testing.assert_array_equal(third.read_users(partition)[stayed], second.read_users(partition)[stayed])
+
+
+def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation) -> None:
+    rows = base_order(planted_histories(100, ITEMS))
+    corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
+    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 10**9, start="after one")
+    begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
+    begun, first = read_tables(job.store_dir), open_generation(job.store_dir)
+    frozen = freeze_items(first, corpus.count_training_tokens(), 1)
+    for partition in range(PARTITIONS):
+        histories = corpus.read(partition)
+        fitted = infer_vectors(frozen, np.asarray(histories.tokens), histories.offsets, histories.hashes)
+        np.testing.assert_array_equal(begun[partition].vectors, fitted.vectors)
 
 
 def test_a_new_user_begins_where_its_history_says(tmp_path: Path, base: Generation) -> None:
