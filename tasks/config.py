@@ -212,8 +212,8 @@ class NightlyConfig(Section):
     )
     epochs: int = Field(
         3,
-        title="Epochs",
-        description="Of an incremental night, at a fifth of the learning rate; its users are fitted to the items before.",
+        title="Passes of a night",
+        description="Epochs of an incremental night, at a fifth of the learning rate; its users are fitted to the items before.",
         ge=1,
         le=1000,
     )

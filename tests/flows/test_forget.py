@@ -75,7 +75,7 @@ def test_users_of_a_real_log_are_forgotten_though_it_is_killed(data_dir: Path, t
     late = tmp_path / "late.csv"
     rows = [f"{user},/late,2020-01-01T00:00:00Z" for user in (*going, "a newcomer")]
     late.write_text("\n".join(["user_id,url,ts", *rows]) + "\n")
-    night = surf2vec("run", "--root", root, "--logs", str(late), *SETTINGS)
+    night = surf2vec("run", "--root", root, "--logs", str(late), *SETTINGS, "--set", "gate.missing_days=3000")
     assert night["events"] == 1
     assert len(read_events(Path(root))) == num_events + 1
     assert not set(going) & read_users(Path(night["export_dir"])).keys()

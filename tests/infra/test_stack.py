@@ -77,7 +77,7 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     assert mlflow.process
     mlflow.process.kill()
     mlflow.stop()
-    nights.wait_for_step(run, "register", "AwaitingRetry")
+    nights.wait_for_step(run, "gate", "AwaitingRetry")  # which asks for the champion
     assert [nights.step_state(run, step) for step in ("train", "evaluate", "export")] == ["Completed"] * 3
     nights.stack.restart("mlflow")
     nights.wait_for_state(run, "Completed")

@@ -185,13 +185,13 @@ def test_vectors_that_moved_without_a_reason(root: Root, share: float, held_by: 
     assert judge(run, cosine_p1=-1, cosine_median=-1)["passes"]
 
 
-def test_another_space_is_told_and_held_back_where_asked(root: Root) -> None:
+def test_another_space_is_told_and_held_back_unless_allowed(root: Root) -> None:
     run = make_release(root, "tonight", turn(1.0))
     same_space(root, "tonight", "another")
-    judged = judge(run)
+    judged = judge(run, allow_new_space=True)
     assert judged["passes"]
     assert verdicts(judged, "cosine", "the median of") == ["nothing to go by: the spaces differ"] * 2
-    judged = judge(run, allow_new_space=False)
+    judged = judge(run)
     assert judged["held_by"] == ["space"]
 
 

@@ -30,7 +30,7 @@ def train_with_urls(folder: Path, urls: list[str], seed: int = 1) -> tuple[Corpu
     histories = planted_histories(60, len(urls), topics=2)
     corpus = write_corpus(folder / "corpus", histories, num_items=len(urls))
     name_items(corpus, urls)
-    train(Job(corpus.folder, folder / "store", TrainConfig(vector_size=8, epochs=3, threads=1, seed=seed), 10**9))
+    train(Job(corpus.folder, folder / "store", TrainConfig(vector_size=8, epochs=3, threads=1, seed=seed), 4 * 10**9))
     return corpus, open_generation(folder / "store")
 
 

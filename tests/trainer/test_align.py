@@ -37,7 +37,7 @@ def test_a_known_rotation_is_found_from_any_pieces(seed: int, dims: int, piece: 
 def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settings: dict[str, Any]) -> None:
     corpus = write_corpus(tmp_path / "corpus", planted_histories(60))
     config = TrainConfig(vector_size=8, epochs=2, threads=1, **settings)
-    train(Job(tmp_path / "corpus", tmp_path / "store", config, 10**9))
+    train(Job(tmp_path / "corpus", tmp_path / "store", config, 4 * 10**9))
     before = open_generation(tmp_path / "store")
     users, items = [before.read_users(p) for p in range(corpus.num_partitions)], before.read_item_table()
     rotation = Rotation(rotation_of(np.random.default_rng(1), 8), 0.5, 7)

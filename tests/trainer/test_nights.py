@@ -44,7 +44,7 @@ def write_changed(folder: Path, histories: dict[str, list[int]], rows: list[list
 @pytest.fixture
 def base(tmp_path: Path) -> Generation:
     write_corpus(tmp_path / "base", planted_histories(100, ITEMS), PARTITIONS, ITEMS)
-    train(Job(tmp_path / "base", tmp_path / "store", CONFIG, 10**9))
+    train(Job(tmp_path / "base", tmp_path / "store", CONFIG, 4 * 10**9))
     pin_generation(tmp_path / "store", "one")
     return open_pinned(tmp_path / "store", "one")
 
@@ -54,7 +54,9 @@ def night(tmp_path: Path, name: str, base: Generation, changed: dict[str, list[i
     new_items = np.full((NEW_ITEMS if base.num_items == ITEMS else 0, 8), 0.25, np.float32)
     corpus = write_changed(tmp_path / name, changed, rows, base.num_items + len(new_items))
     schedule = Schedule(2, 0.03, 0.003)
-    job = Job(tmp_path / name, tmp_path / "store", CONFIG, 10**9, start=f"after {base.generation}", schedule=schedule)
+    job = Job(
+        tmp_path / name, tmp_path / "store", CONFIG, 4 * 10**9, start=f"after {base.generation}", schedule=schedule
+    )
     begin_night(job, corpus, Beginning(base, new_items, 0.5))
     begun = read_tables(job.store_dir)
     first = open_generation(job.store_dir)
@@ -119,7 +121,7 @@ def test_nights_of_few_rows_write_few_bytes_until_a_file_is_worth_it(tmp_path: P
 def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation) -> None:
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
-    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 10**9, start="after one")
+    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
     begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
     begun, first = read_tables(job.store_dir), open_generation(job.store_dir)
     frozen = freeze_items(first, corpus.count_training_tokens(), 1)
@@ -145,7 +147,7 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
     rows = base_order(planted_histories(100, ITEMS))
     changed = changed_histories(rows, 9)
     corpus = write_changed(tmp_path / "two", changed, rows, ITEMS)
-    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 10**9, start="after one")
+    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
     beginning = Beginning(base, np.empty((0, 8), np.float32), 1.0)
     begin_night(job, corpus, beginning)
     begun = open_generation(job.store_dir).generation
@@ -161,6 +163,6 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
 def test_a_tree_cannot_go_on(tmp_path: Path, base: Generation) -> None:
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
-    job = Job(tmp_path / "two", tmp_path / "store", TrainConfig(vector_size=8, hs=1), 10**9, start="after one")
+    job = Job(tmp_path / "two", tmp_path / "store", TrainConfig(vector_size=8, hs=1), 4 * 10**9, start="after one")
     with pytest.raises(ConfigError, match="--full"):
         begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
