@@ -12,7 +12,7 @@ from flows.nightly import DEFAULT_CONFIG, nightly
 from flows.progress import report_step
 from flows.steps import ingest_events
 from tasks.corpus import window_id
-from tasks.nights import Ledger, describe_night, list_days
+from tasks.nights import Ledger, list_days, record_night
 from tasks.nights_report import write_nights_report
 from tasks.run import lock_root, open_root
 from trainer.errors import InputError
@@ -63,7 +63,7 @@ def run_day(ledger: Ledger, day: date, num_events: int, config: PipelineConfig, 
         result = nightly(root=ledger.root.path, logs=[], until=day, config=config)
     except InputError as error:  # too little to learn from, as on a first day; the next days go on
         return _skip(day, str(error), on_event)
-    told = describe_night(ledger.root, day, num_events, window, result)
+    told = record_night(ledger.root, day, num_events, window, result)
     ledger.add(told)
     return told
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.demo_nights import Vectors, deliver, measure_movement, show_held, show_second_night
+from flows.demo_nights import deliver, measure_movement, show_held, show_second_night
+from flows.demo_vectors import Vectors, nearest_rows, read_vectors, spread_rows
 from tasks.sample_logs import TOPICS, interests_of_user_ids, topic_of_url, write_sample_logs
 from trainer.errors import SurfError
 
@@ -32,7 +32,6 @@ ITEMS = 3_000
 SAMPLED_USERS = 2_000
 USER_NEIGHBOURS = 10
 PAGE_NEIGHBOURS = 5
-BATCH_ROWS = 500  # rows whose similarities to all others are in memory at once
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,6 @@ class Finding:
     everybody: float
 
 
-def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
-    """The `num` rows nearest to each of `rows` by cosine, itself left out: int64 (len(rows), num), nearest first.
-
-    vectors: float32 (n, D). With fewer than num others, all of them.
-    """
-    num = min(num, len(vectors) - 1)
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    found = []
-    for start in range(0, len(rows), BATCH_ROWS):
-        batch = rows[start : start + BATCH_ROWS]
-        cosines = unit[batch] @ unit.T
-        cosines[np.arange(len(batch)), batch] = -np.inf
-        nearest = np.argpartition(-cosines, num - 1, axis=1)[:, :num]
-        order = np.argsort(-np.take_along_axis(cosines, nearest, axis=1), axis=1, kind="stable")
-        found.append(np.take_along_axis(nearest, order, axis=1))
-    return np.concatenate(found)
-
-
 def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray, num: int) -> Finding:
     """How often the nearest neighbours of `rows` have their label. labels: integers (n,)."""
     counts = np.bincount(labels)
@@ -75,20 +56,6 @@ def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray
     middle = nearest_rows(np.concatenate([vectors, mean]), np.array([len(vectors)]), num)[0]
     everybody = labels[middle][None, :] == labels[rows][:, None]
     return Finding(float(found.mean()), float(chance.mean()), float(everybody.mean()))
-
-
-def spread_rows(num_rows: int, num_wanted: int) -> np.ndarray:
-    """At most `num_wanted` rows, evenly spread over all: the same ones at every call."""
-    num = min(num_rows, num_wanted)
-    return np.arange(num) * num_rows // max(1, num)
-
-
-def read_vectors(folder: Path, name: str) -> Vectors:
-    """The vectors of all parts in a folder of an export; `name` is the column of their names."""
-    table = pq.ParquetDataset(sorted(folder.glob("part-*.parquet"))).read(columns=[name, "vector"]).combine_chunks()
-    vectors = table["vector"].combine_chunks()
-    values = vectors.flatten().to_numpy().reshape(len(vectors), vectors.type.list_size)
-    return Vectors(table[name].to_pylist(), values)
 
 
 def choose_pages(urls: list[str], num: int) -> list[int]:

@@ -12,15 +12,10 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from flows.demo_vectors import Vectors, nearest_rows, spread_rows, to_units
+
 NEIGHBOURS = 10
 SAMPLED_USERS = 1_000
-
-
-class Vectors(NamedTuple):
-    """Names (user ids or URLs) and their vectors, float32 (n, D)."""
-
-    names: list[str]
-    values: np.ndarray
 
 
 class Movement(NamedTuple):
@@ -52,24 +47,13 @@ def measure_movement(before: Vectors, after: Vectors) -> Movement:
     both = [(places[name], row) for row, name in enumerate(after.names) if name in places]
     rows = np.array(both, dtype=np.int64).reshape(-1, 2)
     one, other = before.values[rows[:, 0]], after.values[rows[:, 1]]
-    cosines = (_units(one) * _units(other)).sum(axis=1)
-    sampled = np.arange(0, len(rows), max(1, len(rows) // SAMPLED_USERS))
-    near = [_nearest(_units(vectors), sampled) for vectors in (one, other)]
+    cosines = (to_units(one) * to_units(other)).sum(axis=1)
+    sampled = spread_rows(len(rows), SAMPLED_USERS)
+    near = [nearest_rows(vectors, sampled, NEIGHBOURS) for vectors in (one, other)]
     overlaps = [len(np.intersect1d(a, b)) / NEIGHBOURS for a, b in zip(*near, strict=True)]
     return Movement(
         float((one == other).all(axis=1).mean()), float(np.percentile(cosines, 1)), float(np.mean(overlaps))
     )
-
-
-def _units(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-
-def _nearest(units: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The NEIGHBOURS nearest to each of `rows`, int64 (m, NEIGHBOURS), itself left out."""
-    cosines = units[rows] @ units.T
-    cosines[np.arange(len(rows)), rows] = -np.inf
-    return np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
 
 
 def show_second_night(console: Console, first: dict[str, Any], second: dict[str, Any], movement: Movement) -> None:

@@ -147,15 +147,13 @@ def evaluate_vectors(night: Night, run: Run) -> dict[str, Any]:
             opened = open_corpus(job.corpus_dir)
             generation = open_generation(job.store_dir)
             evaluation = evaluate_task.evaluate(opened, generation, on_event, night.memory_bytes)
-            if generation.manifest["stage"] in (
-                "training",
-                "trained",
-            ):  # later the held-out items are no secret any more
+            if not generation.has_seen_held_out:
                 evaluation["comparison"] = compare_with_champion(
                     night.root, run.story().get("champion"), side_of(opened, generation), f"runs/{run.run_id}/ranks.npy",
                     night.memory_bytes, on_event,
                 )  # fmt: skip
-            refit_held_out(job, opened, {"evaluation": evaluation}, on_event)
+            begin = night_task.find_beginning(night.root, job, run.story())
+            refit_held_out(job, opened, {"evaluation": evaluation}, on_event, begin)
             return evaluation
 
     result = run.step("evaluate", run.run_id, make)

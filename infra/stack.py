@@ -86,9 +86,11 @@ class Stack:
                 service.stop()
 
     def restart(self, name: str) -> None:
-        """Start a server again that was stopped, at its port."""
+        """Start a server again that was stopped, at its port; the S3 server has lost its objects."""
         self.services[name].start()
         self.services[name].wait()
+        if name == "s3":
+            make_bucket(self._s3_environment())
 
     def _choose_ports(self) -> dict[str, int]:
         file = self.folder / "ports.json"

@@ -12,15 +12,13 @@ from typing import Any
 
 from tasks.config import NightlyConfig
 from tasks.run import Root
+from tasks.window import list_differences
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
 from trainer.files import read_json
 from trainer.job import RESULT_NEUTRAL
-from trainer.manifests import is_of_earlier_version
 from trainer.nights import why_not
-from trainer.store import Generation, open_pinned
-
-_SHAPING = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning", "max_users")
+from trainer.store import Generation, find_pinned
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,10 @@ class Asked:
 
 def open_base(root: Root, release: str) -> BaseRelease | None:
     """The release with all that a night needs of it; None where not all of it is in the root any more."""
-    path = root.store / "pinned" / f"{release}.json"
-    if not path.exists() or is_of_earlier_version(read_json(path)):
-        return None
     try:
-        generation = open_pinned(root.store, release)
+        generation = find_pinned(root.store, release)
+        if generation is None:
+            return None
         window_id = generation.manifest["window_id"]
         export = read_json(root.export(release) / "manifest.json")
         if not (root.corpus(window_id) / "manifest.json").exists():
@@ -74,7 +71,8 @@ def why_full(asked: Asked, base: BaseRelease | None, corpus: dict[str, Any]) -> 
     if base is None:
         return "there is no champion whose corpus and vectors are in this root"
     made_from = corpus.get("made_from", {})
-    changed = [name for name in _SHAPING if made_from.get(name) != asked.inputs.get(name)]
+    changed = list_differences(made_from, asked.inputs)
+    changed += ["max_users"] if made_from.get("max_users") != asked.inputs["max_users"] else []
     changed += [f"train.{name}" for name in _changed_settings(base.generation.config, asked.config)]
     if changed:
         return f"other than for release {base.release}: {', '.join(changed)}"

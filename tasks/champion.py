@@ -19,12 +19,11 @@ from tasks.export import ITEM_ROW_GROUP_ROWS
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.run import Root
 from tasks.scores import Scores, VectorScores, score_of
-from tasks.vector_files import VECTOR_COLUMNS, decode_vectors
+from tasks.vector_files import decode_vectors, read_part
 from trainer.corpus import Corpus, open_corpus
 from trainer.files import read_json
 from trainer.infer import FrozenItems, freeze_items
-from trainer.manifests import is_of_earlier_version
-from trainer.store import Generation, open_pinned
+from trainer.store import Generation, find_pinned
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,8 @@ def side_of(corpus: Corpus, generation: Generation) -> Side:
 
 def open_side(root: Root, release: str) -> Side | str:
     """A release that was registered, or in words what of it is gone. Raises DamageError for what is there and altered."""
-    pinned = root.store / "pinned" / f"{release}.json"
-    if pinned.exists() and not is_of_earlier_version(read_json(pinned)):
-        generation = open_pinned(root.store, release)
+    generation = find_pinned(root.store, release)
+    if generation is not None:
         corpus_dir = root.corpus(generation.manifest["window_id"])
         if (corpus_dir / CORPUS_MANIFEST).exists():
             corpus = open_corpus(corpus_dir)
@@ -91,11 +89,8 @@ class Exported:
     def read_users(self, partition: int, /) -> NDArray[np.float32]:
         """float32[n, D] by the rows of the corpus; zeros for a row that the export has not."""
         vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), np.float32)
-        path = self.export_dir / "user_vectors" / f"part-{partition:05d}.parquet"
-        if path.exists():
-            with pq.ParquetFile(path) as file:
-                columns = [name for name in ("user_id", *VECTOR_COLUMNS) if name in file.schema_arrow.names]
-                table = file.read(columns=columns)
+        table = read_part(self.export_dir, partition)
+        if table is not None:
             rows = pc.index_in(table["user_id"], value_set=self.corpus.read_ids(partition)).to_numpy()
             vectors[rows] = decode_vectors(table)
         return vectors

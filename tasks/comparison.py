@@ -24,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.champion import Side, open_side
-from tasks.continuation import Tokens
+from tasks.continuation import Tokens, find_changed
 from tasks.evaluate import GROUP_BYTES, Answer, Question, check_memory, merge_questions, rank_held_out
 from tasks.run import Root
 from tasks.scores import Piece, Scores
-from trainer.corpus import Histories
+from trainer.corpus import Corpus, Histories
 from trainer.events import OnEvent, ignore_event
 from trainer.files import replace_file
 from trainer.infer import infer_parts, take_histories
@@ -194,28 +194,23 @@ def _ask(challenger: Side, champion: Side, shared: SharedItems, partition: int) 
     items = shared.to_second[mine.held_out_items()]  # the champion's numbers from here on
     ids = challenger.corpus.read_ids(partition).take(pa.array(rows))
     their_rows = find_users(ids, champion.corpus.read_ids(partition))
+    read = champion.corpus.read(partition)
+    their_tokens = Tokens(read.offsets, read.tokens)
     spans = take_histories(mine, rows, mine.ends[rows])
     known = Tokens(spans.offsets, shared.to_second[spans.tokens].astype(np.int32))
-    seen_of_it = _pair_up(_take_known(champion.corpus.read(partition), their_rows), num_items)
+    seen_of_it = _pair_up(their_tokens.take(their_rows), num_items)
     is_new = ~np.isin(np.arange(len(items)) * num_items + items, seen_of_it)
     has_history = np.diff(np.concatenate(([0], np.cumsum(known.tokens >= 0)))[known.offsets]) > 0
     is_there = has_history if champion.frozen else their_rows >= 0
     places = np.flatnonzero((items >= 0) & is_new & is_there)
     known, their_rows, items, rows = known.take(places), their_rows[places], items[places], rows[places]
-    theirs = _take_known(champion.corpus.read(partition), their_rows)
-    seen = np.union1d(_pair_up(theirs, num_items), _pair_up(known, num_items))
+    seen = np.union1d(_pair_up(their_tokens.take(their_rows), num_items), _pair_up(known, num_items))
     seen_rows, seen_items = np.divmod(seen, num_items)
     is_shared = shared.to_first[seen_items] >= 0
     seen_rows, seen_items = seen_rows[is_shared], seen_items[is_shared]
     vectors = challenger.users.read_users(partition)[rows]
     question = Question(vectors, shared.to_first[items], seen_rows, shared.to_first[seen_items])
     return Asked(question, items, seen_items, their_rows, _as_histories(known, mine.hashes[rows]))
-
-
-def _take_known(histories: Histories, rows: NDArray[np.int64]) -> Tokens:
-    """The tokens of some users, int64[m], none for a row of -1."""
-    offsets = np.append(histories.offsets, histories.offsets[-1])  # a row more, without tokens, which -1 stands for
-    return Tokens(offsets, histories.tokens).take(np.where(rows < 0, len(offsets) - 2, rows))
 
 
 def _as_histories(tokens: Tokens, hashes: NDArray[np.uint64]) -> Histories:
@@ -229,6 +224,23 @@ def find_users(ids: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int64
     """The row of each user id in another column of ids, -1 where it is not there. A null is nobody."""
     rows = pc.index_in(ids, value_set=among, skip_nulls=True)
     return rows.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def match_unchanged(mine: Corpus, theirs: Corpus, partition: int, to_theirs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The row in the other corpus of each user of a micro-partition who has the same tokens there, -1 for others, int64[n].
+
+    to_theirs int64[V]: items' numbers there. Both have as many micro-partitions.
+    """
+    places = find_users(mine.read_ids(partition), theirs.read_ids(partition))
+    rows = np.flatnonzero(places >= 0)
+    now, before = mine.read(partition), theirs.read(partition)
+    own = Tokens(now.offsets, now.tokens).take(rows)
+    is_changed = find_changed(
+        Tokens(before.offsets, before.tokens).take(places[rows]),
+        Tokens(own.offsets, to_theirs[own.tokens].astype(np.int32)),
+    )
+    places[rows[is_changed]] = -1
+    return places
 
 
 def _pair_up(tokens: Tokens, num_items: int) -> NDArray[np.int64]:

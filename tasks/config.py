@@ -211,7 +211,7 @@ class NightlyConfig(Section):
         le=36_500,
     )
     epochs: int = Field(
-        3,
+        2,
         title="Passes of a night",
         description="Epochs of an incremental night, at a fifth of the learning rate; its users are fitted to the items before.",
         ge=1,
@@ -227,8 +227,8 @@ class NightlyConfig(Section):
     full_from_champion: bool = Field(
         True,
         title="Full nights near the champion",
-        description="Items of a full night begin with the champion's vectors, users anew: the space moves less. "
-        "Off: everything begins anew.",
+        description="Items of a full night, and users whose pages are the same, begin with the champion's vectors: they move "
+        "less. Off: everything begins anew.",
     )
     min_alignment: float = Field(
         0.5,

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.cleaning import UNDATED
+from trainer.corpus import gather_spans
 
 USERS_SCHEMA = pa.schema([("user_id", pa.string()), ("hash", pa.uint64()), ("last_day", pa.int32())])
 """last_day: of the newest event ever seen, in days since 1970, or UNDATED, which is never too old. A hole is null, 0, 0."""
@@ -62,9 +63,7 @@ class Tokens:
     def take(self, rows: NDArray[np.int64]) -> "Tokens":
         """Those of some rows, in their order; row -1 has none."""
         lengths = np.diff(self.offsets, append=self.offsets[-1])[rows]
-        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Tokens(offsets, self.tokens[places])
+        return Tokens(*gather_spans(self.tokens, self.offsets[rows], lengths))
 
 
 def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:

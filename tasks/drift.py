@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.comparison import find_users, match_items
-from tasks.continuation import Tokens, find_changed
+from tasks.comparison import find_users, match_items, match_unchanged
 from tasks.corpus_folder import VOCABULARY
-from tasks.vector_files import VECTOR_COLUMNS, decode_vectors, read_vectors
+from tasks.vector_files import decode_vectors, read_part, read_vectors
 from trainer.corpus import Corpus
 
 MAX_USERS = 100_000
@@ -51,19 +49,13 @@ def find_unchanged(
     challenger: Corpus, champion: Corpus, partition: int, to_champion: NDArray[np.int64]
 ) -> pa.ChunkedArray:
     """The ids of a micro-partition's users who have the same tokens in both corpora; to_champion int64[V]: items' numbers."""
-    ids = challenger.read_ids(partition)
-    their_rows = find_users(ids, champion.read_ids(partition))
-    rows = np.flatnonzero(their_rows >= 0)
-    mine, theirs = challenger.read(partition), champion.read(partition)
-    now = Tokens(mine.offsets, mine.tokens).take(rows)
-    now = Tokens(now.offsets, to_champion[now.tokens].astype(np.int32))
-    before = Tokens(theirs.offsets, theirs.tokens).take(their_rows[rows])
-    return ids.take(pa.array(rows[~find_changed(before, now)]))
+    rows = match_unchanged(challenger, champion, partition, to_champion)
+    return challenger.read_ids(partition).take(pa.array(np.flatnonzero(rows >= 0)))
 
 
 def compare_vectors(ids: pa.ChunkedArray, one: Path, other: Path, partition: int) -> NDArray[np.float64]:
     """The cosine between two exports' vectors of each of these users whom both have, float64[m]."""
-    sides = [_read_part(folder, partition) for folder in (one, other)]
+    sides = [read_part(folder, partition) for folder in (one, other)]
     if None in sides:
         return np.zeros(0)
     rows = [find_users(ids, table["user_id"]) for table in sides if table is not None]
@@ -75,14 +67,6 @@ def compare_vectors(ids: pa.ChunkedArray, one: Path, other: Path, partition: int
     )
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return np.clip((first * second).sum(axis=1)[lengths > 0] / lengths[lengths > 0], -1, 1)
-
-
-def _read_part(export_dir: Path, partition: int) -> pa.Table | None:
-    path = export_dir / "user_vectors" / f"part-{partition:05d}.parquet"
-    if not path.exists():
-        return None
-    with pq.ParquetFile(path) as file:
-        return file.read(columns=[name for name in ("user_id", *VECTOR_COLUMNS) if name in file.schema_arrow.names])
 
 
 def measure_norms(export_dir: Path, manifest: dict[str, Any]) -> NDArray[np.float64]:

@@ -236,7 +236,7 @@ def evaluate(
     A generation whose held-out users were fitted again on their full histories answers what was measured before that.
     Raises ResourceError when the budget does not suffice.
     """
-    if generation.manifest["stage"] not in ("training", "trained"):
+    if generation.has_seen_held_out:
         return generation.manifest["evaluation"]
     if not corpus.manifest["num_held_out"]:
         return {"num_users": 0, "metrics": {}}

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.corpus_folder import VOCABULARY
 from tasks.export import MANIFEST
+from tasks.promotion import read_registry
 from tasks.run import Root
 from tasks.sources import read_catalog
 from tasks.tombstones import read_tombstones
@@ -127,9 +127,7 @@ def _read_urls(path: Path, items: Iterable[int]) -> dict[int, str]:
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str, hash_of_user: int) -> list[Story]:
     """The releases in the root that have the user, in the order in which they were registered; each with its "vector"."""
-    uri = publish.tracking_uri or root.tracking_uri
-    has_registry = publish.tracking_uri is not None or (root.path / "mlflow.db").exists()
-    registered = tracking.get_registered(uri, publish.model_name) if has_registry else tracking.Registered([], {})
+    registered = read_registry(root, publish)
     versions = {version.tags.get("release"): version.number for version in registered.versions}
     found = []
     for path in root.path.glob(f"export/[!.]*/{MANIFEST}"):

@@ -109,7 +109,7 @@ def _check_training(root: Root) -> None:
 
 def _check_others(copies: Copies) -> None:
     """Raise InputError when the release that serves would have nobody left."""
-    release = copies.champion.tags.get("release", "") if copies.champion else ""
+    release = copies.registered.champion.tags.get("release", "") if copies.registered.champion else ""
     folder = copies.root.export(release)
     if not copies.found_in.get(folder):
         return
@@ -132,7 +132,7 @@ def _search_waits(root: Root, on_event: OnEvent) -> Iterator[None]:
 
 def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> dict[str, Any]:
     """Erase the users from the store, and publish the champion's release without them if it has any."""
-    root, champion = copies.root, copies.champion
+    root, champion = copies.root, copies.registered.champion
     folder = root.export(champion.tags.get("release", "")) if champion else root.path
     if champion and _must_be_brought(copies, champion, folder):
         pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)

@@ -21,8 +21,9 @@ from tasks.config import PublishConfig
 from tasks.erase_export import count_in_export, list_named
 from tasks.export import MANIFEST
 from tasks.gc import remove_folder
+from tasks.promotion import has_registry, read_registry
 from tasks.run import Root, Run
-from tasks.tracking import Copy, Registered, Version
+from tasks.tracking import Copy, Registered
 from tasks.wanted import Wanted
 from trainer.errors import DamageError
 from trainer.events import OnEvent
@@ -51,12 +52,7 @@ class Copies:
 
     @cached_property
     def registered(self) -> Registered:
-        there = tracking.get_registered(self.uri, self.publish.model_name) if self.has_registry else None
-        return there or Registered([], {})
-
-    @property
-    def has_registry(self) -> bool:
-        return self.publish.tracking_uri is not None or (self.root.path / "mlflow.db").exists()
+        return read_registry(self.root, self.publish)
 
     @cached_property
     def exports(self) -> dict[Path, str]:
@@ -70,12 +66,7 @@ class Copies:
 
     @cached_property
     def logged(self) -> list[Copy]:
-        return tracking.list_copies(self.uri) if self.has_registry else []
-
-    @property
-    def champion(self) -> Version | None:
-        number = self.registered.aliases.get("champion")
-        return next((one for one in self.registered.versions if one.number == number), None)
+        return tracking.list_copies(self.uri) if has_registry(self.root, self.publish) else []
 
     def search_copies(self) -> Iterator[tuple[Copy, Searched]]:
         """Every copy in the registry, and what is in it."""

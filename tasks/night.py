@@ -6,22 +6,29 @@ when another release serves by then.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks.base import Asked, BaseRelease, open_base, why_full
+from tasks.comparison import match_items, match_unchanged
 from tasks.config import NightlyConfig, PublishConfig
+from tasks.corpus_folder import VOCABULARY
 from tasks.promotion import find_champion
 from tasks.run import Root, Run
-from tasks.spaces import begin_new_items, find_space_rotation, match_items
+from tasks.spaces import begin_new_items, find_space_rotation
 from trainer.align import align_generation
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
+from trainer.corpus import Corpus, open_corpus
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_json, read_json
+from trainer.infer import Begin
 from trainer.job import Job, Schedule
-from trainer.nights import Beginning, begin_full, begin_night, fold_night, why_not
-from trainer.store import open_generation
+from trainer.nights import Beginning, Known, begin_full, begin_night, fold_night, why_not
+from trainer.store import Generation, open_generation
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,29 @@ def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: Nightly
         new_items = begin_new_items(open_corpus(root.corpus(story["window_id"])), base.generation)
         begin_night(job, corpus, Beginning(base.generation, new_items, nightly.decay), on_event)
     elif job.start:
-        space = _require(root, story["space"])
-        begin_full(job, corpus, space.generation, match_items(root.corpus(space.window_id), corpus.folder))
+        begin_full(job, corpus, _know(root, corpus, _require(root, story["space"])), on_event)
+
+
+def find_beginning(root: Root, job: Job, story: dict[str, Any]) -> Begin | None:
+    """What held-out users of a full night begin from once they are no secret any more, as its other users did."""
+    space = open_base(root, story["space"]["release"]) if job.start and not story.get("base") else None
+    if space is None:
+        return None
+    corpus = open_corpus(job.corpus_dir)
+    return partial(_know(root, corpus, space).begin, job.config, corpus)
+
+
+def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
+    """What a full night has from the champion: its items, and users who have the same tokens."""
+    theirs = open_corpus(root.corpus(space.window_id))
+    to_theirs = match_items(corpus.folder / VOCABULARY, theirs.folder / VOCABULARY).to_second
+
+    def match(partition: int) -> NDArray[np.int64]:
+        if theirs.num_partitions != corpus.num_partitions:
+            return np.full(int(corpus.users[partition]), -1)
+        return match_unchanged(corpus, theirs, partition, to_theirs)
+
+    return Known(space.generation, to_theirs, match)
 
 
 def _tell_start(asked: Asked, base: BaseRelease | None, space: BaseRelease | None) -> str:
@@ -99,7 +127,7 @@ def _tell_start(asked: Asked, base: BaseRelease | None, space: BaseRelease | Non
         return f"after release {base.release}, decay {asked.nightly.decay:g}, epochs {asked.nightly.epochs}"
     if space is None or not asked.nightly.full_from_champion or asked.config.items_from:
         return ""
-    return "" if why_not(asked.config, space.generation) else f"items of release {space.release}"
+    return "" if why_not(asked.config, space.generation) else f"vectors of release {space.release}"
 
 
 def settle(
@@ -118,30 +146,26 @@ def settle(
         return {"kind": "incremental", "space_id": base.space_id, "generation": folded.generation}
     space = open_base(root, story["space"]["release"]) if story.get("space") else None
     generation = open_generation(job.store_dir)
-    if space is None or space.generation.vector_size != generation.vector_size:
-        return {"kind": "full", "space_id": run_id, "generation": generation.generation}
-    if not (space.generation.has_item_vectors and generation.has_item_vectors):
-        return {"kind": "full", "space_id": run_id, "generation": generation.generation}
+    own_space = {"kind": "full", "space_id": run_id, "generation": generation.generation}
+    if space is None or not _can_align(generation, space.generation):
+        return own_space
     if "alignment" not in generation.manifest:
         base_corpus = open_corpus(root.corpus(space.window_id))
         pair = open_corpus(root.corpus(window_id)), generation
         rotation = find_space_rotation((base_corpus, space.generation), pair)
         told = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
-        on_event(
-            "log",
-            {
-                "message": f"{told['num_items']:,} items of release {space.release} found again, mean cosine {told['cosine']:.3f}"
-            },
-        )
+        found = f"{told['num_items']:,} items of release {space.release} found again, mean cosine {told['cosine']:.3f}"
+        on_event("log", {"message": found})
         if rotation.cosine < nightly.min_alignment:
-            return {"kind": "full", "space_id": run_id, "generation": generation.generation, **told}
+            return own_space | told
         generation = align_generation(job.store_dir, rotation, {"alignment": told}, on_event)
-    return {
-        "kind": "full",
-        "space_id": space.space_id,
-        "generation": generation.generation,
-        **generation.manifest["alignment"],
-    }
+    aligned = {"space_id": space.space_id, "generation": generation.generation}
+    return own_space | aligned | generation.manifest["alignment"]
+
+
+def _can_align(generation: Generation, space: Generation) -> bool:
+    both_have_items = space.has_item_vectors and generation.has_item_vectors
+    return both_have_items and space.vector_size == generation.vector_size
 
 
 def _require(root: Root, base: dict[str, Any]) -> BaseRelease:

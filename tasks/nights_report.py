@@ -9,29 +9,20 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from tasks import plots
 from tasks.plots import LineChart, Series, draw_lines
+from tasks.report import PAGES
 from tasks.wording import UNKNOWN, brief, count, duration, phrase, redact, score
 from trainer.files import replace_file
 
-TEMPLATES = Path(__file__).parent / "templates"
 Night = dict[str, Any]
 
 
 def write_nights_report(nights: list[Night], path: Path) -> None:
     """Write the page of the nights, in the order of their days; days without a night say why."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     run = [night for night in nights if "skipped" not in night]
     drift = sorted({name for night in run for name in night["metrics"] if "cosine" in name})
-    html = environment.get_template("nights.html.j2").render(
+    html = PAGES.get_template("nights.html.j2").render(
         title=f"{nights[0]['day']} to {nights[-1]['day']}" if nights else "no nights",
         num_nights=len(run),
         charts=[one for one in draw_nights(run, drift) if one["picture"] is not None],

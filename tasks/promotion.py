@@ -47,17 +47,22 @@ def lock_aliases(root: Root) -> Iterator[None]:
         yield
 
 
+def has_registry(root: Root, publish: PublishConfig) -> bool:
+    """Whether anything can have been registered: asking the root's own database would make it."""
+    return publish.tracking_uri is not None or (root.path / "mlflow.db").exists()
+
+
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
     """The versions and aliases of the model; none where nothing was ever registered."""
-    if publish.tracking_uri is None and not (root.path / "mlflow.db").exists():
+    if not has_registry(root, publish):
         return Registered([], {})
     return tracking.get_registered(publish.tracking_uri or root.tracking_uri, publish.model_name)
 
 
 def find_champion(root: Root, publish: PublishConfig) -> str | None:
     """The release that serves, if there is one. Raises ResourceError when MLflow cannot be reached."""
-    there = read_registry(root, publish)
-    return next((one.tags.get("release") for one in there.versions if one.number == there.aliases.get(CHAMPION)), None)
+    champion = read_registry(root, publish).champion
+    return champion.tags.get("release") if champion else None
 
 
 def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[str, Any]) -> str | None:
@@ -89,7 +94,7 @@ def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> li
 
 def _is_overtaken(there: Registered, version: Version) -> bool:
     """Whether the champion's window ends later: a night of older days that ended late takes no alias."""
-    champion = next((one for one in there.versions if one.number == there.aliases.get(CHAMPION)), None)
+    champion = there.champion
     return champion is not None and ends_before(version.tags.get("window_until"), champion.tags.get("window_until"))
 
 
@@ -165,8 +170,8 @@ def rollback(
 
 def rollback_targets(there: Registered) -> set[int]:
     """The versions that the champion's rollback goes to."""
-    champion = next((one for one in there.versions if one.number == there.aliases.get(CHAMPION)), None)
-    return {int(champion.tags["champion_before"])} if champion and champion.tags.get("champion_before") else set()
+    before = there.champion.tags.get("champion_before") if there.champion else None
+    return {int(before)} if before else set()
 
 
 def pin_release(root: Root, release: str) -> None:

@@ -27,7 +27,13 @@ from tasks.report_tables import (
 from tasks.wording import UNKNOWN, brief, count, redact
 from trainer.files import replace_file
 
-TEMPLATES = Path(__file__).parent / "templates"
+PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 def write_report(story: Story, export_dir: Path | None, report_path: Path) -> None:
@@ -43,17 +49,10 @@ def write_report(story: Story, export_dir: Path | None, report_path: Path) -> No
 
 def render_report(story: Story, export_dir: Path | None) -> str:
     """The report as HTML."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     item_map, neighbours = draw_items(export_dir)
     train = step_of(story, "train")
     release = step_of(story, "export").get("release")
-    return environment.get_template("report.html.j2").render(
+    return PAGES.get_template("report.html.j2").render(
         kind="Release" if release else "Run",
         title=release or story.get("run_id") or UNKNOWN,
         run_id=story.get("run_id"),

@@ -36,13 +36,6 @@ def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Gene
     return find_rotation(pairs() if len(rows) else [], size)
 
 
-def match_items(base: Path, new: Path) -> NDArray[np.int64]:
-    """The row that each item of a new corpus's vocabulary has in the base's, int64[V]; -1 for items that it does not have."""
-    before = pl.scan_parquet(base / VOCABULARY).select("url").with_row_index("row")
-    found = pl.scan_parquet(new / VOCABULARY).select("url").join(before, on="url", how="left", maintain_order="left")
-    return found.select(pl.col("row").cast(pl.Int64).fill_null(-1)).collect()["row"].to_numpy()
-
-
 def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
     """First vectors of the items that the base does not have, float32[k, D]: the mean of those of their section that it has,
     of their host's where the section is new as well, otherwise zero, as items always begin.
@@ -50,30 +43,46 @@ def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
     A section is a host and the first part of the path, or of a path alone its first part.
     """
     num_before = base.num_items
-    new = _places_of(_read_urls(corpus.folder, num_before, corpus.num_items))
+    new = _read_places(corpus.folder, num_before, corpus.num_items)
     means = np.zeros((len(new), base.vector_size), dtype=np.float32)
-    for kind in ("host", "section"):  # the section's mean, where there is one, comes last
-        wanted = new[kind].drop_nulls().unique(maintain_order=True)
-        sums, counts = _sum_places(corpus.folder, base, kind, wanted, num_before)
-        places = _number(new[kind], wanted)
-        known = np.flatnonzero(places >= 0)
-        known = known[counts[places[known]] > 0]
-        means[known] = sums[places[known]] / counts[places[known], None]
+    if not len(new):
+        return means
+    groups = [_Group(new[kind], base.vector_size) for kind in ("host", "section")]
+    for start in range(0, num_before, BATCH_ITEMS):
+        stop = min(start + BATCH_ITEMS, num_before)
+        places = _read_places(corpus.folder, start, stop)
+        for group in groups:
+            group.add(places[group.kind], base.read_items(start, stop))
+    for group in groups:  # the section's mean, where there is one, comes last
+        known, found = group.means()
+        means[known] = found
     return means
 
 
-def _sum_places(
-    folder: Path, base: Generation, kind: str, wanted: pl.Series, num_items: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Sums of the base's item vectors by section or host, float64[w, D], and how many they are, int64[w]."""
-    sums, counts = np.zeros((len(wanted), base.vector_size)), np.zeros(len(wanted), dtype=np.int64)
-    for start in range(0, num_items if len(wanted) else 0, BATCH_ITEMS):
-        stop = min(start + BATCH_ITEMS, num_items)
-        places = _number(_places_of(_read_urls(folder, start, stop))[kind], wanted)
-        known = np.flatnonzero(places >= 0)
-        np.add.at(sums, places[known], base.read_items(start, stop)[known])
-        counts += np.bincount(places[known], minlength=len(wanted))
-    return sums, counts
+class _Group:
+    """Sums of the base's item vectors by host or by section, of those that new items have: new, a column of n names."""
+
+    def __init__(self, new: pl.Series, vector_size: int) -> None:
+        self.kind, self.wanted = new.name, new.drop_nulls().unique(maintain_order=True)
+        self.places = _number(new, self.wanted)
+        self.sums, self.counts = np.zeros((len(self.wanted), vector_size)), np.zeros(len(self.wanted), dtype=np.int64)
+
+    def add(self, names: pl.Series, vectors: NDArray[np.float32]) -> None:
+        """Count items in by their names; vectors float32[m, D]."""
+        places = _number(names, self.wanted)
+        rows = np.flatnonzero(places >= 0)
+        rows = rows[np.argsort(places[rows], kind="stable")]
+        found, starts, counts = np.unique(places[rows], return_index=True, return_counts=True)
+        if len(rows):
+            self.sums[found] += np.add.reduceat(vectors[rows], starts, axis=0, dtype=np.float64)
+            self.counts[found] += counts
+
+    def means(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The new items whose host or section has items, int64[k], and the mean of these, float64[k, D]."""
+        known = np.flatnonzero(self.places >= 0)
+        known = known[self.counts[self.places[known]] > 0]
+        places = self.places[known]
+        return known, self.sums[places] / self.counts[places, None]
 
 
 def _number(values: pl.Series, wanted: pl.Series) -> NDArray[np.int64]:
@@ -83,7 +92,9 @@ def _number(values: pl.Series, wanted: pl.Series) -> NDArray[np.int64]:
     return found["number"].cast(pl.Int64).fill_null(-1).to_numpy()
 
 
-def _places_of(urls: pl.DataFrame) -> pl.DataFrame:
+def _read_places(folder: Path, start: int, stop: int) -> pl.DataFrame:
+    """Section and host of items `start` to `stop`, null where there is none."""
+    urls = _read_urls(folder, start, stop)
     return urls.select(section=pl.col("url").str.extract(_SECTION), host=pl.col("url").str.extract(_HOST))
 
 

@@ -120,6 +120,10 @@ class Registered:
     versions: list[Version]
     aliases: dict[str, int]
 
+    @property
+    def champion(self) -> Version | None:
+        return next((one for one in self.versions if one.number == self.aliases.get("champion")), None)
+
 
 @contextmanager
 def connect(tracking_uri: str) -> Iterator[MlflowClient]:

@@ -125,6 +125,15 @@ def read_vectors(
             first_row, first_group = starts[-1], first_group + len(counts)
 
 
+def read_part(export_dir: Path, partition: int) -> pa.Table | None:
+    """The users of a micro-partition in an export, with their vectors as stored; None where it has none."""
+    path = export_dir / "user_vectors" / f"part-{partition:05d}.parquet"
+    if not path.exists():
+        return None
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=["user_id", *VECTOR_COLUMNS])
+
+
 def _name_elements(table: pa.Table) -> pa.Table:
     """The same vectors as Arrow makes them: those read from Parquet call their numbers otherwise, which the file would tell."""
     at = table.schema.get_field_index("vector")

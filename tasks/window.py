@@ -24,7 +24,7 @@ _UNDATED = "undated"
 _CLEANING = (
     "collapse_repeats", "max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events",
 )  # fmt: skip
-_ALIKE = ("partitions", "rules", "user_key_fingerprint", "cleaning")  # of a corpus and its base
+_ALIKE = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # of a corpus and its base
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,18 @@ def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
     if not path.exists():
         return f"corpus {name} is gone"
     before = read_json(path).get("made_from", {})
-    if before.get("format_version") != FORMAT_VERSION:
+    different = list_differences(before, inputs)
+    if "format_version" in different:
         return f"corpus {name} was made by an earlier version, or by `surf2vec repartition`"
-    for what in _ALIKE:
-        if before[what] != inputs[what]:
-            return f"corpus {name} was made with {what.replace('_', ' ')} {before[what]}, not {inputs[what]}"
+    if different:
+        what = different[0]
+        return f"corpus {name} was made with {what.replace('_', ' ')} {before[what]}, not {inputs[what]}"
     return None
+
+
+def list_differences(made_from: dict[str, Any], inputs: dict[str, Any]) -> list[str]:
+    """What a corpus made of these inputs needs to have alike with one to continue, and has not."""
+    return [name for name in _ALIKE if made_from.get(name) != inputs[name]]
 
 
 def _place(file: EventsFile) -> tuple[date, str]:

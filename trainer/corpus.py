@@ -52,9 +52,15 @@ class Histories:
 
     def withheld_items(self) -> NDArray[np.int32]:
         """What training does not see: the items of held-out users from the held-out one on."""
-        lengths = self.offsets[1:] - self.ends
-        places = np.repeat(self.ends - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        return self.tokens[places]
+        return gather_spans(self.tokens, self.ends, self.offsets[1:] - self.ends)[1]
+
+
+def gather_spans(
+    tokens: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Spans of tokens from `starts` on, int64[m], one after the other in memory: offsets int64[m+1] and tokens int32[...]."""
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    return offsets, tokens[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
 
 
 def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

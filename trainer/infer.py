@@ -6,7 +6,7 @@ read about once an epoch for all users that are fitted together.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, Histories
+from trainer.corpus import Corpus, Histories, gather_spans
 from trainer.curve import Targets
 from trainer.draws import epoch_key
 from trainer.errors import ResourceError
@@ -24,7 +24,7 @@ from trainer.job import Job
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
 from trainer.memory import private_bytes
-from trainer.rows import Items, Rows, at_rest, begin_users
+from trainer.rows import Items, Rows, at_rest, begin_users, join_rows
 from trainer.sizes import training_sizes
 from trainer.store import Generation, Writer, lock_store, open_generation, rows_in
 from trainer.units import size
@@ -33,6 +33,8 @@ GROUP_BYTES = 64 * 10**6
 """With several item blocks users of many micro-partitions are fitted together: vectors and tokens of this size."""
 
 Key = TypeVar("Key")
+Begin = Callable[[int, NDArray[np.int64]], Rows]
+"""What some users of a micro-partition begin from, given by their rows."""
 
 
 class FrozenItems:
@@ -68,12 +70,19 @@ def freeze_items(generation: Generation, counts: NDArray[np.int64], threads: int
 
 
 def infer_vectors(
-    frozen: FrozenItems, tokens: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64]
+    frozen: FrozenItems,
+    tokens: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    begun: Rows | None = None,
 ) -> Rows:
-    """Rows of users with these histories: offsets int64[n+1] into tokens; a pure function of each history and hash."""
+    """Rows of users with these histories: offsets int64[n+1] into tokens; a pure function of each history, hash and beginning.
+
+    begun: what they begin from, fitted in place; without it they begin as in training.
+    """
     num_blocks = frozen.blocks.num_blocks
     histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
-    rows = begin_users(frozen.config, hashes)
+    rows = begin_users(frozen.config, hashes) if begun is None else begun
     for epoch in range(frozen.config.epochs):
         for turn in range(num_blocks):
             block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # the block that is in memory comes first
@@ -97,10 +106,13 @@ def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: R
 
 
 def infer_parts(
-    frozen: FrozenItems, parts: Iterable[tuple[Key, Histories]], group_bytes: int = GROUP_BYTES
+    frozen: FrozenItems,
+    parts: Iterable[tuple[Key, Histories]],
+    group_bytes: int = GROUP_BYTES,
+    begin: Callable[[Key], Rows] | None = None,
 ) -> Iterator[tuple[Key, Rows]]:
     """The rows of each part's users, in order. Where there are several item blocks, parts are fitted together until they
-    have `group_bytes`.
+    have `group_bytes`. begin: what a part's users begin from, where it is not as in training.
     """
     group: list[tuple[Key, Histories]] = []
     num_bytes = 0
@@ -108,18 +120,21 @@ def infer_parts(
         group.append((key, histories))
         num_bytes += 4 * (histories.num_users * frozen.config.vector_size + len(histories.tokens))
         if frozen.blocks.num_blocks == 1 or num_bytes >= group_bytes:
-            yield from _infer_group(frozen, group)
+            yield from _infer_group(frozen, group, begin)
             group, num_bytes = [], 0
-    yield from _infer_group(frozen, group)
+    yield from _infer_group(frozen, group, begin)
 
 
-def _infer_group(frozen: FrozenItems, group: list[tuple[Key, Histories]]) -> Iterator[tuple[Key, Rows]]:
+def _infer_group(
+    frozen: FrozenItems, group: list[tuple[Key, Histories]], begin: Callable[[Key], Rows] | None
+) -> Iterator[tuple[Key, Rows]]:
     if not group:
         return
     parts = [part for _, part in group]
     tokens, hashes = (np.concatenate(arrays) for arrays in zip(*((p.tokens, p.hashes) for p in parts), strict=True))
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-    rows = infer_vectors(frozen, tokens, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), hashes)
+    begun = join_rows([begin(key) for key, _ in group]) if begin else None
+    rows = infer_vectors(frozen, tokens, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), hashes, begun)
     end = 0
     for key, part in group:
         start, end = end, end + part.num_users
@@ -129,21 +144,26 @@ def _infer_group(frozen: FrozenItems, group: list[tuple[Key, Histories]]) -> Ite
 def take_histories(histories: Histories, users: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
     """The histories of some users, int64[m], up to `ends`, int64[m]; in memory."""
     starts = histories.starts[users]
-    spans = zip(starts.tolist(), ends.tolist(), strict=True)
-    tokens = np.concatenate([np.empty(0, np.int32), *(histories.tokens[start:end] for start, end in spans)])
-    offsets = np.concatenate(([0], np.cumsum(ends - starts))).astype(np.int64)
+    offsets, tokens = gather_spans(histories.tokens, starts, ends - starts)
     return Histories(histories.hashes[users], tokens, offsets, offsets[1:], np.zeros(len(users), dtype=bool))
 
 
-def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: OnEvent = ignore_event) -> Generation:
+def refit_held_out(
+    job: Job,
+    corpus: Corpus,
+    values: dict[str, Any],
+    on_event: OnEvent = ignore_event,
+    begin: Begin | None = None,
+) -> Generation:
     """Infer the held-out users again from their full histories and commit; they have trained without their newest events.
 
-    `values` join the manifest (the metrics that were measured before). A generation that was refitted is answered as it is.
+    `values` join the manifest (the metrics that were measured before); `begin`: what they begin from, where it is not as in
+    training. A generation that was refitted is answered as it is.
     Raises ResourceError when the memory or the disk does not suffice.
     """
     with lock_store(job.store_dir):
         generation = open_generation(job.store_dir)
-        if generation.manifest["stage"] not in ("training", "trained"):
+        if generation.has_seen_held_out:
             return generation
         frozen = freeze_items(generation, corpus.count_training_tokens(), job.config.threads)
         _check_disk(job, generation)
@@ -151,7 +171,8 @@ def refit_held_out(job: Job, corpus: Corpus, values: dict[str, Any], on_event: O
         writer = Writer(
             job.store_dir, generation.generation + 1, generation.manifest["users"], generation.item_entries()
         )
-        for (partition, held), fitted in infer_parts(frozen, _held_out_parts(corpus)):
+        first = (lambda key: begin(*key)) if begin else None
+        for (partition, held), fitted in infer_parts(frozen, _held_out_parts(corpus), begin=first):
             image = writer.read_users(partition)
             rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
             rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)

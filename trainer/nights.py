@@ -2,7 +2,8 @@
 
     begin_night   the store's generation at position 0: the base's items and those that are new, and the changed users fitted
                   to them. Training goes on from there as it goes on after a crash, with few epochs (`Job.schedule`).
-    begin_full    the items alone begin where the base's are, and every user anew: a full night that stays near the base's space
+    begin_full    a full night that stays near the base's space: items, and users whose tokens are the same, begin where the
+                  base's are; the others anew
     fold_night    what was trained, laid beside the base's files: a delta a micro-partition, until it is not small any more
 
 The corpus is that of the changed rows alone (`Corpus.rows` says which they are). What the base has stays as it is on disk.
@@ -10,9 +11,13 @@ The corpus is that of the changed rows alone (`Corpus.rows` says which they are)
 Why so: a night's few users must not pull the items away from all the others, who are not trained. On made-up logs where 35 % of
 the users changed, hit@10 of what nobody had seen was .336 for users fitted to the base's items, .335 after 5 epochs more at
 a tenth of the learning rate, .326 after 20 at the whole of it from the vectors there were, and .340 for training all anew.
+
+Held-out users of a full night begin anew, for the base's vectors have seen what is held out of them. So does whose tokens have
+changed: begun from the base's vectors such users' hit@10 was .230, anew .263.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +33,7 @@ from trainer.images import PAGE_BYTES, Image, make_image, read_image
 from trainer.infer import freeze_items, infer_parts, take_histories
 from trainer.job import Job, effective_recency, identity
 from trainer.manifests import next_generation
-from trainer.rows import at_rest, begin_items
+from trainer.rows import Rows, at_rest, begin_items, begin_users
 from trainer.store import (
     Generation,
     Writer,
@@ -41,10 +46,12 @@ from trainer.store import (
     open_generation,
     read_rows,
 )
-from trainer.warm_start import FIRST_SQUARES
 
 FULL_FILE_SHARE = 4
 """A delta of more than one row in so many is no longer worth its second file."""
+KNOWN_SQUARES = 10.0
+"""Adagrad's sum that known rows of a full night begin with: about what a training ends with. Of unchanged users on made-up
+logs the lowest percentile of cosines to the night before is .996 (with 1: .978; items alone known: .948), hit@10 the same."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,25 @@ class Beginning:
     base: Generation
     new_items: NDArray[np.float32]
     decay: float
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a full night has from its base. items int64[V]: the base's row of each item, -1 for those that it does not have;
+    users: of a micro-partition the base's row of each user who has the same tokens there, -1 for others, int64[n].
+    """
+
+    base: Generation
+    items: NDArray[np.int64]
+    users: Callable[[int], NDArray[np.int64]]
+
+    def begin(self, config: TrainConfig, corpus: Corpus, partition: int, rows: NDArray[np.int64]) -> Rows:
+        """What some users of a micro-partition begin from: the base's vectors, or as always."""
+        begun, places = begin_users(config, corpus.read(partition).hashes[rows]), self.users(partition)[rows]
+        is_known = places >= 0
+        begun.vectors[is_known] = self.base.read_users(partition)[places[is_known]]
+        begun.squares[is_known] = KNOWN_SQUARES
+        return begun
 
 
 def why_not(config: TrainConfig, base: Generation) -> str | None:
@@ -100,25 +126,36 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
         writer.commit(values)
 
 
-def begin_full(job: Job, corpus: Corpus, base: Generation, places: NDArray[np.int64]) -> None:
+def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignore_event) -> None:
     """Make the generation that a full night begins from, unless the store is at it or further already.
 
-    places int64[V]: the base's row of each item, -1 for those that it does not have, which begin as always. Adagrad's sum of
-    the others begins as for any vectors that were given (trainer/warm_start.py).
+    Held-out users begin as always: how they rank what they opened next must not be known from the base.
     """
     with lock_store(job.store_dir):
         name = identity(corpus, job.config, job.start)
         if _is_begun(job, name):
             return
         writer = Writer(job.store_dir, next_generation(job.store_dir), {})
-        items, older = begin_items(job.config, corpus.num_items, corpus.num_items), base.map_items()
-        is_known = places >= 0
-        for rows, before in ((items.outputs, older.outputs), (items.inputs, older.inputs)):
-            if len(rows.squares):
-                rows.vectors[is_known] = before.vectors[places[is_known]]
-                rows.squares[is_known] = FIRST_SQUARES
+        items, older = begin_items(job.config, corpus.num_items, corpus.num_items), known.base.map_items()
+        is_known = known.items >= 0
+        for table, before in ((items.outputs, older.outputs), (items.inputs, older.inputs)):
+            if len(table.squares):
+                table.vectors[is_known] = before.vectors[known.items[is_known]]
+                table.squares[is_known] = KNOWN_SQUARES
         writer.write_items(0, image_of_items(items))
-        writer.commit(_begin_manifest(job, corpus, name, base))
+        for partition in range(corpus.num_partitions):
+            histories = corpus.read(partition)
+            if histories.num_users:
+                begun = begin_users(job.config, histories.hashes)
+                free = np.flatnonzero(~histories.is_held_out)
+                own = known.begin(job.config, corpus, partition, free)
+                begun.vectors[free], begun.squares[free] = own.vectors, own.squares
+                writer.write_users(partition, image_of_rows(at_rest(job.config, -1, histories.hashes, begun)))
+            on_event(
+                "progress",
+                {"step": "begin", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
+            )
+        writer.commit(_begin_manifest(job, corpus, name, known.base))
 
 
 def fold_night(

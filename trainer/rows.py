@@ -55,6 +55,11 @@ class Items:
         return Items(self.outputs.copy(), self.inputs.copy())
 
 
+def join_rows(parts: list[Rows]) -> Rows:
+    """The same rows, one part after the other."""
+    return Rows(np.concatenate([part.vectors for part in parts]), np.concatenate([part.squares for part in parts]))
+
+
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
     """The first rows of users with these hashes, uniform in ±`first_range`."""
     vectors = initial_vectors(config.seed, hashes, config.vector_size, first_range(config))

@@ -77,6 +77,11 @@ class Generation:
         return self.manifest["position"]
 
     @property
+    def has_seen_held_out(self) -> bool:
+        """Whether the held-out users were fitted again on all they did: nothing can be asked of it any more."""
+        return self.manifest["stage"] not in ("training", "trained")
+
+    @property
     def config(self) -> TrainConfig:
         """The settings that it was trained with."""
         return config_from_dict(self.manifest["config"])
@@ -325,6 +330,15 @@ def pin_generation(folder: Path, name: str) -> None:
 def open_pinned(folder: Path, name: str) -> Generation:
     """The generation that is kept under a name. Raises DamageError when there is none."""
     return Generation(folder, read_manifest(folder / "pinned" / f"{name}.json"))
+
+
+def find_pinned(folder: Path, name: str) -> Generation | None:
+    """The generation that is kept under a name; None where there is none that this version can read.
+
+    Raises DamageError when its manifest was altered.
+    """
+    path = folder / "pinned" / f"{name}.json"
+    return open_pinned(folder, name) if path.exists() and not is_of_earlier_version(read_json(path)) else None
 
 
 def unpin_best(folder: Path) -> None:

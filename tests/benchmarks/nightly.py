@@ -11,10 +11,8 @@ for the same users.
     window    the same where a window of 30 days moves by one, of logs as they come: about half of all rows change
 """
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +33,7 @@ from tasks.run import Root
 from tasks.sample_logs import FIRST_DAY, write_sample_logs
 from tasks.scores import score_of
 from tasks.spaces import begin_new_items
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, open_corpus
 from trainer.files import read_json
@@ -152,13 +150,8 @@ def run_night(root: Root, logs: Path, case: Case) -> dict[str, Any]:
     """`surf2vec run` on these logs; what it prints."""
     settings = {f"train.{name}": value for name, value in SETTINGS.items()}
     settings |= {"window_days": case.window_days, "nightly.retain_days": 0}
-    command = [sys.executable, "-m", "flows.cli", "run", "--root", str(root.path), "--logs", str(logs), "--json"]
-    command += ["--host-memory", str(MEMORY_BYTES)]
-    command += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode not in (0, 3):  # 3: the gate may hold a made-up night back, which changes nothing here
-        raise SystemExit(f"{command} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
-    return dict(json.loads(done.stdout))
+    memory = ("--host-memory", str(MEMORY_BYTES))
+    return run_surf2vec("run", "--root", str(root.path), "--logs", str(logs), *memory, settings=settings)
 
 
 def rank(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:

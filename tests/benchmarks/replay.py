@@ -15,7 +15,6 @@ union of what was delivered, without those of the forgotten users. --record writ
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +32,7 @@ from infra.stack import Stack
 from tasks.config import PublishConfig
 from tasks.promotion import find_champion
 from tasks.run import Root
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from tests.infra.nights import Nights, wait_until
 from trainer.files import read_json
 
@@ -127,7 +126,7 @@ class Replay:
         self.forgotten = pl.concat(self.delivered)["user_id"].unique().sort().sample(3, seed=1).to_list()
         ids = self.root.path / "ids.txt"
         ids.write_text("\n".join(self.forgotten))
-        told = surf2vec("forget", "--ids-file", str(ids), "--root", str(self.root.path), "--set",
+        told = run_surf2vec("forget", "--ids-file", str(ids), "--root", str(self.root.path), "--set",
                         f"publish.tracking_uri={self.tracking_uri}")  # fmt: skip
         assert told["found"] == 0, told
         self.expected = find_champion(self.root, PublishConfig(tracking_uri=self.tracking_uri))
@@ -194,7 +193,7 @@ def measure_replay(data: Path, nights: int) -> list[dict[str, Any]]:
                 for number in range(nights):
                     replay.night(number)
             there, wanted = replay.count_lost()
-            damage = surf2vec("doctor", "--root", str(replay.root.path))["damage"]
+            damage = run_surf2vec("doctor", "--root", str(replay.root.path))["damage"]
     held = [line["night"] for line in replay.lines if line["held_by"]]
     case = {
         "case": "entree", "ratio": there / wanted, "mark": "1, and the right champion each night",
@@ -217,13 +216,6 @@ def begin(stack: Stack, folder: Path, data: Path) -> Replay:
     replay = Replay(Nights(stack), Root(folder / "root"), folder / "logs", events, tracking_uri)
     replay.deliver("before", replay.of_days(FIRST_DAY, FIRST_DAY + timedelta(days=WINDOW_DAYS - 1)))
     return replay
-
-
-def surf2vec(*arguments: str) -> dict[str, Any]:
-    """What a command prints."""
-    done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments, "--json"], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    return dict(json.loads(done.stdout))
 
 
 def write_notes(lines: list[dict[str, Any]], case: dict[str, Any]) -> str:

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from flows import demo
-from flows.demo_nights import Vectors, measure_movement
+from flows import demo, demo_vectors
+from flows.demo_nights import measure_movement
+from flows.demo_vectors import Vectors, nearest_rows, read_vectors, spread_rows
 from tasks.sample_lines import write_ids
 from tasks.sample_logs import TOPICS, interests_of
 from tasks.sample_visits import keys_of
@@ -23,21 +24,21 @@ EAST_NORTH = np.array([[1, 0], [9, 1], [0, 2], [1, 7], [3, 0]], np.float32)
 
 
 def test_nearest_rows_are_by_cosine_not_by_length() -> None:
-    assert demo.nearest_rows(EAST_NORTH, np.array([0, 2]), 2).tolist() == [[4, 1], [3, 1]]
+    assert nearest_rows(EAST_NORTH, np.array([0, 2]), 2).tolist() == [[4, 1], [3, 1]]
 
 
 def test_nearest_rows_in_batches_and_with_fewer_others_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = demo.nearest_rows(EAST_NORTH, np.arange(5), 10)
+    whole = nearest_rows(EAST_NORTH, np.arange(5), 10)
     assert whole.shape == (5, 4)
-    monkeypatch.setattr(demo, "BATCH_ROWS", 2)
-    np.testing.assert_array_equal(demo.nearest_rows(EAST_NORTH, np.arange(5), 10), whole)
+    monkeypatch.setattr(demo_vectors, "BATCH_ROWS", 2)
+    np.testing.assert_array_equal(nearest_rows(EAST_NORTH, np.arange(5), 10), whole)
 
 
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(0, 2**32 - 1))
 def test_nearest_rows_are_the_largest_cosines(num_rows: int, num: int, seed: int) -> None:
     vectors = np.random.default_rng(seed).standard_normal((num_rows, 3)).astype(np.float32)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    for row, found in enumerate(demo.nearest_rows(vectors, np.arange(num_rows), num)):
+    for row, found in enumerate(nearest_rows(vectors, np.arange(num_rows), num)):
         assert row not in found
         assert len(set(found.tolist())) == len(found) == min(num, num_rows - 1)
         others = np.delete(unit @ unit[row], row)
@@ -63,7 +64,7 @@ def test_random_vectors_find_no_more_than_chance() -> None:
 
 @pytest.mark.parametrize(("num_rows", "num_wanted", "rows"), [(3, 5, [0, 1, 2]), (10, 4, [0, 2, 5, 7]), (0, 4, [])])
 def test_spread_rows(num_rows: int, num_wanted: int, rows: list[int]) -> None:
-    assert demo.spread_rows(num_rows, num_wanted).tolist() == rows
+    assert spread_rows(num_rows, num_wanted).tolist() == rows
 
 
 def test_choose_pages_takes_one_a_topic_and_no_front() -> None:
@@ -128,7 +129,7 @@ def write_vectors(path: Path, name: str, names: list[str], vectors: np.ndarray) 
 def test_read_vectors_of_all_parts(tmp_path: Path) -> None:
     write_vectors(tmp_path / "part-00003.parquet", "user_id", ["c"], EAST_NORTH[4:])
     write_vectors(tmp_path / "part-00000.parquet", "user_id", ["a", "b"], EAST_NORTH[:2])
-    names, values = demo.read_vectors(tmp_path, "user_id")
+    names, values = read_vectors(tmp_path, "user_id")
     assert names == ["a", "b", "c"]
     np.testing.assert_array_equal(values, EAST_NORTH[[0, 1, 4]])
 

@@ -86,7 +86,8 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
 
     story = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
     registered = story["steps"]["register"]
-    loaded = load_champion(nights.stack, tmp_path)
+    loaded = load_version(nights.stack, tmp_path, registered["model_version"])
+    assert loaded["aliases"] == ["challenger", "champion"]
     assert loaded["version"] == str(registered["model_version"])
     assert str(loaded["location"]).startswith("mlflow-artifacts:/")
     assert loaded["metrics"]["hit_at_10"] == pytest.approx(story["steps"]["evaluate"]["metrics"]["hit_at_10"])
@@ -99,24 +100,43 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     assert f"/runs/{registered['mlflow_run_id']}/artifacts/report.html)" in text
 
 
-def load_champion(stack: Stack, folder: Path) -> dict[str, Any]:
-    """The champion as a process sees it that has only the registry's address and its password."""
+def test_a_night_outlasts_s3(nights: Nights, wikispeedia: Path, tmp_path: Path) -> None:
+    """MLflow answers and S3 behind it does not: all is made, and arrives when there is S3 again."""
+    s3 = nights.stack.services["s3"]
+    assert s3.process
+    s3.process.kill()
+    s3.stop()
+    run = nights.start_night(tmp_path / "root", wikispeedia, "retrain")
+    nights.wait_for_step(run, "register", "AwaitingRetry")
+    steps = ("ingest", "corpus", "train", "evaluate", "export", "gate")
+    assert [nights.step_state(run, step) for step in steps] == ["Completed"] * len(steps)
+    nights.stack.restart("s3")
+    nights.wait_for_state(run, "Completed")
+    story = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
+    loaded = load_version(nights.stack, tmp_path, story["steps"]["register"]["model_version"])
+    assert {"manifest.json", "run.json", "report.html"} <= set(loaded["files"])
+    assert loaded["vector_numbers"] == 16
+
+
+def load_version(stack: Stack, folder: Path, number: int) -> dict[str, Any]:
+    """A version as a process sees it that has only the registry's address and its password."""
     code = """
 import json, sys, mlflow, pandas as pd
 client = mlflow.MlflowClient()
-version = client.get_model_version_by_alias("surf2vec-users", "champion")
-model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
+version = client.get_model_version("surf2vec-users", sys.argv[2])
+model = mlflow.pyfunc.load_model(f"models:/surf2vec-users/{sys.argv[2]}")
 user = sys.argv[1]
 run = client.get_run(version.run_id)
 print(json.dumps({
-    "version": version.version, "location": client.get_logged_model(version.source.split("/")[-1]).artifact_location,
+    "version": version.version, "aliases": sorted(version.aliases),
+    "location": client.get_logged_model(version.source.split("/")[-1]).artifact_location,
     "metrics": run.data.metrics, "curve_points": len(client.get_metric_history(version.run_id, "loss")),
     "files": [file.path for file in client.list_artifacts(version.run_id)],
     "vector_numbers": len(model.predict(pd.DataFrame({"user_id": [user]}))["vector"][0]),
 }))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, "0103123e56070099"], env=os.environ | stack.client_environment, cwd=folder,
+        [sys.executable, "-c", code, "0103123e56070099", str(number)], env=os.environ | stack.client_environment, cwd=folder,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

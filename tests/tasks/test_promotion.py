@@ -1,17 +1,14 @@
 """Which release serves, on a real registry: promoted, rolled back, called again, cut short, and what of each is kept."""
 
-import dataclasses
 import os
 import shutil
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tasks import tracking
-from tasks.config import PublishConfig
 from tasks.promotion import (
     choose_aliases,
     find_champion,
@@ -19,7 +16,6 @@ from tasks.promotion import (
     pin_release,
     promote,
     read_registry,
-    release_pins,
     rollback,
     rollback_targets,
     settle_aliases,
@@ -27,55 +23,9 @@ from tasks.promotion import (
 from tasks.publish import publish_release
 from tasks.run import Root, Run, lock_root
 from tests.dying import start
-from tests.releases import export_release, make_corpus, tell_story
-from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
+from tests.nights import FIRST, HELD, PASSED, PUBLISH, make_night
 from trainer.errors import DamageError, HeldBackError, InputError
-from trainer.files import write_json
-from trainer.rows import Items, Rows
-from trainer.store import Writer, has_generation, image_of_items, image_of_rows, lock_store, open_generation
-
-PUBLISH = PublishConfig(keep_releases=1)
-PASSED = {"passes": True, "verdict": "passed", "held_by": []}
-HELD = {"passes": False, "verdict": "held", "held_by": ["newest_day_events", "users"]}
-FIRST = {"passes": True, "verdict": "first", "held_by": []}
-
-
-def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
-    """A generation of a corpus's users and items, drawn from a seed."""
-    rng = np.random.default_rng(seed)
-
-    def draw(num: int) -> Rows:
-        return Rows(rng.normal(size=(num, 8)).astype(np.float32), np.zeros(num, np.float32))
-
-    corpus = open_corpus(corpus_dir)
-    with lock_store(root.store):
-        number = open_generation(root.store).generation + 1 if has_generation(root.store) else 1
-        writer = Writer(root.store, number, {})
-        for partition, users in enumerate(corpus.users.tolist()):
-            writer.write_users(partition, image_of_rows(draw(users)))
-        writer.write_items(0, image_of_items(Items(draw(corpus.num_items), draw(0))))
-        config = dataclasses.asdict(TrainConfig(vector_size=8))
-        writer.commit(
-            {"window_id": corpus.manifest["window_id"], "partitions": corpus.num_partitions, "num_blocks": 1,
-             "num_items": corpus.num_items, "vector_size": 8, "config": config, "position": 0, "stage": "refitted"}
-        )  # fmt: skip
-
-
-def make_night(root: Root, release: str, gate: dict[str, Any]) -> dict[str, Any]:
-    """A night up to its registration, with the gate's verdict given; answers the story's "register"."""
-    if not root.export(release).exists():
-        corpus_dir = make_corpus(root, 10, 2, f"window-{release}")
-        commit_generation(root, corpus_dir, seed=ord(release[-1]))
-        export_release(root, release, corpus_dir, open_generation(root.store))  # type: ignore[arg-type]
-    story = tell_story(release) | {"run_id": release}
-    story["steps"] |= {"gate": gate}
-    pin_release(root, release)
-    registered = publish_release(root, PUBLISH, story, root.export(release), None)
-    story["steps"] |= {"register": registered}
-    write_json(root.run(release) / "run.json", story)
-    release_pins(root, PUBLISH)
-    return registered
+from trainer.store import lock_store
 
 
 @pytest.fixture(scope="module")

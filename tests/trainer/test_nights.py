@@ -12,10 +12,11 @@ from trainer.config import TrainConfig
 from trainer.corpus import Corpus, open_corpus
 from trainer.errors import ConfigError
 from trainer.files import describe_file, read_json, write_json
-from trainer.infer import freeze_items, infer_vectors
+from trainer.infer import freeze_items, infer_vectors, refit_held_out
 from trainer.job import Job, Schedule
 from trainer.loop import train
-from trainer.nights import Beginning, begin_night, fold_night
+from trainer.nights import KNOWN_SQUARES, Beginning, Known, begin_full, begin_night, fold_night
+from trainer.rows import begin_users
 from trainer.store import Generation, open_generation, open_pinned, pin_generation, read_rows
 
 ITEMS, NEW_ITEMS, PARTITIONS = 60, 4, 4
@@ -166,3 +167,63 @@ def test_a_tree_cannot_go_on(tmp_path: Path, base: Generation) -> None:
     job = Job(tmp_path / "two", tmp_path / "store", TrainConfig(vector_size=8, hs=1), 4 * 10**9, start="after one")
     with pytest.raises(ConfigError, match="--full"):
         begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
+
+
+def full_night(tmp_path: Path, base: Generation) -> tuple[Job, Corpus, Known]:
+    """A full night of users of whom every third is not known; items are numbered from the other end, and one is new."""
+    turned = {user: [ITEMS - item for item in history] for user, history in planted_histories(100, ITEMS).items()}
+    corpus = write_corpus(tmp_path / "full", turned, PARTITIONS, ITEMS + 1, max_users=30)
+    rows = [np.where(np.arange(users) % 3 == 0, -1, np.arange(users)) for users in corpus.users]
+    known = Known(base, np.concatenate(([-1], np.arange(ITEMS)[::-1])), rows.__getitem__)
+    return Job(corpus.folder, tmp_path / "store", CONFIG, 4 * 10**9, start="vectors of one"), corpus, known
+
+
+def test_a_full_night_begins_with_the_base_but_for_what_it_must_not_know(tmp_path: Path, base: Generation) -> None:
+    job, corpus, known = full_night(tmp_path, base)
+    before = [base.read_users(partition) for partition in range(PARTITIONS)]
+    begin_full(job, corpus, known)
+    begun = read_tables(job.store_dir)
+    num_held_out = 0
+    for partition in range(PARTITIONS):
+        histories, rows = corpus.read(partition), begun[partition]
+        anew = begin_users(CONFIG, histories.hashes)
+        is_known = (known.users(partition) >= 0) & ~histories.is_held_out
+        assert is_known.any()
+        assert not is_known.all()
+        np.testing.assert_array_equal(rows.vectors, np.where(is_known[:, None], before[partition], anew.vectors))
+        np.testing.assert_array_equal(rows.squares, np.where(is_known, KNOWN_SQUARES, 0))
+        num_held_out += int(histories.is_held_out.sum())
+    assert num_held_out == 30
+    outputs = begun[PARTITIONS]
+    np.testing.assert_array_equal(outputs.vectors, np.vstack((np.zeros((1, 8)), base.read_items()[::-1])))
+    np.testing.assert_array_equal(outputs.squares, [0] + [KNOWN_SQUARES] * ITEMS)
+
+
+def test_users_a_full_night_knows_hardly_move_and_the_held_out_come_back_to_theirs(
+    tmp_path: Path, base: Generation
+) -> None:
+    job, corpus, known = full_night(tmp_path, base)
+    before = [base.read_users(partition) for partition in range(PARTITIONS)]
+    begin_full(job, corpus, known)
+    generation = open_generation(job.store_dir).generation
+    begin_full(job, corpus, known)
+    assert open_generation(job.store_dir).generation == generation, "what is begun is not begun again"
+    train(job)
+    trained = [open_generation(job.store_dir).read_users(partition) for partition in range(PARTITIONS)]
+
+    def begin(partition: int, rows: Any) -> Any:
+        return known.begin(CONFIG, corpus, partition, rows)
+
+    after = refit_held_out(job, corpus, {}, begin=begin)
+    held, free, unknown = [], [], []
+    for partition in range(PARTITIONS):
+        is_held_out, is_known = corpus.read(partition).is_held_out, known.users(partition) >= 0
+        vectors = after.read_users(partition)
+        np.testing.assert_array_equal(vectors[~is_held_out], trained[partition][~is_held_out])
+        cosines = (before[partition] * vectors).sum(axis=1)
+        cosines /= np.linalg.norm(before[partition], axis=1) * np.linalg.norm(vectors, axis=1)
+        held.extend(cosines[is_known & is_held_out])
+        free.extend(cosines[is_known & ~is_held_out])
+        unknown.extend(cosines[~is_known])
+    assert np.percentile([*held, *free], 5) > 0.9
+    assert np.median(unknown) < np.median(held)

@@ -1,0 +1,63 @@
+"""Nights up to their registration on a real registry, with vectors drawn from a seed and the gate's verdict given."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.config import PublishConfig
+from tasks.promotion import pin_release, release_pins
+from tasks.publish import publish_release
+from tasks.run import Root
+from tests.releases import export_release, make_corpus, tell_story
+from trainer.config import TrainConfig
+from trainer.corpus import open_corpus
+from trainer.files import write_json
+from trainer.rows import Items, Rows
+from trainer.store import Writer, has_generation, image_of_items, image_of_rows, lock_store, open_generation
+
+PUBLISH = PublishConfig(keep_releases=1)
+PASSED = {"passes": True, "verdict": "passed", "held_by": []}
+HELD = {"passes": False, "verdict": "held", "held_by": ["newest_day_events", "users"]}
+FIRST = {"passes": True, "verdict": "first", "held_by": []}
+
+
+def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
+    """A generation of a corpus's users and items, drawn from a seed, which is also the first number of every vector."""
+    rng = np.random.default_rng(seed)
+
+    def draw(num: int) -> Rows:
+        vectors = rng.normal(size=(num, 8)).astype(np.float32)
+        vectors[:, 0] = seed
+        return Rows(vectors, np.zeros(num, np.float32))
+
+    corpus = open_corpus(corpus_dir)
+    with lock_store(root.store):
+        number = open_generation(root.store).generation + 1 if has_generation(root.store) else 1
+        writer = Writer(root.store, number, {})
+        for partition, users in enumerate(corpus.users.tolist()):
+            writer.write_users(partition, image_of_rows(draw(users)))
+        writer.write_items(0, image_of_items(Items(draw(corpus.num_items), draw(0))))
+        config = dataclasses.asdict(TrainConfig(vector_size=8))
+        writer.commit(
+            {"window_id": corpus.manifest["window_id"], "partitions": corpus.num_partitions, "num_blocks": 1,
+             "num_items": corpus.num_items, "vector_size": 8, "config": config, "position": 0, "stage": "refitted"}
+        )  # fmt: skip
+
+
+def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishConfig = PUBLISH) -> dict[str, Any]:
+    """Night r1, r2, ... up to its registration, with the gate's verdict given; answers the story's "register"."""
+    if not root.export(release).exists():
+        corpus_dir = make_corpus(root, 10, 2, f"window-{release}")
+        commit_generation(root, corpus_dir, seed=int(release[1:]))
+        export_release(root, release, corpus_dir, open_generation(root.store))  # type: ignore[arg-type]
+    story = tell_story(release) | {"run_id": release, "created_at": f"2026-01-01T00:{int(release[1:]):02}:00"}
+    story["config"] |= {"publish": publish.model_dump()}
+    story["steps"] |= {"gate": gate}
+    pin_release(root, release)
+    registered = publish_release(root, publish, story, root.export(release), None)
+    story["steps"] |= {"register": registered}
+    write_json(root.run(release) / "run.json", story)
+    release_pins(root, publish)
+    return registered
