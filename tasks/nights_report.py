@@ -46,7 +46,7 @@ def draw_nights(nights: list[Night], drift: list[str]) -> list[dict[str, Any]]:
         {
             "title": "Drift: cosine of a user's vector to the one before",
             "picture": _draw(
-                nights, {phrase(name.removeprefix("gate_")): _metric(name) for name in drift}, score, False
+                nights, {phrase(name.removeprefix("gate_cosine_")): _metric(name) for name in drift}, score, False
             ),
         },
         {
@@ -117,10 +117,17 @@ def _draw(
         ]
         series.append(Series(name, values, titles))
     return draw_lines(
-        [float((day - days[0]).days) for day in days], series, "day", lambda x: _label(days[0], x), say, from_zero
+        [float((day - days[0]).days) for day in days],
+        series,
+        "day",
+        lambda x: _label(days[0], days[-1], x),
+        say,
+        from_zero,
     )
 
 
-def _label(first: date, x: float) -> str:
-    """The day at a place on the axis; between two days nothing."""
-    return f"{first + timedelta(days=round(x)):%d %b}" if float(x).is_integer() else ""
+def _label(first: date, last: date, x: float) -> str:
+    """The day at a place on the axis, of more than a year its month; between two days nothing."""
+    if not float(x).is_integer():
+        return ""
+    return f"{first + timedelta(days=round(x)):{'%b %Y' if (last - first).days > 366 else '%d %b'}}"

@@ -80,6 +80,19 @@ def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
     assert "user-" not in page
 
 
+@pytest.mark.slow
+def test_neither_a_hole_nor_a_day_of_few_events_keeps_a_night_of_the_past_back(tmp_path: Path) -> None:
+    logs = write_days(tmp_path / "logs", (1, 2, 3, 4, 6, 7))
+    few = (logs / "d7.csv").read_text().splitlines()[:30]
+    (logs / "d7.csv").write_text("\n".join(few) + "\n")
+    told = backfill(
+        tmp_path / "root", "--logs", f"{logs}/*.csv", "--since", "2026-01-04", "--set", "gate.cosine_median=-1"
+    )
+    nights = {night["day"]: night for night in told["nights"]}
+    assert "no events" in nights["2026-01-05"]["skipped"]
+    assert [nights[f"2026-01-0{day}"]["alias"] for day in (4, 6, 7)] == ["champion"] * 3
+
+
 def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, config, ran = Root(tmp_path / "root"), PipelineConfig(), []
 
