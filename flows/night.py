@@ -46,9 +46,12 @@ class Night:
             schedule=night_schedule(self.config.train, self.config.nightly) if base else None,
         )  # fmt: skip
 
-    def corpus_base(self, base: dict[str, Any] | None) -> Base | None:
-        """What the corpus goes on from."""
-        return Base(base["window_id"], self.config.nightly.retain_days) if base else None
+    def corpus_base(self, story: dict[str, Any]) -> Base | None:
+        """What the corpus of a run goes on from; that of a full night takes over who stays without events."""
+        retain_days = self.config.nightly.retain_days
+        if story.get("base"):
+            return Base(story["base"]["window_id"], retain_days)
+        return Base(story["retained"], retain_days, is_full=True) if story.get("retained") else None
 
 
 def find_or_plan(night: Night, logs: list[str]) -> Run:
@@ -64,7 +67,7 @@ def find_or_plan(night: Night, logs: list[str]) -> Run:
     plan = plan_night(root, config.publish, Asked(config.train, config.nightly, inputs, night.is_full), asked)
     window_id = name_window(
         root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-        night.corpus_base(plan.base.to_json() if plan.base else None),
+        night.corpus_base(plan.to_json()),
     )  # fmt: skip
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])

@@ -97,7 +97,7 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
             story["window_id"],
             lambda: corpus_task.build_corpus(
                 night.root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-                night.memory_bytes, night.threads, on_event, night.corpus_base(story.get("base")),
+                night.memory_bytes, night.threads, on_event, night.corpus_base(story),
             ),
         )  # fmt: skip
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result["funnel"]]

@@ -253,12 +253,12 @@ class GateConfig(Section):
         0.05, title="Drop of MRR@20", description="The same of the champion's MRR@20.", ge=0, le=1
     )
     min_compared: int = Field(
-        100, title="Users compared", description="With fewer the two rules above have nothing to go by.", ge=2
+        100, title="Users compared", description="With fewer the rules on hit@10 and MRR have nothing to go by.", ge=2
     )
     own_hit_at_10: float = Field(
         0.5,
         title="Own hit@10",
-        description="Of all held-out users, at least so much of the champion's on its own night: other users, so be generous.",
+        description="Of all held-out users, at least so much of the champion's on its own night, if both were full or both not.",
         ge=0,
     )
     coverage: float = Field(

@@ -1,8 +1,8 @@
 """How the rows of a night follow from those of the night it builds on, its base: users stay where they are.
 
 A user of the base keeps the row also without events in the window, until the newest event is too old; then the row is a hole,
-which nobody takes, so that every other row still means who it meant. New users come after all rows of the base. A full
-night has no base: holes go, and everybody moves up.
+which nobody takes, so that every other row still means who it meant. New users come after all rows of the base. In a full
+night holes go, and everybody moves: first who has events, then who stays without.
 """
 
 from dataclasses import dataclass

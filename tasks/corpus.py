@@ -92,6 +92,7 @@ def build_corpus(
     """Build the corpus of the window unless it exists; the story's "corpus". The caller holds the lock of writers.
 
     With a base its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
+    With that of a full night, users who stay without events come after all others of their micro-partition.
     `threads` 0 takes all; neither they nor the memory change a byte of what is built.
     Raises InputError when the window is empty, nothing is left after cleaning or the base cannot be continued, DamageError when
     an events file is not as ingest left it or the base's files are altered, ResourceError when memory or disk do not suffice.
@@ -102,7 +103,7 @@ def build_corpus(
     folder = root.corpus(identity)
     if not (folder / MANIFEST).exists():
         window.verify()
-        continued = _open_base(root, window, inputs, base) if base else None
+        opened = _open_base(root, window, inputs, base) if base else None
         threads, spare = threads or os.cpu_count() or 1, spare_bytes(memory_bytes)
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
@@ -113,7 +114,7 @@ def build_corpus(
                 connect(spare * DUCKDB_SHARE // 100, scratch / "spill", threads) as con,
                 ThreadPoolExecutor(threads) as pool,
             ):
-                build = Build(con, window, config, evaluate.max_users, building, scratch, on_event, continued)
+                build = Build(con, window, config, evaluate.max_users, building, scratch, on_event, opened)
                 tokens, manifest = build.run(pool, max(1, spare // BYTES_PER_EVENT))
             manifest |= {"window_id": identity, "made_from": inputs}
             if tokens.changed:
@@ -129,7 +130,7 @@ def _open_base(root: Root, window: Window, inputs: dict[str, Any], base: Base) -
     if obstacle := find_obstacle(root, inputs):
         raise InputError(f"the corpus cannot continue that of an earlier night: {obstacle}; run with --full")
     oldest_day = (date.fromisoformat(window.until) - _EPOCH).days - base.retain_days if window.until else UNDATED
-    return BaseCorpus(open_corpus(root.corpus(base.window_id)), oldest_day)
+    return BaseCorpus(open_corpus(root.corpus(base.window_id)), oldest_day, base.is_full)
 
 
 def _describe_changed(changed: Written) -> dict[str, Any]:
@@ -195,7 +196,7 @@ class Build:
         params = self.params | {"item_counts": [escape(str(group.item_counts(self.scratch))) for group in groups]}
         create_table(self.con, "intermediate/int_item_totals", params)
         seen = fetch_rows(self.con, "intermediate/int_item_summary")[0]
-        if self.base is None:
+        if self.base is None or self.base.is_full:
             create_table(self.con, "marts/vocabulary", params)
         else:
             before = self.base.verify(VOCABULARY)
@@ -215,7 +216,7 @@ class Build:
     def _write_tokens(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Written:
         """The second pass, and the vocabulary's file. A thread holds one micro-partition at a time."""
         tokens = Written()
-        if self.base:
+        if self.base and not self.base.is_full:
             (self.building / CHANGED).mkdir()
         for group in groups:
             item_ix = self._read_item_ix(group)
@@ -273,7 +274,9 @@ class Build:
             "files": tokens.files,
             "base": None,
         }
-        if self.base and tokens.changed:
+        if self.base and self.base.is_full:
+            manifest |= {"without_tokens": True}
+        elif self.base and tokens.changed:
             manifest |= {
                 "base": self.base.corpus.manifest["window_id"],
                 "num_changed": sum(tokens.changed.users),

@@ -24,7 +24,7 @@ def _examine(corpus: Corpus, partition: int) -> Iterator[str]:
     histories, ids = corpus.read(partition), corpus.read_ids(partition)
     tokens, lengths = np.asarray(histories.tokens), np.diff(histories.offsets)
     is_hole = ids.is_null().to_numpy()
-    # A corpus that goes on from another, or was restored, has users without tokens, and not in the order of their ids.
+    # A corpus that goes on from another, or keeps users of it, or was restored, has users without tokens, in another order.
     is_continued = bool(corpus.manifest.get("base")) or corpus.manifest.get("without_tokens", False)
     if (lengths < 0).any():
         yield "offsets that fall"

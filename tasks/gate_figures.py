@@ -137,32 +137,46 @@ def _quality(case: Case) -> list[Finding]:
 
 
 def _counts(case: Case) -> list[Finding]:
-    """Tonight's own hit@10, numbers of users and items, and share of users with a vector, of the champion's on its night."""
+    """Tonight's own hit@10, share of users with a vector, and numbers of users and items, of the champion's on its night."""
     gate, export = case.gate, case.steps["export"]
     before = case.champion_steps.get("export", {})
-    hit, hit_before = (
-        (steps.get("evaluate", {}).get("metrics") or {}).get("hit_at_10") for steps in (case.steps, case.champion_steps)
-    )
     mine, theirs = (_share_with_vector(steps.get("corpus", {})) for steps in (case.steps, case.champion_steps))
     rules = (
-        Rule(
-            "own_hit_at_10",
-            "hit@10 on all held-out users, of the champion's on its night",
-            gate.own_hit_at_10,
-            form=".1%",
-        ),
         Rule("with_vector", "users with a vector, of the champion's share", gate.with_vector, form=".1%"),
         Rule("users", "users, of the champion's number", gate.users, form=".1%"),
         Rule("items", "items, of the champion's number", gate.items, form=".1%"),
     )
     figures = (
-        hit / hit_before if hit is not None and hit_before else None,
         mine / theirs if mine is not None and theirs else None,
         export["num_users"] / before["num_users"] if before.get("num_users") else None,
         export["num_items"] / before["num_items"] if before.get("num_items") else None,
     )
     reason = NO_CHAMPION if case.champion is None else f"the story of release {case.champion} does not tell it"
-    return [Finding(rule, figure, reason=reason) for rule, figure in zip(rules, figures, strict=True)]
+    return [
+        _own_hits(case),
+        *(Finding(rule, figure, reason=reason) for rule, figure in zip(rules, figures, strict=True)),
+    ]
+
+
+def _own_hits(case: Case) -> Finding:
+    """Tonight's hit@10 on whom it asked. An incremental night asks whoever changed, for the newest pages: that is harder."""
+    told = "hit@10 on all held-out users, of the champion's on its night"
+    rule = Rule("own_hit_at_10", told, case.gate.own_hit_at_10, form=".1%")
+    if case.champion is None:
+        return Finding(rule, None, reason=NO_CHAMPION)
+    evaluated, before = (steps.get("evaluate", {}) for steps in (case.steps, case.champion_steps))
+    hit, hit_before = ((one.get("metrics") or {}).get("hit_at_10") for one in (evaluated, before))
+    if hit is None or not hit_before:
+        return Finding(rule, None, reason=f"the story of release {case.champion} does not tell it")
+    kind, kind_before = (steps.get("settle", {}).get("kind", "full") for steps in (case.steps, case.champion_steps))
+    if kind != kind_before:
+        return Finding(
+            rule, None, reason=f"the night is {kind}, the champion's was {kind_before}: they ask other users"
+        )
+    fewest = min(one["num_users"] for one in (evaluated, before))
+    if fewest < case.gate.min_compared:
+        return Finding(rule, None, reason=f"{fewest:,} users were asked, fewer than {case.gate.min_compared:,}")
+    return Finding(rule, hit / hit_before)
 
 
 def _share_with_vector(corpus: Mapping[str, Any]) -> float | None:

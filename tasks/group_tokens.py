@@ -24,10 +24,14 @@ from trainer.files import verify_file
 
 @dataclass(frozen=True)
 class BaseCorpus:
-    """The corpus to continue; oldest_day: its users leave whose newest event was before it, in days since 1970."""
+    """The corpus to continue; oldest_day: its users leave whose newest event was before it, in days since 1970.
+
+    is_full: a full night, which takes over nothing of it but users who stay without events.
+    """
 
     corpus: Corpus
     oldest_day: int
+    is_full: bool = False
 
     def read(self, partition: int) -> tuple[pa.Table, Tokens]:
         """The users of a micro-partition, as USERS_SCHEMA, and their tokens. Raises DamageError when a file was altered."""
@@ -41,7 +45,8 @@ class BaseCorpus:
         try:
             verify_file(self.corpus.folder / name, self.corpus.manifest["files"][name])
         except DamageError as error:
-            raise DamageError(f"{error}; run with --full, which builds on no earlier night") from None
+            way_out = "set nightly.full_from_champion to false" if self.is_full else "run with --full"
+            raise DamageError(f"{error}; {way_out}, then nothing is built on it") from None
         return self.corpus.folder / name
 
 
@@ -114,8 +119,10 @@ def write_tokens(
     num_left = np.diff(known.offsets)
     is_kept = num_left >= config.min_user_events
     histories = keep_newest(known, is_kept, config.max_user_events)
-    if base is None:
-        written = _write_plain(building, partition, users.filter(pa.array(is_kept)), histories)
+    if base is None or base.is_full:
+        kept = users.filter(pa.array(is_kept))
+        retained = _find_retained(base, partition, users.filter(pa.array(lengths > 0)), kept) if base else None
+        written = _write_plain(building, partition, kept, histories, retained)
     else:
         tokens = _spread(histories, is_kept)
         written = _write_continued(building, partition, Visitors(users, lengths > 0, is_kept, tokens), base)
@@ -125,11 +132,17 @@ def write_tokens(
     return written
 
 
-def _write_plain(building: Path, partition: int, users: pa.Table, histories: Histories) -> Written:
-    """Write a micro-partition of a corpus without a base: all who are kept, in the order of their ids."""
-    held_out = find_held_out(histories)
+def _write_plain(
+    building: Path, partition: int, users: pa.Table, histories: Histories, retained: pa.Table | None
+) -> Written:
+    """Write a micro-partition of a corpus without a base: all who are kept, in the order of their ids; then who has no tokens."""
+    held_out, offsets = find_held_out(histories), histories.offsets
+    if retained:
+        users = pa.concat_tables([users, retained])
+        held_out = np.append(held_out, np.full(retained.num_rows, -1, held_out.dtype))
+        offsets = np.append(offsets, np.full(retained.num_rows, offsets[-1]))
     hashes = users["hash"].to_numpy()
-    arrays: dict[str, np.ndarray] = {"offsets": histories.offsets, "tokens": histories.tokens, "held_out": held_out}
+    arrays: dict[str, np.ndarray] = {"offsets": offsets, "tokens": histories.tokens, "held_out": held_out}
     return Written(
         users=[users.num_rows],
         holes=[0],
@@ -174,6 +187,14 @@ def _write_continued(building: Path, partition: int, visitors: Visitors, base: B
             files=write_partition(building / CHANGED, partition, users.take(pa.array(rows)), of_rows),
         ),
     )
+
+
+def _find_retained(base: BaseCorpus, partition: int, visitors: pa.Table, kept: pa.Table) -> pa.Table:
+    """The users of the base who are not kept in the window and not too long away, as USERS_SCHEMA, in their order."""
+    before, _ = base.read(partition)
+    rows = continue_rows(before, visitors, base.oldest_day).users.slice(0, before.num_rows)
+    is_here = pc.is_in(rows["user_id"], kept["user_id"].combine_chunks())
+    return rows.filter(pc.and_(pc.is_valid(rows["user_id"]), pc.invert(is_here)))
 
 
 def _continue_users(base_users: pa.Table, visitors: Visitors, oldest_day: int) -> tuple[pa.Table, Tokens]:

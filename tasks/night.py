@@ -1,8 +1,8 @@
 """What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
 
 A run keeps what it began with in its story: `base`, the release that it goes on from (null for a full night), `space`, the
-release whose space it stays in, `start`, `full_because`, `full_until` and `asked`, by which the same command finds it again, also
-when another release serves by then.
+release whose space it stays in, `start`, `retained`, `full_because`, `full_until`, and `asked`, by which the same command finds
+it again, also when another release serves by then.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from tasks.corpus_folder import VOCABULARY
 from tasks.promotion import find_champion
 from tasks.run import Root, Run
 from tasks.spaces import begin_new_items, find_space_rotation
+from tasks.window import list_differences
 from trainer.align import align_generation
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, open_corpus
@@ -34,7 +35,7 @@ from trainer.store import Generation, open_generation
 @dataclass(frozen=True)
 class Plan:
     """A night before its run begins. base: what it goes on from; space: the champion, in whose space it stays; start: what
-    its training begins from.
+    its training begins from; retained: the corpus whose users stay in a full night without events, for they have vectors.
     """
 
     asked: str
@@ -43,6 +44,7 @@ class Plan:
     full_because: str | None
     full_until: str | None
     start: str
+    retained: str | None
 
     def to_json(self) -> dict[str, Any]:
         """As the story has it."""
@@ -53,6 +55,7 @@ class Plan:
             "full_because": self.full_because,
             "full_until": self.full_until,
             "start": self.start,
+            "retained": self.retained,
         }
 
 
@@ -85,7 +88,9 @@ def plan_night(root: Root, publish: PublishConfig, asked: Asked, name: str) -> P
     reason = why_full(asked, space, corpus)
     base = space if reason is None else None
     full_until = base.full_until if base else asked.inputs["days"][1]
-    return Plan(name, base, space, reason, full_until, _tell_start(asked, base, space))
+    start = _tell_start(asked, base, space)
+    may_retain = start and not base and not list_differences(corpus.get("made_from", {}), asked.inputs)
+    return Plan(name, base, space, reason, full_until, start, space.window_id if space and may_retain else None)
 
 
 def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent) -> None:

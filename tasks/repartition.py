@@ -232,12 +232,13 @@ def _rename(corpus: Corpus, partitions: int) -> tuple[str, dict[str, Any]]:
     """The window id of a corpus in so many micro-partitions, and what its manifest says it is made from.
 
     A run of the same logs and settings asks for that id, and finds the corpus; but of an earlier version, or of a corpus that
-    continued another one, whose items have other places than a night without a base would give them.
+    continued another one, whose items have other places than a night without a base would give them, or has users of it.
     """
-    if corpus.manifest.get("made_from", {}).get("format_version") != FORMAT_VERSION or corpus.manifest["base"]:
+    made_from = corpus.manifest.get("made_from", {})
+    if made_from.get("format_version") != FORMAT_VERSION or corpus.manifest["base"] or "retained" in made_from:
         name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": partitions})[:16]
         return name, {"made_from": {}}
-    made_from = corpus.manifest["made_from"] | {"partitions": partitions}
+    made_from = made_from | {"partitions": partitions}
     return name_corpus(made_from), {"made_from": made_from}
 
 

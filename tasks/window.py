@@ -5,7 +5,7 @@ Nothing is read here but `sources.json`: the window is known, and its id, before
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,14 @@ _ALIKE = ("format_version", "partitions", "rules", "user_key_fingerprint", "clea
 
 @dataclass(frozen=True)
 class Base:
-    """What a corpus continues: another one, by its window id; its users leave `retain_days` after their newest event."""
+    """What a corpus continues: another one, by its window id; its users leave `retain_days` after their newest event.
+
+    is_full: of a full night, which has nothing of it but those of its users who stay without events.
+    """
 
     window_id: str
     retain_days: int
+    is_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ def list_inputs(
     window: Window, config: IngestConfig, evaluate: EvaluateConfig, base: Base | None = None
 ) -> dict[str, Any]:
     """All that shapes the corpus's bytes."""
-    return {
+    inputs = {
         "format_version": FORMAT_VERSION,
         "partitions": window.partitions,
         "sources": window.source_digests,
@@ -164,8 +168,14 @@ def list_inputs(
         "days": [window.since, window.until],
         "cleaning": config.model_dump(mode="json", include=set(_CLEANING)),
         "max_users": evaluate.max_users,
-        "base": base and asdict(base),
-    } | ({"forgotten": window.forgotten} if window.forgotten else {})
+        "base": None if base is None or base.is_full else _describe(base),
+    }
+    inputs |= {"retained": _describe(base)} if base and base.is_full else {}
+    return inputs | ({"forgotten": window.forgotten} if window.forgotten else {})
+
+
+def _describe(base: Base) -> dict[str, Any]:
+    return {"window_id": base.window_id, "retain_days": base.retain_days}
 
 
 def name_corpus(inputs: dict[str, Any]) -> str:

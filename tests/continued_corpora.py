@@ -35,8 +35,9 @@ def build(
     config: IngestConfig = EVERYTHING,
     max_users: int = 20_000,
     threads: int = 1,
+    is_full: bool = False,
 ) -> Corpus:
-    continued = base and Base(base.manifest["window_id"], night.retain_days)
+    continued = base and Base(base.manifest["window_id"], night.retain_days, is_full)
     days = date(2026, 1, night.since), date(2026, 1, night.until)
     told = build_corpus(
         root, config, EvaluateConfig(max_users=max_users), *days, None, MEMORY_BYTES, threads, base=continued

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flows.config import load_config
-from flows.demo import read_vectors
+from flows.demo_vectors import read_vectors
 from flows.nightly import nightly
 from flows.operations import examine_root
 from tests.corpora import planted_histories
@@ -101,7 +101,20 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     cosines = [cosine(after[user], turned[user]) for user in after]
     assert np.median(cosines) > 0.8
     write_day(logs, 6, {"user-1": [1, 5, 9, 13]})
-    assert run(root)["night"]["base"] == full["release"]
+    sixth = run(root)
+    assert sixth["night"]["base"] == full["release"]
+
+    write_day(logs, 12, {user: items for user, items in histories.items() if user.endswith("7")})
+    last = run(root, full=True)
+    before, after = vectors_of(sixth), vectors_of(last)
+    assert last["night"]["kind"] == "full"
+    assert set(after) == set(before), "who has no events in the window stays for retain_days"
+    away = set(before) - {user for user in histories if user.endswith("7")} - changed - new - {"user-1"}
+    assert len(away) > 150
+    assert min(cosine(before[user], after[user]) for user in away) > 0.9
+    lengths = [np.linalg.norm(after[user]) / np.linalg.norm(before[user]) for user in away]
+    np.testing.assert_allclose(lengths, 1, rtol=1e-4)
+    assert [one for one in examine_root(root)["findings"] if one["level"] != "ok"] == []
 
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:

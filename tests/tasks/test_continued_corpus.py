@@ -42,6 +42,7 @@ FIRST = [
     *visits("ann", "/a", "/b", day=1), *visits("bob", "/a", "/c", day=1), *visits("cat", "/b", "/a", day=2),
     *visits("dan", "/c", "/d", day=2),
 ]  # fmt: skip
+EPOCH_DAY = (date(2026, 1, 1) - date(1970, 1, 1)).days
 SECOND = [*visits("ann", "/d", day=3), *visits("cat", "/b", day=3), *visits("eve", "/e", "/a", "/b", day=3)]
 
 
@@ -73,6 +74,30 @@ def test_a_literal_night(nights: tuple[Corpus, Corpus]) -> None:
     }  # fmt: skip
     names = ("num_changed", "num_new_users", "num_left", "num_new_items", "num_held_out")
     assert [corpus.manifest[name] for name in names] == [3, 1, 1, 1, 1]
+
+
+def test_in_a_full_night_users_without_events_come_after_the_others(tmp_path: Path) -> None:
+    root = write_events(tmp_path, FIRST + SECOND, partitions=1)
+    base = build(root, Night(1, 2), None)
+    between = build(root, Night(2, 3), base)
+    assert histories_of(between, 0)[1] == ("bob", []), "without events already"
+    plain = build(root, Night(3, 3), None)
+    kept = histories_of(plain, 0)
+    assert [user for user, _ in kept] == ["ann", "cat", "eve"]
+    for retain_days, stay in ((2, ["bob", "dan"]), (1, ["dan"]), (0, [])):
+        corpus = build(root, Night(3, 3, retain_days), between, is_full=True)
+        assert histories_of(corpus, 0) == [*kept, *((user, []) for user in stay)]
+        assert corpus.read_users(0)["last_day"].to_pylist()[3:] == [EPOCH_DAY + day for day in (0, 1)][2 - len(stay) :]
+        assert read_vocabulary(corpus) == read_vocabulary(plain), "items are numbered anew"
+        assert (corpus.manifest["base"], corpus.manifest["holes"]) == (None, [0])
+        assert corpus.manifest["num_users"] == 3 + len(stay)
+        assert corpus.manifest["num_held_out"] == plain.manifest["num_held_out"]
+        assert not (corpus.folder / "changed").exists()
+        assert [found.message for found in examine(root) if found.level != "ok" and "corpus" in found.place] == []
+    path = between.folder / "p00000.users.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DamageError, match="set nightly.full_from_champion to false"):
+        build(root, Night(3, 3, 7), between, is_full=True)
 
 
 def test_the_rows_to_train_are_a_corpus_of_their_own(nights: tuple[Corpus, Corpus]) -> None:

@@ -32,7 +32,7 @@ def make_release(root: Root, release: str, change: Any = None, **steps: Any) -> 
     run = Run(root, release)
     told = {
         "corpus": {"funnel": funnel, "until": (NEWEST - timedelta(1)).isoformat()},
-        "evaluate": {"metrics": {"hit_at_10": 0.2}},
+        "evaluate": {"metrics": {"hit_at_10": 0.2}, "num_users": 200},
         "export": {"num_users": NUM_USERS, "num_items": NUM_ITEMS},
     }
     run.record(steps={name: step | steps.get(name, {}) for name, step in told.items()})
@@ -158,6 +158,26 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
     assert "nothing to go by: the story of release before does not tell it" in verdicts(
         judged, "users, of", "items, of"
     )
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ({"evaluate": {"num_users": 99}}, "99 users were asked, fewer than 100"),
+        (
+            {"settle": {"kind": "incremental"}},
+            "the night is incremental, the champion's was full: they ask other users",
+        ),
+    ],
+)
+def test_hits_of_few_users_or_of_others_say_nothing(root: Root, steps: dict[str, Any], reason: str) -> None:
+    evaluation = {"metrics": {"hit_at_10": 0.01}} | steps.get("evaluate", {})
+    run = make_release(root, "tonight", **(steps | {"evaluate": evaluation}))
+    story = run.story()["steps"]
+    run.record(steps=story | steps | {"evaluate": evaluation | {"num_users": evaluation.get("num_users", 200)}})
+    judged = judge(run)
+    assert judged["passes"]
+    assert verdicts(judged, "hit@10 on all") == [f"nothing to go by: {reason}"]
 
 
 def turn(share: float) -> Any:
