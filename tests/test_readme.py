@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from flows.config import PipelineConfig
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -43,3 +45,22 @@ def test_every_dependency_is_explained() -> None:
     names = [re.split(r"[<>=;\[]", name)[0] for name in wanted]
     table = README.split("## What each dependency is for")[1]
     assert [name for name in names if name not in table] == []
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    sections = dict(PipelineConfig())
+    told = re.findall(r"`(\w+)\.(\w+)` \(([^()]*)\)", README)
+    gate = README.split("| rule (`--set gate.`")[1].split("\n\n")[0]
+    told += [("gate", name, value) for name, value in re.findall(r"`(\w+)` \(?([\d.]+|true|false)\b", gate)]
+    told = [one for one in told if one[0] in sections]
+    assert len(told) > 20
+    assert [one for one in told if as_told(getattr(sections[one[0]], one[1])) != as_told(one[2])] == []
+
+
+def as_told(value: object) -> str | float:
+    """A setting's value as a person may write it: 0.5 or .5, 1 GB or 1GB, false or False."""
+    text = str(value).replace(" ", "").lower()
+    try:
+        return float(text)
+    except ValueError:
+        return text
