@@ -1,6 +1,7 @@
 """Backfill: a night a day in order, holes said, resumed where it was killed, and the page of the nights."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -156,3 +157,9 @@ def test_the_page_of_nights(tmp_path: Path) -> None:
     assert page.count("<svg") == 4
     write_nights_report([skipped], tmp_path / "none.html")
     assert "No night was run" in (tmp_path / "none.html").read_text()
+
+
+def test_the_page_tells_days_and_of_more_than_a_year_months(tmp_path: Path) -> None:
+    for last, label in (("2026-01-31", r">01 Jan<"), ("2027-03-01", r">Jan 2026<")):
+        write_nights_report([night("2026-01-01"), night("2026-01-20"), night(last)], tmp_path / "page.html")
+        assert re.search(label, (tmp_path / "page.html").read_text())
