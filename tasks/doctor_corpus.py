@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.corpus import Corpus
+from trainer.corpus import Corpus, gather_spans
 
 
 def find_misfits(corpus: Corpus, changed: Corpus | None = None) -> Iterator[str]:
@@ -60,5 +60,4 @@ def _is_part_of(corpus: Corpus, changed: Corpus, partition: int) -> bool:
     lengths = np.diff(whole.offsets)[rows]
     if not ids.equals(changed.read_ids(partition)) or (lengths != np.diff(part.offsets)).any():
         return False
-    places = np.repeat(whole.starts[rows] - part.starts, lengths) + np.arange(len(part.tokens))
-    return bool((whole.tokens[places] == part.tokens).all())
+    return bool((gather_spans(whole.tokens, whole.starts[rows], lengths)[1] == part.tokens).all())

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.scores import BATCH_SCORES, Piece, Scores, score_of
-from trainer.corpus import Corpus
+from trainer.corpus import Corpus, gather_spans
 from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.memory import private_bytes
@@ -181,10 +181,8 @@ def questions(corpus: Corpus, generation: UserReader) -> Iterator[Question]:
         rows = np.flatnonzero(histories.is_held_out)
         if len(rows):
             lengths = (histories.ends - histories.starts)[rows]
-            tokens = [histories.tokens[histories.starts[row] : histories.ends[row]] for row in rows]
-            pairs = np.unique(
-                np.repeat(np.arange(len(rows)), lengths) * corpus.num_items + np.concatenate(tokens).astype(np.int64)
-            )
+            _, tokens = gather_spans(histories.tokens, histories.starts[rows], lengths)
+            pairs = np.unique(np.repeat(np.arange(len(rows)), lengths) * corpus.num_items + tokens)
             yield Question(
                 generation.read_users(partition)[rows],
                 histories.held_out_items().astype(np.int64),

@@ -6,7 +6,6 @@ it again, also when another release serves by then.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from trainer.files import digest_json, read_json
 from trainer.infer import Begin
 from trainer.job import Job, Schedule
 from trainer.nights import Beginning, Known, begin_full, begin_night, fold_night, why_not
+from trainer.rows import Rows
 from trainer.store import Generation, open_generation
 
 
@@ -110,7 +110,12 @@ def find_beginning(root: Root, job: Job, story: dict[str, Any]) -> Begin | None:
     if space is None:
         return None
     corpus = open_corpus(job.corpus_dir)
-    return partial(_know(root, corpus, space).begin, job.config, corpus)
+    known = _know(root, corpus, space)
+
+    def begin(partition: int, rows: NDArray[np.int64]) -> Rows:
+        return known.begin(job.config, partition, corpus.read(partition).hashes[rows], known.users(partition)[rows])
+
+    return begin
 
 
 def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:

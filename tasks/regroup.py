@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.corpus_folder import BASE_KEYS, VOCABULARY, partition_name, write_partition
-from trainer.corpus import COUNTS, Corpus
+from trainer.corpus import COUNTS, Corpus, gather_spans
 from trainer.errors import DamageError
 from trainer.files import sync_file, verify_file
 from trainer.rows import Rows
@@ -70,10 +70,8 @@ class Part:
 
     def take(self, rows: NDArray[np.int64]) -> "Part":
         """The users in these rows, in their order."""
-        lengths = np.diff(self.offsets)[rows]
-        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        places = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Part(self.users.take(pa.array(rows)), offsets, self.tokens[places], self.held_out[rows])
+        offsets, tokens = gather_spans(self.tokens, self.offsets[:-1][rows], np.diff(self.offsets)[rows])
+        return Part(self.users.take(pa.array(rows)), offsets, tokens, self.held_out[rows])
 
 
 def read_part(corpus: Corpus, partition: int) -> Part:

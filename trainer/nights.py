@@ -75,9 +75,9 @@ class Known:
     items: NDArray[np.int64]
     users: Callable[[int], NDArray[np.int64]]
 
-    def begin(self, config: TrainConfig, corpus: Corpus, partition: int, rows: NDArray[np.int64]) -> Rows:
-        """What some users of a micro-partition begin from: the base's vectors, or as always."""
-        begun, places = begin_users(config, corpus.read(partition).hashes[rows]), self.users(partition)[rows]
+    def begin(self, config: TrainConfig, partition: int, hashes: NDArray[np.uint64], places: NDArray[np.int64]) -> Rows:
+        """What users of a micro-partition begin from: the base's vectors in rows `places` int64[n], where it is -1 as always."""
+        begun = begin_users(config, hashes)
         is_known = places >= 0
         begun.vectors[is_known] = self.base.read_users(partition)[places[is_known]]
         begun.squares[is_known] = KNOWN_SQUARES
@@ -146,10 +146,8 @@ def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignor
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)
             if histories.num_users:
-                begun = begin_users(job.config, histories.hashes)
-                free = np.flatnonzero(~histories.is_held_out)
-                own = known.begin(job.config, corpus, partition, free)
-                begun.vectors[free], begun.squares[free] = own.vectors, own.squares
+                places = np.where(histories.is_held_out, -1, known.users(partition))
+                begun = known.begin(job.config, partition, histories.hashes, places)
                 writer.write_users(partition, image_of_rows(at_rest(job.config, -1, histories.hashes, begun)))
             on_event(
                 "progress",

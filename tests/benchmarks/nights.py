@@ -1,7 +1,7 @@
 """One space for thirty nights: made-up logs day by day, each night `surf2vec run` with a window that ends on its day.
 
 The window has all days before, so that whoever does nothing has the same pages on the last night as on the first. Nights are
-incremental but for a full one a week, whose items begin with the champion's and which is then turned into its space. After all
+incremental but for a full one a week, which begins with the champion's vectors and is then turned into its space. After all
 of them the releases are compared: users whose pages did not change, between a night and the one before and between the first
 and the last; and a small ranker (logistic regression on the products of a user's and an item's numbers) that was trained on
 the first release's vectors, on the last one's, beside one that was trained anew there.

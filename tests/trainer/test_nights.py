@@ -212,7 +212,7 @@ def test_users_a_full_night_knows_hardly_move_and_the_held_out_come_back_to_thei
     trained = [open_generation(job.store_dir).read_users(partition) for partition in range(PARTITIONS)]
 
     def begin(partition: int, rows: Any) -> Any:
-        return known.begin(CONFIG, corpus, partition, rows)
+        return known.begin(CONFIG, partition, corpus.read(partition).hashes[rows], known.users(partition)[rows])
 
     after = refit_held_out(job, corpus, {}, begin=begin)
     held, free, unknown = [], [], []
