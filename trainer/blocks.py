@@ -1,9 +1,10 @@
 """The item table in blocks: which rows a block has, how they begin, and what its tokens are learned against.
 
-With drawn items the most frequent ones are in all blocks, and the others are dealt to blocks in turn; with a tree, blocks
-have subtrees, and all the rows above them. With one block all of this is the whole table.
+With drawn items the most frequent ones are in all blocks, and the others are dealt to blocks, which have about as many tokens
+each; with a tree, blocks have subtrees, and all the rows above them. With one block all of this is the whole table.
 """
 
+import heapq
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +14,16 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.corpus import Histories
 from trainer.curve import Targets
-from trainer.objectives import Sampling, block_sampling, make_sampling, shared_items, thinning_alone
+from trainer.errors import ConfigError
+from trainer.objectives import (
+    RANGE_32,
+    Sampling,
+    block_sampling,
+    keep_thresholds,
+    make_sampling,
+    shared_items,
+    thinning_alone,
+)
 from trainer.rows import Items, begin_items
 from trainer.tree_cut import Cut, cut_tree
 from trainer.trees import Tree, make_tree
@@ -33,7 +43,12 @@ class ItemBlocks:
 
     @cached_property
     def cut(self) -> Cut | None:
-        return cut_tree(self.tree, self.num_blocks) if self.tree and self.num_blocks > 1 else None
+        return cut_tree(self.tree, self.num_blocks, self._loads) if self.tree and self.num_blocks > 1 else None
+
+    @cached_property
+    def _loads(self) -> NDArray[np.float64]:
+        """The tokens of each item that training keeps in an epoch, float64[V]."""
+        return self.counts * (keep_thresholds(self.counts, int(self.counts.sum()), self.config.sample) / RANGE_32)
 
     @cached_property
     def _thinning(self) -> Sampling:
@@ -49,14 +64,26 @@ class ItemBlocks:
         return shared_items(len(self.counts)) // self.num_blocks * self.num_blocks
 
     @cached_property
-    def _numbers(self) -> NDArray[np.int32]:
-        """The number of each item when the shared ones come first, int32[V]; number n is dealt to block n modulo B."""
+    def _is_shared(self) -> NDArray[np.bool_]:
+        """The most frequent items, which all blocks have, bool[V]."""
         is_shared = np.zeros(len(self.counts), dtype=bool)
         is_shared[np.argsort(-self.counts, kind="stable")[: self.num_shared_rows]] = True
-        numbers = np.empty(len(self.counts), dtype=np.int32)
-        numbers[is_shared] = np.arange(self.num_shared_rows)
-        numbers[~is_shared] = np.arange(self.num_shared_rows, len(self.counts))
-        return numbers
+        return is_shared
+
+    @cached_property
+    def _dealt(self) -> NDArray[np.int32]:
+        """The block in which tokens of each item are learned, int32[V]."""
+        return deal_items(self._loads, self._is_shared, self.num_blocks)
+
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        """The row of each item in its block, int32[V]: the shared ones come first, each part ascends."""
+        places = np.empty(len(self.counts), dtype=np.int32)
+        places[self._is_shared] = np.arange(self.num_shared_rows)
+        for block in range(self.num_blocks):
+            own = ~self._is_shared & (self._dealt == block)
+            places[own] = self.num_shared_rows + np.arange(int(own.sum()))
+        return places
 
     def rows(self, block: int) -> NDArray[np.uint32] | None:
         """The rows of the table that a block has: the shared ones, then its own, both ascending; None: every one."""
@@ -64,20 +91,35 @@ class ItemBlocks:
             return self.cut.rows(block)
         if self.num_blocks == 1:
             return None
-        is_shared = self._numbers < self.num_shared_rows
-        own = np.flatnonzero(~is_shared & (self._numbers % self.num_blocks == block))
-        return np.concatenate((np.flatnonzero(is_shared), own)).astype(np.uint32)
+        own = np.flatnonzero(~self._is_shared & (self._dealt == block))
+        return np.concatenate((np.flatnonzero(self._is_shared), own)).astype(np.uint32)
+
+    def check(self, block: int, rows: NDArray[np.uint32] | None, where: object) -> None:
+        """Raise ConfigError unless a block in a store has the rows that it has here: an earlier version divided differently."""
+        if self.num_blocks > 1 and not np.array_equal(rows if rows is not None else [], self.rows(block)):
+            raise ConfigError(
+                f"the item blocks in {where} were divided by an earlier version of the program: go on with that, or train anew "
+                "from an empty store"
+            )
+
+    def block_loads(self) -> NDArray[np.float64]:
+        """The tokens that are learned in each block in an epoch, float64[B]."""
+        blocks = self.cut.class_blocks if self.cut else self._dealt
+        return np.bincount(blocks, weights=self._loads, minlength=self.num_blocks)
 
     def num_rows(self, block: int) -> int:
         """The rows that a block of items has; the first block has the most."""
         return self.num_shared_rows + len(range(block, len(self.counts) - self.num_shared_rows, self.num_blocks))
 
+    def num_outputs(self, block: int) -> int:
+        """The rows of outputs that a block has: of items, or of the tree."""
+        if self.cut:
+            return self.cut.num_rows(block)
+        return self.tree.num_rows if self.tree else self.num_rows(block)
+
     def first_items(self, block: int) -> Items:
         """The items of a block as they begin."""
-        if self.cut:
-            return begin_items(self.config, 0, self.cut.tree_of(block).num_rows)
-        num_items = self.num_rows(block)
-        return begin_items(self.config, num_items, self.tree.num_rows if self.tree else num_items)
+        return begin_items(self.config, 0 if self.cut else self.num_rows(block), self.num_outputs(block))
 
     def targets(self, block: int) -> Targets:
         """What the tokens of a block are learned against; tokens of other items are not kept."""
@@ -100,8 +142,27 @@ class ItemBlocks:
         """
         if self.num_blocks == 1 or self.tree:
             return histories
-        numbers = self._numbers[histories.tokens]
-        turns, blocks = np.divmod(numbers, np.int32(self.num_blocks))
-        num_shared = self.num_shared_rows
-        rows = np.where(numbers < num_shared, numbers, turns + np.int32(num_shared - num_shared // self.num_blocks))
-        return replace(histories, tokens=np.where(blocks == block, rows, np.int32(self.num_rows(block))))
+        is_here = self._dealt[histories.tokens] == block
+        rows = self._places[histories.tokens]
+        return replace(histories, tokens=np.where(is_here, rows, np.int32(self.num_rows(block))))
+
+
+def deal_items(loads: NDArray[np.float64], is_shared: NDArray[np.bool_], num_blocks: int) -> NDArray[np.int32]:
+    """Deal items to blocks so that these have as much to learn; loads float64[V]: the tokens of each item. int32[V].
+
+    The shared ones, a multiple of the blocks, one by one, the heaviest first, to the block with least so far; the many light
+    ones to and fro. Every block gets as many items, the first ones one more where it does not come out even.
+    """
+    blocks = np.empty(len(loads), dtype=np.int32)
+    shared, others = np.flatnonzero(is_shared), np.flatnonzero(~is_shared)
+    room = len(shared) // num_blocks
+    waiting = [(0.0, 0, block) for block in range(num_blocks)]
+    for item in shared[np.argsort(-loads[shared], kind="stable")].tolist():
+        load, num, block = heapq.heappop(waiting)
+        blocks[item] = block
+        if num + 1 < room:
+            heapq.heappush(waiting, (load + float(loads[item]), num + 1, block))
+    turns, places = np.divmod(np.arange(len(others)), num_blocks)
+    is_back = (turns % 2 == 1) & (turns < len(others) // num_blocks)  # an unfinished last turn goes to the first blocks
+    blocks[others[np.argsort(-loads[others], kind="stable")]] = np.where(is_back, num_blocks - 1 - places, places)
+    return blocks

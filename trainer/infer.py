@@ -59,6 +59,7 @@ class FrozenItems:
         """An item block, and what its tokens are learned against. Raises DamageError when a file was altered."""
         if self._admitted is None or self._admitted[0] != block:
             self._admitted = None  # the one before goes first: there is room for one
+            self.blocks.check(block, self.generation.block_rows(block), self.generation.folder)
             items = self.generation.read_item_block(block, self.blocks.num_shared_rows)
             self._admitted = block, items, self.blocks.targets(block)
         return self._admitted[1:]

@@ -20,9 +20,12 @@ from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
 from trainer.images import Bytes, Image, Shapes, image_of, make_image, make_pages
+from trainer.joint_commit import commit_together
 from trainer.record import Record
+from trainer.ring import Ring
 from trainer.rows import Items, Rows, at_rest, begin_users
 from trainer.store import Writer, image_of_items, items_in, rows_in
+from trainer.workers import ALONE, Workers
 
 BEGIN_ROWS = 1024
 
@@ -51,16 +54,18 @@ class Slots:
     """What is in memory. It comes from the writer's files, or begins at random where there is none.
 
     record: where waiting and bytes are added up. page_bytes: the size of the places for micro-partitions that come and go; 0
-    where all stay. shared_from: the item block in whose file the rows that all blocks share are as they were left.
+    where all stay. shared_from: the item block in whose file the rows that all blocks share are as they were left. workers:
+    who trains with this one; is_sharded: whether the item blocks go round them, instead of to the disk and back.
     """
 
     def __init__(
-        self, corpus: Corpus, writer: Writer, config: TrainConfig, record: Record, page_bytes: int,
-        blocks: ItemBlocks, shared_from: int | None = None,
+        self, corpus: Corpus, writer: Writer, config: TrainConfig, record: Record, page_bytes: int, blocks: ItemBlocks,
+        shared_from: int | None = None, workers: Workers = ALONE, is_sharded: bool = False,
     ) -> None:  # fmt: skip
         self.corpus, self.writer, self.config = corpus, writer, config
         self.record, self.page_bytes, self.blocks = record, page_bytes, blocks
-        self.shared_from = shared_from
+        self.shared_from, self.workers = shared_from, workers
+        self.ring = Ring(workers, blocks.num_blocks, self._read_first, self._make_block) if is_sharded else None
         self.residents: dict[int, Resident] = {}
         self.block = -1
         self._items: Image
@@ -110,7 +115,9 @@ class Slots:
 
     def admit_block(self, block: int) -> Items:
         """The item block in memory, free to change; the one before is written in the background."""
-        if block != self.block:
+        if block != self.block and self.ring is not None:
+            self._turn_ring(self.ring, block)
+        elif block != self.block:
             self.prefetch_block(block)
             with self._stall():
                 assert self._next_block is not None
@@ -123,6 +130,17 @@ class Slots:
             self._items, self.block, self._next_block = items, block, None
         return items_in(self._items)
 
+    def _turn_ring(self, ring: Ring, block: int) -> None:
+        """Pass the item block on to another worker, and take the next one, which is `block`; the first are read."""
+        if self.block < 0:
+            num_blocks = self.blocks.num_blocks
+            items = ring.begin([(block + ahead) % num_blocks for ahead in range(num_blocks // self.workers.num)])
+        else:
+            found, items = ring.turn()
+            assert found == block
+        self._share_rows(items)
+        self._items, self.block = items, block
+
     def commit(self, values: dict[str, Any]) -> None:
         """Begin to make a generation of everything as it is now: what changed, then the manifest with `values`."""
         self.wait_for_commit()
@@ -131,9 +149,18 @@ class Slots:
             if resident.is_dirty:
                 resident.is_dirty = False
                 resident.writing = self._behind.submit(self._write, partition, resident.image)
-        copy = image_of(self._items.arrays, self._free_blocks.pop() if self._free_blocks else None)
-        self._committing = self._behind.submit(self._commit, self.block, copy, values)
+        copies = [
+            (block, image_of(image.arrays, self._free_blocks.pop() if self._free_blocks else None))
+            for block, image in self._own_blocks()
+        ]
+        self._committing = self._behind.submit(self._commit, copies, values)
         self.record.commit_stall_seconds += time.perf_counter() - started
+
+    def _own_blocks(self) -> list[tuple[int, Image]]:
+        """The item blocks that this worker commits: those it has; of a table that all have the first worker writes its own."""
+        if self.ring is not None:
+            return self.ring.settle()
+        return [(self.block, self._items)] if self.workers.is_first else []
 
     def wait_for_commit(self) -> None:
         """Wait until the generation that was begun last is on disk. Raises what kept it from that."""
@@ -173,7 +200,15 @@ class Slots:
             return image_of_items(self.blocks.first_items(block), self.blocks.rows(block), pages)
         image = self.writer.read_items(block, pages)
         self.record.bytes_read += image.num_bytes
+        self.blocks.check(block, image.arrays.get("rows"), self.writer.folder)
         return image
+
+    def _read_first(self, block: int) -> Image:
+        return self._read_block(block, None)
+
+    def _make_block(self, block: int, spare: Bytes | None) -> Image:
+        """The image of an item block that is on its way from another worker."""
+        return make_image(shapes_of_items(self.blocks, block), spare)
 
     def _share_rows(self, image: Image) -> None:
         """Bring the rows that all blocks share into the block that comes in: from the one that goes, or from its file."""
@@ -208,13 +243,16 @@ class Slots:
             self.record.bytes_written += image.num_bytes
         self._free_blocks.append(image.pages)
 
-    def _commit(self, block: int, image: Image, values: dict[str, Any]) -> None:
-        self.check()  # a generation without one of its files must not be
+    def _commit(self, copies: list[tuple[int, Image]], values: dict[str, Any]) -> None:
         with self._keep_failure():
+            commit_together(self.writer, self.workers, values, lambda: self._write_last(copies))
+        self._free_blocks += [image.pages for _, image in copies]
+
+    def _write_last(self, copies: list[tuple[int, Image]]) -> None:
+        self.check()  # a generation without one of its files must not be
+        for block, image in copies:
             self.writer.write_items(block, image)
             self.record.bytes_written += image.num_bytes
-            self.writer.commit(values)
-        self._free_blocks.append(image.pages)
 
     @contextmanager
     def _stall(self) -> Iterator[None]:
@@ -242,3 +280,13 @@ def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | 
         begun = at_rest(config, -1, hashes[some], begin_users(config, hashes[some]))
         rows.vectors[some], rows.squares[some] = begun.vectors, begun.squares
     return image
+
+
+def shapes_of_items(blocks: ItemBlocks, block: int) -> Shapes:
+    """The arrays in the image of an item block, one of several: as `trainer.store.image_of_items` makes it."""
+    num_rows, dims = blocks.num_outputs(block), blocks.config.vector_size
+    num_inputs = num_rows if blocks.config.has_inputs else 0
+    return {
+        "outputs": (np.float32, (num_rows, dims)), "output_squares": (np.float32, (num_rows,)),
+        "inputs": (np.float32, (num_inputs, dims)), "input_squares": (np.float32, (num_inputs,)),
+    } | ({"rows": (np.uint32, (num_rows,))} if blocks.num_blocks > 1 else {})  # fmt: skip

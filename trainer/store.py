@@ -130,6 +130,10 @@ class Generation:
             items.outputs.squares[:num_shared_rows] = resident["output_squares"][:num_shared_rows]
         return items
 
+    def block_rows(self, block: int) -> NDArray[np.uint32] | None:
+        """Which rows of the item table a block of several has, uint32[R]."""
+        return self._mapped_blocks[block].get("rows")
+
     def map_items(self) -> Items:
         """All that training keeps of items, read-only where it is on disk; only of a table in one block.
 
@@ -225,14 +229,14 @@ def is_outdated(folder: Path) -> bool:
 
 
 @contextmanager
-def lock_store(folder: Path) -> Iterator[None]:
-    """Hold the store's writer lock, which the kernel releases when the process dies.
+def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
+    """Hold the store's writer lock, which the kernel releases when the process dies; of several workers each has its own.
 
     Raises ResourceError, naming the process that has it, when another trainer does.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
+        file = open(folder / (f".lock-{rank}" if rank else ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
     except OSError as error:
         raise ResourceError(
             f"cannot write to the store {folder}: {error.strerror}; give another folder or permit writing"
@@ -257,7 +261,8 @@ def lock_store(folder: Path) -> Iterator[None]:
 class Writer:
     """Writes the next generation of a store: files first, then one manifest that makes them count.
 
-    Not for several threads at once; a file belongs to the generation that is next when it is written.
+    Not for several threads at once; a file belongs to the generation that is next when it is written. has_others: whether other
+    workers write for the same generations (trainer/joint_commit.py).
     """
 
     def __init__(
@@ -266,6 +271,8 @@ class Writer:
         """`users`, `items`: the entries that the next generation starts from, by micro-partition and by block."""
         self.folder, self.generation = folder, generation
         self.users, self.items = dict(users), dict(items or {})
+        self.has_others = False
+        self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
 
     def has_users(self, partition: int) -> bool:
         """Whether vectors of this micro-partition are in a file."""
@@ -281,7 +288,8 @@ class Writer:
 
     def write_users(self, partition: int, image: Image) -> None:
         """Write a micro-partition; it counts from the next commit on."""
-        self.users[str(partition)] = self._write(f"users-{partition:05d}", image)
+        entry = self._write(f"users-{partition:05d}", image)
+        self.users[str(partition)] = self._fresh["users"][str(partition)] = entry
 
     def write_delta(self, partition: int, delta: Delta) -> None:
         """Write a delta beside a micro-partition's file, in place of the one before; it counts from the next commit on."""
@@ -291,7 +299,17 @@ class Writer:
 
     def write_items(self, block: int, image: Image) -> None:
         """Write an item block; it counts from the next commit on."""
-        self.items[block] = self._write(f"items-{block:05d}", image)
+        self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
+
+    def take_fresh(self) -> dict[str, dict[str, Any]]:
+        """The entries of what this writer wrote since it was asked last, by micro-partition and by block, as JSON has them."""
+        fresh, self._fresh = self._fresh, {"users": {}, "items": {}}
+        return fresh
+
+    def add_written(self, fresh: dict[str, dict[str, Any]]) -> None:
+        """Count what another writer wrote for this generation."""
+        self.users |= fresh["users"]
+        self.items |= {int(block): entry for block, entry in fresh["items"].items()}
 
     def commit(self, values: dict[str, Any]) -> Generation:
         """Make the next generation of what was written: the manifest with `values`, then the removal of what is not named."""
@@ -307,7 +325,7 @@ class Writer:
         manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
         write_manifest(self.folder, MANIFEST, manifest)
         self.generation += 1
-        remove_unreferenced(self.folder)
+        remove_unreferenced(self.folder, before=self.generation if self.has_others else None)
         return Generation(self.folder, manifest)
 
     def _read(self, entry: dict[str, Any], spare: Bytes | None) -> Image:
@@ -359,13 +377,17 @@ def referenced_files(folder: Path) -> set[str]:
     return {name for path in manifests if path.exists() for name in Generation(folder, read_json(path)).files()}
 
 
-def remove_unreferenced(folder: Path) -> int:
-    """Remove vector files that no manifest names, and temporary files; answers the bytes set free."""
+def remove_unreferenced(folder: Path, before: int | None = None) -> int:
+    """Remove vector files that no manifest names, and temporary files; answers the bytes set free.
+
+    before: only files of generations before this one, and no temporary ones, which others may be writing.
+    """
     referenced = referenced_files(folder)
     freed_bytes = 0
     for path in sorted([*folder.iterdir(), *folder.glob(f"pinned/.*{TEMPORARY_SUFFIX}")]):
-        is_stale = _DATA_FILE.fullmatch(path.name) and path.name not in referenced
-        if is_stale or path.name.endswith(TEMPORARY_SUFFIX):
+        found = _DATA_FILE.fullmatch(path.name)
+        is_stale = found and path.name not in referenced and (before is None or int(found[1]) < before)
+        if is_stale or (before is None and path.name.endswith(TEMPORARY_SUFFIX)):
             freed_bytes += path.stat().st_size
             path.unlink()
     return freed_bytes

@@ -1,13 +1,13 @@
 """A tree cut below its top levels, for hierarchical softmax whose rows do not fit in memory.
 
 The rows of the upper levels are the first ones and are shared by all item blocks; below the cut whole subtrees belong to
-blocks, in runs of neighbours with about equally many rows. A block's classes are those whose way ends in its subtrees, so
-training a token needs the shared rows and one block's.
+blocks, which have about as many rows each, and about as many tokens to learn. A block's classes are those whose way ends in its
+subtrees, so training a token needs the shared rows and one block's.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +19,20 @@ MIN_SUBTREES = 1024
 
 @dataclass(frozen=True)
 class Cut:
-    """blocks int32[I]: the block of each inner node; -1 above the cut, whose rows are the first `num_shared_rows`."""
+    """blocks int32[I]: the block of each inner node; -1 above the cut, whose rows are the first `num_shared_rows`.
+
+    class_blocks int32[V]: the block of each class.
+    """
 
     tree: Tree
     num_blocks: int
     num_shared_rows: int
     blocks: NDArray[np.int32]
+    class_blocks: NDArray[np.int32]
 
-    @cached_property
-    def class_blocks(self) -> NDArray[np.int32]:
-        """The block of each class, int32[V]; classes that hang above the cut are dealt in turn."""
-        num_classes = self.tree.num_classes
-        found = np.append(self.blocks, np.int32(-1))[self.tree.parents[:num_classes]]  # parent -1, none, finds the last
-        return np.where(found >= 0, found, np.arange(num_classes, dtype=np.int32) % self.num_blocks)
+    def num_rows(self, block: int) -> int:
+        """The rows of the tree that are in memory with a block."""
+        return self.num_shared_rows + int(rows_of(self.tree.widths)[self.blocks == block].sum())
 
     def rows(self, block: int) -> NDArray[np.uint32]:
         """The rows of the tree that are in memory with a block, uint32[R]: the shared ones first."""
@@ -62,16 +63,38 @@ class Cut:
         return classes, Tree(parents, tree.slots[kept], first_rows, tree.widths[nodes], int(num_rows.sum()))
 
 
-def cut_tree(tree: Tree, num_blocks: int) -> Cut:
-    """Deal the subtrees below the cut to blocks."""
+def cut_tree(tree: Tree, num_blocks: int, loads: NDArray[np.float64] | None = None) -> Cut:
+    """Deal the classes that hang above the cut, and the subtrees below it, to blocks; loads float64[V]: the tokens of each
+    class, by default one.
+    """
     starts, depth = level_starts(tree), cut_depth(tree)
-    sizes = subtree_rows(tree, depth)
+    loads = np.ones(tree.num_classes) if loads is None else loads
+    sizes, tokens = subtree_rows(tree, depth), _subtree_sums(tree, depth, _class_sums(tree, loads))
     blocks = np.full(len(tree.widths), -1, dtype=np.int32)
-    before = np.cumsum(sizes) - sizes
-    blocks[starts[depth] : starts[depth] + len(sizes)] = before * num_blocks // max(1, int(sizes.sum()))
+    is_hanging = tree.parents[: tree.num_classes] < starts[depth]
+    hanging = np.flatnonzero(is_hanging)
+    class_blocks, dealt = np.empty(tree.num_classes, dtype=np.int32), np.zeros(num_blocks)
+    class_blocks[hanging] = _deal(loads[hanging], np.zeros(len(hanging)), dealt)
+    blocks[starts[depth] : starts[depth] + len(sizes)] = _deal(tokens, sizes, dealt)
     for start, end in pairwise(starts[depth + 1 :]):
         blocks[start:end] = blocks[tree.parents[tree.num_classes + start : tree.num_classes + end]]
-    return Cut(tree, num_blocks, shared_rows(tree), blocks)
+    class_blocks[~is_hanging] = blocks[tree.parents[: tree.num_classes][~is_hanging]]
+    return Cut(tree, num_blocks, shared_rows(tree), blocks, class_blocks)
+
+
+def _deal(loads: NDArray[np.float64], sizes: NDArray[Any], dealt: NDArray[np.float64]) -> NDArray[np.int32]:
+    """The block of each, int32[n]: the heaviest first, to that with the least load so far which has room for its rows.
+
+    dealt float64[B]: the load of each block, to which it is added. A block has room for its share and the largest.
+    """
+    found = np.empty(len(loads), dtype=np.int32)
+    room = np.full(len(dealt), -(-int(sizes.sum()) // len(dealt)) + int(sizes.max(initial=0)))
+    for i in np.argsort(-loads, kind="stable").tolist():
+        block = int(np.where(room >= sizes[i], dealt, np.inf).argmin())
+        found[i] = block
+        dealt[block] += loads[i]
+        room[block] -= int(sizes[i])
+    return found
 
 
 def cut_depth(tree: Tree) -> int:
@@ -89,10 +112,21 @@ def shared_rows(tree: Tree) -> int:
 
 def subtree_rows(tree: Tree, depth: int) -> NDArray[np.int64]:
     """The rows of the subtree under each node of a level, int64[n]."""
+    return _subtree_sums(tree, depth, rows_of(tree.widths)).astype(np.int64)
+
+
+def _class_sums(tree: Tree, loads: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The loads of the classes that are children of each inner node, float64[I]."""
+    parents = tree.parents[: tree.num_classes]
+    return np.bincount(parents[parents >= 0], weights=loads[parents >= 0], minlength=len(tree.widths))
+
+
+def _subtree_sums(tree: Tree, depth: int, values: NDArray[Any]) -> NDArray[np.float64]:
+    """The sum of values [I], one an inner node, over the subtree under each node of a level, float64[n]."""
     starts = level_starts(tree)
-    sizes = rows_of(tree.widths)
+    sums = values.astype(np.float64)
     for level in range(len(starts) - 2, depth, -1):
         start, end = starts[level], starts[level + 1]
         parents = tree.parents[tree.num_classes + start : tree.num_classes + end]
-        sizes += np.bincount(parents, weights=sizes[start:end], minlength=len(sizes)).astype(np.int64)
-    return sizes[starts[depth] : starts[depth + 1]] if depth + 1 < len(starts) else sizes[:0]
+        sums += np.bincount(parents, weights=sums[start:end], minlength=len(sums))
+    return sums[starts[depth] : starts[depth + 1]] if depth + 1 < len(starts) else sums[:0]

@@ -1,0 +1,150 @@
+"""The workers of a training: processes that torchrun started, each with a share of the users, and what they tell each other.
+
+torchrun says who is who by the environment (RANK, WORLD_SIZE, ...) and is where they meet; they talk by torch.distributed: gloo
+between processors, NCCL between GPUs. Nothing they send is pickled: numbers, or JSON. Trainings of one worker import none of it.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import SurfError
+
+if TYPE_CHECKING:  # torch takes a second to import
+    import torch
+
+TIMEOUT_SECONDS = 600
+"""After so long without a word a worker is taken to be lost."""
+
+
+class WorkerLostError(SurfError):
+    """Another worker of the training ended or does not answer."""
+
+    code = "worker_lost"
+
+
+class Workers:
+    """Worker `rank` of `num`. Every worker calls the same methods in the same order; errors of the others are WorkerLostError."""
+
+    def __init__(self, rank: int = 0, num: int = 1) -> None:
+        self.rank, self.num = rank, num
+        self._commits: Any = None
+        if num > 1:
+            import torch.distributed as dist
+
+            self._commits = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
+            self._ring = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
+
+    @property
+    def is_alone(self) -> bool:
+        return self.num == 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def gather(self, values: Sequence[float]) -> "Gathering":
+        """Begin to tell all workers these numbers, and to hear theirs."""
+        return Gathering(self, values)
+
+    def add_up(self, numbers: "torch.Tensor") -> Any:
+        """Begin to replace numbers float32[n] by their sum over all workers; answers what to wait for."""
+        import torch.distributed as dist
+
+        with self.told_if_lost():
+            return dist.all_reduce(numbers, async_op=True)
+
+    def pass_on(self, out: NDArray[np.uint8], into: NDArray[np.uint8]) -> list[Any]:
+        """Begin to send bytes to the worker before this one, and to take those of the one after; answers what to wait for."""
+        import torch
+        import torch.distributed as dist
+
+        with self.told_if_lost():
+            return [
+                dist.isend(torch.from_numpy(out), (self.rank - 1) % self.num, group=self._ring),
+                dist.irecv(torch.from_numpy(into), (self.rank + 1) % self.num, group=self._ring),
+            ]
+
+    def wait(self, work: Any) -> None:
+        """Wait for something begun before."""
+        with self.told_if_lost():
+            work.wait()
+
+    def gather_json(self, value: Any) -> list[Any]:
+        """What every worker says, by rank: JSON. May be called by another thread than all else, by one at a time."""
+        if self.is_alone:
+            return [value]
+        import torch
+        import torch.distributed as dist
+
+        data = json.dumps(value).encode()
+        with self.told_if_lost():
+            lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.num)]
+            dist.all_gather(lengths, torch.tensor([len(data)]), group=self._commits)
+            longest = max(int(length) for length in lengths)
+            mine = torch.from_numpy(np.frombuffer(data.ljust(longest), dtype=np.uint8).copy())
+            parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.num)]
+            dist.all_gather(parts, mine, group=self._commits)
+        return [
+            json.loads(part.numpy()[: int(length)].tobytes()) for part, length in zip(parts, lengths, strict=True)
+        ]
+
+    @contextmanager
+    def told_if_lost(self) -> Iterator[None]:
+        """Raise WorkerLostError for what torch.distributed raises when another worker is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            first = str(error).splitlines()[0]
+            raise WorkerLostError(
+                f"worker {self.rank} lost touch with one of the {self.num} workers ({first}): torchrun --max-restarts "
+                "starts them again, and the training goes on from its last commit"
+            ) from None
+
+
+ALONE = Workers()
+
+
+class Gathering:
+    """Numbers on their way to all workers."""
+
+    def __init__(self, workers: Workers, values: Sequence[float]) -> None:
+        self.workers = workers
+        self._mine = np.array(values, dtype=np.float64)
+        if not workers.is_alone:
+            import torch
+            import torch.distributed as dist
+
+            own = torch.from_numpy(self._mine)
+            self._parts = [torch.empty_like(own) for _ in range(workers.num)]
+            with workers.told_if_lost():
+                self._work = dist.all_gather(self._parts, own, async_op=True)
+
+    def result(self) -> NDArray[np.float64]:
+        """The numbers of every worker, float64[W, n], by rank."""
+        if self.workers.is_alone:
+            return self._mine[None]
+        self.workers.wait(self._work)
+        return np.stack([part.numpy() for part in self._parts])
+
+
+def join_workers(on_gpu: bool) -> Workers:
+    """Meet the workers that torchrun started with this one; the only worker where it did not, or started one."""
+    num = int(os.environ.get("WORLD_SIZE", "1"))
+    if num == 1 or "RANK" not in os.environ:
+        return ALONE
+    import torch
+    import torch.distributed as dist
+
+    if on_gpu and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if on_gpu and torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    return Workers(dist.get_rank(), num)
