@@ -1,11 +1,13 @@
 """The trainer by itself: `python -m trainer --corpus DIR --store DIR --config FILE`, on any machine with torch and numba.
 
-Prints one JSON object, what the run's story records of the training, on standard output; progress on standard error.
+Prints one JSON object, what the run's story records of the training, on standard output; progress on standard error. Several
+workers: `torchrun --nproc-per-node N -m trainer ...`, on one machine or more; the first of them prints.
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 import tomllib
@@ -14,6 +16,7 @@ from typing import Any
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, SurfError
+from trainer.events import ignore_event
 from trainer.job import Job
 from trainer.loop import train
 from trainer.signals import stop_on_sigterm
@@ -37,8 +40,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the Triton kernel (default cpu)"
     )
-    parser.add_argument("--device-memory", help="budget on the GPU, e.g. 12GB")
-    parser.add_argument("--host-memory", default="4GB", help="budget of the process (default 4GB)")
+    parser.add_argument("--device-memory", help="budget on the GPU, e.g. 12GB; of several workers one for each, e.g. 12GB,24GB")
+    parser.add_argument("--host-memory", default="4GB", help="budget of the process, or of each worker's (default 4GB)")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished training in the store")
     return parser
 
@@ -74,22 +77,37 @@ class Progress:
             )
 
 
+def parse_budget(text: str, rank: int, num_workers: int) -> int:
+    """A worker's budget in bytes: the only one, or by rank of several that commas divide.
+
+    Raises ConfigError when there are neither one nor as many as workers.
+    """
+    budgets = text.split(",")
+    if len(budgets) not in (1, num_workers):
+        raise ConfigError(f"{text!r} gives {len(budgets)} budgets for {num_workers} workers: give one, or one for each")
+    return parse_bytes(budgets[rank if len(budgets) > 1 else 0])
+
+
 def main() -> int:
     """Train; answers the exit code (see trainer.errors)."""
     arguments = make_parser().parse_args()
+    rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         kernel = "gpu" if arguments.device == "cuda" else "cpu"
         if arguments.device_memory and kernel == "cpu":
             raise ConfigError("--device-memory is the budget on a GPU: give --device cuda with it, or leave it out")
-        config, host_memory_bytes = read_config(arguments.config), parse_bytes(arguments.host_memory)
-        device_memory_bytes = parse_bytes(arguments.device_memory) if arguments.device_memory else None
+        config = read_config(arguments.config)
+        host_memory_bytes = parse_budget(arguments.host_memory, rank, num_workers)
+        on_device = arguments.device_memory
+        device_memory_bytes = parse_budget(on_device, rank, num_workers) if on_device else None
         job = Job(arguments.corpus, arguments.store, config, host_memory_bytes, kernel, device_memory_bytes)
         with stop_on_sigterm() as stop:
-            result = train(job, Progress(), resume=arguments.resume, stop=stop)
+            result = train(job, ignore_event if rank else Progress(), resume=arguments.resume, stop=stop)
     except SurfError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(json.dumps(result))
+    if rank == 0:
+        print(json.dumps(result))
     return 0
 
 

@@ -96,7 +96,8 @@ class ItemBlocks:
 
     def check(self, block: int, rows: NDArray[np.uint32] | None, where: object) -> None:
         """Raise ConfigError unless a block in a store has the rows that it has here: an earlier version divided differently."""
-        if self.num_blocks > 1 and not np.array_equal(rows if rows is not None else [], self.rows(block)):
+        here = self.rows(block)
+        if here is not None and (rows is None or not np.array_equal(rows, here)):
             raise ConfigError(
                 f"the item blocks in {where} were divided by an earlier version of the program: go on with that, or train anew "
                 "from an empty store"
@@ -105,7 +106,7 @@ class ItemBlocks:
     def block_loads(self) -> NDArray[np.float64]:
         """The tokens that are learned in each block in an epoch, float64[B]."""
         blocks = self.cut.class_blocks if self.cut else self._dealt
-        return np.bincount(blocks, weights=self._loads, minlength=self.num_blocks)
+        return np.array([self._loads[blocks == block].sum() for block in range(self.num_blocks)])
 
     def num_rows(self, block: int) -> int:
         """The rows that a block of items has; the first block has the most."""

@@ -98,6 +98,18 @@ class TrainConfig:
         "", "Items from", "A word2vec-format file whose vectors the items with the same URLs begin from; empty: none."
     )
     seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
+    sharing: Literal["auto", "replicated", "asynchronous", "sharded"] = setting(
+        "auto", "Sharing", "How several workers share the item table; `auto` lets the planner choose."
+    )
+    exchange_tokens: int = setting(
+        0,
+        "Exchange",
+        "Tokens of a worker after which changes of shared items are added up; 0: a 64th of an epoch.",
+        ge=0,
+    )
+    staleness: int = setting(
+        2, "Staleness", "Sums that may be under way when a worker goes on (sharing asynchronous).", ge=1, le=64
+    )
     threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
     commit_seconds: float = setting(
         60.0,

@@ -1,6 +1,7 @@
 """The course of a training: from its position, one integer, to what is done there. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -16,30 +17,47 @@ from trainer.plan import Plan
 from trainer.schedule import (
     Step,
     learning_rates,
-    partition_offsets,
     partition_order,
+    place_offsets,
     step_at,
     tokens_before,
     user_order,
 )
+from trainer.shares import Share, count_exchanges, cut_users, ring_block
 from trainer.slots import Resident
 
 
 @dataclass(frozen=True)
 class Visit:
-    """The users of a micro-partition meet their tokens of an item block, once: what is done at `position`.
+    """The users of a micro-partition meet their tokens of an item block, once: what is done at `position`, or a part of it.
 
-    resident: where the users are; histories, work: with tokens that are rows of the block; targets: what these are learned
-    against.
+    index: which of the position's visits this is; is_last: whether it is the last. resident: where the users are; histories,
+    work: with tokens that are rows of the block; targets: what these are learned against; cuts int64[k]: after how many users
+    the workers exchange what they changed.
     """
 
     position: int
+    index: int
+    is_last: bool
     step: Step
     partition: int
     resident: Resident
     histories: Histories
     work: Pass
     targets: Targets
+    cuts: NDArray[np.int64]
+
+    def parts(self) -> Iterator[tuple[Pass, bool]]:
+        """The work in pieces, and whether the workers exchange what they changed after a piece."""
+        start = 0
+        for end in self.cuts.tolist():
+            yield self._part(start, end), True
+            start = end
+        if start < len(self.work.order) or not len(self.cuts):
+            yield self._part(start, len(self.work.order)), False
+
+    def _part(self, start: int, end: int) -> Pass:
+        return replace(self.work, order=self.work.order[start:end], alphas=self.work.alphas[start:end])
 
     @property
     def num_users(self) -> int:
@@ -58,51 +76,75 @@ class Visit:
 
 @dataclass(frozen=True)
 class Course:
-    """What a training does, by its settings, its corpus and its plan; recency: that of the log, which may have no times."""
+    """What a training does, by its settings, its corpus, its plan and this worker's share of the users; recency: that of the
+    log, which may have no times.
+    """
 
     config: TrainConfig
     corpus: Corpus
     plan: Plan
     blocks: ItemBlocks
     recency: float
+    share: Share
 
     @property
     def num_positions(self) -> int:
-        return self.config.epochs * self.corpus.num_partitions * self.plan.num_blocks
+        return self.config.epochs * self.share.num_places * self.plan.num_blocks
 
-    def order(self, epoch: int) -> NDArray[np.int64]:
-        """The order of micro-partitions in an epoch, int64[P]."""
-        return _kept_order(self.config.seed, epoch, self.corpus.num_partitions)
+    def places(self, epoch: int) -> list[NDArray[np.int64]]:
+        """This worker's micro-partitions at each place of an epoch."""
+        return _kept_places(self.share, self.config.seed, epoch)
 
     def step(self, position: int) -> Step | None:
         """The step at a position; None where training has ended by then."""
         if position >= self.num_positions:
             return None
-        return step_at(position, self.corpus.num_partitions, self.plan.chunk_partitions, self.plan.num_blocks)
+        plan, share = self.plan, self.share
+        step = step_at(position, share.num_places, plan.chunk_places, plan.num_blocks)
+        if not plan.sharing.is_sharded:
+            return step
+        return replace(step, block=ring_block(share.rank, step.turn, share.num_workers, plan.num_blocks))
 
     def partitions(self, step: Step) -> list[int]:
         """The micro-partitions of the step's chunk, in order."""
-        return self.order(step.epoch)[step.chunk.start : step.chunk.stop].tolist()
+        return [int(p) for here in self.places(step.epoch)[step.chunk.start : step.chunk.stop] for p in here]
 
-    def partition(self, step: Step) -> int:
-        """The micro-partition of the step."""
-        return int(self.order(step.epoch)[step.place])
+    def partitions_from(self, step: Step) -> list[int]:
+        """Those of the chunk that are still to come in this turn."""
+        return [int(p) for here in self.places(step.epoch)[step.place : step.chunk.stop] for p in here]
+
+    def partitions_at(self, step: Step) -> list[int]:
+        """The micro-partitions at the step's place."""
+        return self.places(step.epoch)[step.place].tolist()
+
+    def num_exchanges(self, step: Step) -> int:
+        """How often the workers exchange what they changed at the step."""
+        sharing = self.plan.sharing
+        if sharing.is_alone:
+            return 0
+        tokens = _kept_place_tokens(self.share, self.config.seed, step.epoch)[:, step.place]
+        return count_exchanges((tokens / self.plan.num_blocks).tolist(), sharing.exchange_tokens)
 
     def steps_left(self, step: Step) -> int:
         """Positions until the chunk has met all blocks, this one included."""
         return step.chunk.stop - step.place + (self.plan.num_blocks - 1 - step.turn) * len(step.chunk)
 
-    def visit(self, position: int, step: Step, resident: Resident, targets: Targets) -> Visit:
-        """What is done at a position, with the micro-partition and the item block of its step."""
+    def visit(self, position: int, index: int, step: Step, resident: Resident, targets: Targets) -> Visit:
+        """What is done at a position with one of its micro-partitions, and the item block of its step."""
         config, num_blocks = self.config, self.plan.num_blocks
         histories = resident.histories
         users = user_order(config.seed, step.epoch, histories.hashes)
-        lengths = np.diff(histories.offsets)[users] / num_blocks
-        epoch_tokens = int(self.corpus.tokens.sum())
-        order = self.order(step.epoch)
-        before = tokens_before(step, partition_offsets(order, self.corpus.tokens), num_blocks)
+        lengths = np.diff(histories.offsets)[users]
+        own_tokens, here = int(self.corpus.tokens[self.share.own].sum()), self.partitions_at(step)
+        offsets = place_offsets(self.places(step.epoch), self.corpus.tokens)
+        in_place = int(self.corpus.tokens[here[:index]].sum())
+        before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
         alphas = learning_rates(
-            config.alpha, config.min_alpha, step.epoch * epoch_tokens + before, lengths, config.epochs * epoch_tokens
+            config.alpha,
+            config.min_alpha,
+            step.epoch * own_tokens + before,
+            lengths / num_blocks,
+            config.epochs * own_tokens,
         )
         histories = self.blocks.histories(histories, step.block)
         work = Pass(
@@ -110,9 +152,16 @@ class Course:
             hashes=histories.hashes, order=users, alphas=alphas, sampling=targets.sampling, tree=targets.tree,
             recency=self.recency, epoch_key=epoch_key(config.seed, step.epoch),
         )  # fmt: skip
-        return Visit(position, step, int(order[step.place]), resident, histories, work, targets)
+        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[here].sum()), self.num_exchanges(step))
+        is_last = index == len(here) - 1
+        return Visit(position, index, is_last, step, here[index], resident, histories, work, targets, cuts)
 
 
 @lru_cache(maxsize=2)
-def _kept_order(seed: int, epoch: int, num_partitions: int) -> NDArray[np.int64]:
-    return partition_order(seed, epoch, num_partitions)
+def _kept_places(share: Share, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+    return share.places(partition_order(seed, epoch, len(share.tokens)))
+
+
+@lru_cache(maxsize=2)
+def _kept_place_tokens(share: Share, seed: int, epoch: int) -> NDArray[np.int64]:
+    return share.place_tokens(partition_order(seed, epoch, len(share.tokens)))

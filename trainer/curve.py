@@ -139,6 +139,10 @@ class Curve:
         sums: list[float] = []
         for asked, wanted, negatives in sample.parts:
             sums += [float(token_losses(targets, users[asked], outputs, wanted, negatives).sum()), len(asked)]
+        self.add_sums(sums)
+
+    def add_sums(self, sums: list[float]) -> None:
+        """Add what was measured elsewhere: (sum, number) of losses and of held-out losses."""
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
 

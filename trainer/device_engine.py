@@ -27,6 +27,7 @@ from trainer.course import Visit
 from trainer.curve import MAX_SAMPLES, Targets
 from trainer.engine import Ended
 from trainer.errors import ResourceError
+from trainer.exchange import Exchange
 from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, make_scratch
 from trainer.kernels.streams import Event, PinnedPages, Stream, as_tensor
 from trainer.record import Record
@@ -69,12 +70,17 @@ class Flight:
 
 
 class DeviceEngine:
-    """Trains visits on a device. `record`: where the time is added up in which the device had nothing to train.
+    """Trains visits on a device. `record`: where the time is added up in which the device had nothing to train; exchange: with
+    the other workers, between visits.
 
     Raises ResourceError when the device does not hold an item block and two micro-partitions.
     """
 
-    def __init__(self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record) -> None:
+    def __init__(
+        self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record,
+        exchange: Exchange | None = None,
+    ) -> None:  # fmt: skip
+        self.exchange = exchange
         self.launch, self.device = accelerator.launch, accelerator.device
         self.config, self.record = config, record
         self.ahead, self.compute, self.home = (Stream(self.device) for _ in range(3))
@@ -141,6 +147,9 @@ class DeviceEngine:
         self.sampling = DeviceSampling(*(there[: len(here)] for there, here in zip(self._tables, tables, strict=True)))
         self.compute.run(lambda: self._copy_block_in(items, tables))
         self.compute.mark().wait()
+        if self.exchange is not None:
+            num_shared = self.exchange.num_rows
+            self.exchange.attach([self.block.vectors[:num_shared], self.block.squares[:num_shared]])
 
     def bring_items_home(self) -> None:
         """Copy the item block to the host's memory, and wait for it."""

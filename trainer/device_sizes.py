@@ -25,7 +25,9 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * 4
     sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
     index_bytes = 2 * 8 * (sample_bytes // _row_bytes(sizes) + 1)
-    held_bytes = (
+    exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
+    copies_bytes = exchanged_bytes * (1 + max(1, 2 * sizes.sharing.staleness + 1))  # as it was, and what is under way
+    held_bytes = copies_bytes + (
         block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
     )
     return DEVICE_CONTEXT_BYTES + DEVICE_ROUNDING_BYTES + held_bytes

@@ -6,7 +6,7 @@ rounded and marked as changed in one place, whoever trained it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from trainer.blocks import ItemBlocks
 from trainer.corpus import Corpus
 from trainer.course import Visit
-from trainer.curve import Targets
+from trainer.curve import Curve, Targets
 from trainer.errors import TrainingError
 from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.record import Record
 from trainer.rows import Items, Rows, at_rest
+
+if TYPE_CHECKING:  # torch takes a second to import
+    from trainer.exchange import Exchange
 
 
 @dataclass(frozen=True)
@@ -54,20 +57,25 @@ class Engine(Protocol):
 
 
 class HostEngine:
-    """Trains rows where they are, in the host's memory."""
+    """Trains rows where they are, in the host's memory; exchange: with the other workers, while a visit is trained."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, exchange: "Exchange | None" = None) -> None:
+        self.kernel, self.exchange = kernel, exchange
         self.items: Items
 
     def admit_block(self, items: Items, targets: Targets) -> None:
         self.items = items
+        if self.exchange is not None:
+            self.exchange.attach_items(items)
 
     def train(self, visit: Visit, following: Callable[[], Visit | None]) -> Iterator[Ended]:
         rows = visit.resident.rows
         rows = Rows(rows.widened(), rows.squares)
-        if visit.num_users:
-            train_in_steps(self.kernel.train_users, rows, self.items, visit.work)
+        for work, is_exchanged in visit.parts():
+            if len(work.order):
+                train_in_steps(self.kernel.train_users, rows, self.items, work)
+            if is_exchanged and self.exchange is not None:
+                self.exchange.run()
         yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))
 
     def settle(self) -> Iterator[Ended]:
@@ -80,7 +88,7 @@ class HostEngine:
         pass
 
 
-def conclude(ended: Ended, outputs: NDArray[np.float32], record: Record) -> None:
+def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
     """Add a visit to the curve, and leave its users as they rest; from then on they may be written.
 
     outputs: of the items, float32; those of its sample are as they were when it ended. Raises TrainingError when the vectors or
@@ -91,8 +99,8 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], record: Record) -> None
         if visit.num_users == 0:
             return
         if ended.is_finite:
-            record.curve.measure(visit.targets, ended.vectors, outputs, visit.sample)
-        if not (ended.is_finite and np.isfinite(record.curve.point_sums).all()):
+            curve.measure(visit.targets, ended.vectors, outputs, visit.sample)
+        if not (ended.is_finite and np.isfinite(curve.point_sums).all()):
             config = visit.work.config
             raise TrainingError(
                 f"vectors are no longer finite in epoch {visit.step.epoch + 1}, micro-partition {visit.partition} (learning "
@@ -107,11 +115,13 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], record: Record) -> None
             resident.landed.set()
 
 
-def make_engine(kernel: Kernel, corpus: Corpus, blocks: ItemBlocks, record: Record) -> Engine:
+def make_engine(
+    kernel: Kernel, corpus: Corpus, blocks: ItemBlocks, record: Record, exchange: "Exchange | None" = None
+) -> Engine:
     """The engine for a kernel: on its device, when it has one."""
     if kernel.accelerator is None:
-        return HostEngine(kernel)
+        return HostEngine(kernel, exchange)
     from trainer.device_engine import DeviceEngine, Largest
 
     largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
-    return DeviceEngine(kernel.accelerator, blocks.config, largest, record)
+    return DeviceEngine(kernel.accelerator, blocks.config, largest, record, exchange)

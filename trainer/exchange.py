@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from trainer.rows import Items
+from trainer.sharing import sent_by_sum
 from trainer.workers import Workers
 
 
@@ -30,7 +31,7 @@ class Underway:
 
 
 class Exchange:
-    """Exchanges of the first `num_rows` rows of the items; all their input rows, where there are any.
+    """Exchanges of the first `num_rows` rows of the items' outputs, and of all their inputs, where there are any.
 
     staleness_most, staleness_sum: of the exchanges so far, how many others had begun before their sum was there.
     """
@@ -50,14 +51,22 @@ class Exchange:
         if self._base is None:
             self._base = [table.clone() for table in tables]
 
+    def attach_items(self, items: Items) -> None:
+        """Exchange rows in the host's memory: the first of the outputs, and all inputs."""
+        outputs, inputs = items.outputs, items.inputs
+        arrays = (outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows], inputs.vectors, inputs.squares)
+        self.attach([torch.from_numpy(array) for array in arrays if array.size])
+
     def run(self) -> None:
         """Give what changed, and take what the others changed, as far as it is there."""
+        self.num_exchanges += 1
+        if not self._tables:  # a table too small for blocks to share any of it
+            return
         assert self._base is not None
         started = time.perf_counter()
         own = self._buffer()
         for table, base, part in zip(self._tables, self._base, self._parts(own), strict=True):
             torch.sub(table, base, out=part)
-        self.num_exchanges += 1
         self.sent_bytes += sent_by_sum(own.numel() * 4, self.workers.num)
         if self.staleness == 0:
             self.workers.wait(self.workers.add_up(own))
@@ -99,17 +108,3 @@ class Exchange:
         """A buffer as the tables lie in it, one after the other."""
         parts = buffer.split([table.numel() for table in self._tables])
         return [part.view(table.shape) for part, table in zip(parts, self._tables, strict=True)]
-
-
-def host_tables(items: Items, num_rows: int) -> list[torch.Tensor]:
-    """The rows in the host's memory that are exchanged: the first `num_rows` outputs, and all inputs."""
-    outputs, inputs = items.outputs, items.inputs
-    arrays = (outputs.vectors[:num_rows], outputs.squares[:num_rows], inputs.vectors, inputs.squares)
-    return [torch.from_numpy(array) for array in arrays if array.size]
-
-
-def sent_by_sum(num_bytes: int, num_workers: int) -> int:
-    """Bytes that a worker sends when so many are added up over all workers in a ring: each passes on its share W - 1 times
-    to be added to, and W - 1 times to be copied (Patarasu and Yuan, JPDC 2009).
-    """
-    return 2 * (num_workers - 1) * num_bytes // num_workers

@@ -9,8 +9,8 @@ from trainer.corpus import Corpus
 from trainer.files import digest_json
 from trainer.warm_start import WarmStart
 
-RESULT_NEUTRAL = ("commit_seconds", "threads")
-"""Settings that a resumed run may change: they do not say what is learned."""
+RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness")
+"""Settings that a resumed run may change: they do not say what is learned, or the plan that it began with does."""
 
 
 @dataclass(frozen=True)

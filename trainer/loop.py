@@ -8,9 +8,9 @@ held-out loss is pinned as "best" at its epoch's end; the training ends with it.
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.blocks import ItemBlocks
 from trainer.corpus import Corpus, open_corpus
@@ -20,13 +20,16 @@ from trainer.engine import Ended, conclude, make_engine
 from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.job import Job, effective_recency, identity
+from trainer.joint_commit import agree_on
 from trainer.kernels import Kernel, pick_kernel
 from trainer.manifests import next_generation
 from trainer.memory import limit_device_memory, private_bytes
 from trainer.patience import judge_epoch
-from trainer.preparation import plan_job, warm_up
-from trainer.record import read_record
+from trainer.preparation import plan_job, plan_team, warm_up
+from trainer.record import Record, read_record
 from trainer.schedule import Step
+from trainer.shares import share_alone
+from trainer.sharing import Sharing
 from trainer.slots import Slots
 from trainer.store import (
     Generation,
@@ -37,9 +40,14 @@ from trainer.store import (
     open_generation,
     open_pinned,
     pin_generation,
+    remove_unreferenced,
     unpin_best,
 )
 from trainer.warm_start import WarmStart, apply_warm_start, read_warm_start
+from trainer.workers import Workers, join_workers
+
+if TYPE_CHECKING:  # torch takes a second to import, and one worker does without
+    from trainer.together import Heard, Together
 
 
 class StoppedError(SurfError):
@@ -59,9 +67,12 @@ def train(
     the store is locked or full, DamageError for altered files, TrainingError when the loss is not finite,
     StoppedError when stopped.
     """
-    with lock_store(job.store_dir):
+    workers = join_workers(on_gpu=job.kernel == "gpu")
+    with lock_store(job.store_dir, workers.rank):
+        if not workers.is_alone:
+            agree_on(workers, lambda: remove_unreferenced(job.store_dir) if workers.is_first else None)
         corpus = open_corpus(job.corpus_dir)
-        training = Training(job, corpus, on_event)
+        training = Training(job, corpus, on_event, workers)
         if training.record.position and not training.is_done and not resume:
             raise ConfigError(
                 f"the store {job.store_dir} holds this training at {training.record.position / training.num_positions:.0%}: "
@@ -77,19 +88,22 @@ def train(
 
 
 class Training:
-    """One training: what is in memory, and how far it is."""
+    """One training: what is in memory, and how far it is. workers: who trains it together with this one."""
 
-    def __init__(self, job: Job, corpus: Corpus, on_event: OnEvent) -> None:
+    def __init__(self, job: Job, corpus: Corpus, on_event: OnEvent, workers: Workers) -> None:
+        self.workers = workers
         self.job, self.config, self.corpus, self.on_event = job, job.training_config, corpus, on_event
         path = job.config.items_from
         self.warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
         self.identity = identity(corpus, job.config, self.warm_start.digest if self.warm_start else job.start)
         self.generation = self._committed()
         manifest = self.generation.manifest if self.generation else {}
-        self.num_positions = self.config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)
-        self.record = read_record(manifest)
+        positions = self.config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)
+        self.num_positions = manifest.get("num_positions", positions)
+        self.record = read_record(manifest, workers.rank)
         self.targets: Targets | None = None
         self.made_ahead: Visit | None = None
+        self.together: Together | None = None
 
     @property
     def is_done(self) -> bool:
@@ -104,28 +118,48 @@ class Training:
             limit_device_memory(job.device_memory_bytes)
         warm_up(self.kernel, config)
         manifest = self.generation.manifest if self.generation else None
-        self.plan = plan_job(self.kernel, job, self.corpus, counts, manifest)
+        if self.workers.is_alone:
+            self.plan = plan_job(self.kernel, job, self.corpus, counts, manifest)
+            share = share_alone(self.corpus.tokens)
+        else:
+            self.plan, share = plan_team(self.kernel, job, self.corpus, counts, manifest, self.workers)
         for line in (f"kernel={self.kernel.name}: {self.kernel.reason}", *self.plan.reasons):
             self.on_event("log", {"message": line})
         self.recency = effective_recency(config, self.corpus, self.plan.num_blocks)
         if self.recency == 0 < config.recency:
             self.on_event("log", {"message": "the log has no times: a user's tokens all count the same"})
         self.blocks = ItemBlocks(config, counts, self.plan.num_blocks)
-        self.course = Course(config, self.corpus, self.plan, self.blocks, self.recency)
+        self.course = Course(config, self.corpus, self.plan, self.blocks, self.recency, share)
         self.num_positions = self.course.num_positions
         users, items, shared_from = {}, {}, None
         if self.generation:
-            done = f"{self.record.position:,} of {self.num_positions:,} micro-partitions"
+            done = f"{self.record.position:,} of {self.num_positions:,} {self.unit}"
             self.on_event("log", {"message": f"resuming at {done}"})
-            if self.record.best and self.record.best["generation"] == self.generation.generation:
+            if (
+                self.workers.is_first
+                and self.record.best
+                and self.record.best["generation"] == self.generation.generation
+            ):
                 pin_generation(job.store_dir, "best")  # the crash may have come between the commit and the pin
             users, items = self.generation.manifest["users"], self.generation.item_entries()
             shared_from = self.generation.manifest["resident_block"]
         writer = Writer(job.store_dir, next_generation(job.store_dir), users, items)
-        self.engine = make_engine(self.kernel, self.corpus, self.blocks, self.record)
-        self.slots = Slots(self.corpus, writer, config, self.record, self.plan.place_bytes, self.blocks, shared_from)
+        writer.has_others = not self.workers.is_alone
+        if not self.workers.is_alone:
+            self.together = meet_workers(self.workers, self.plan.sharing, self.blocks, self.record)
+        exchange = self.together.exchange if self.together else None
+        self.engine = make_engine(self.kernel, self.corpus, self.blocks, self.record, exchange)
+        self.slots = Slots(
+            self.corpus, writer, config, self.record, self.plan.place_bytes, self.blocks, shared_from, self.workers,
+            self.plan.sharing.is_sharded,
+        )  # fmt: skip
         if self.warm_start and not self.generation:
             self._begin_from(self.warm_start)
+
+    @property
+    def unit(self) -> str:
+        """What a position is."""
+        return "micro-partitions" if self.workers.is_alone else "places"
 
     def _begin_from(self, warm_start: WarmStart) -> None:
         """Let the items begin from the vectors given; there is one block then."""
@@ -139,15 +173,23 @@ class Training:
         position, last_commit = self.record.position, time.monotonic()
         self.clock = time.perf_counter()
         while not self.is_done:
-            visit = self._admit_visit(position)
-            self._conclude(self.engine.train(visit, lambda: self._visit_after(visit)))  # noqa: B023 (called within)
+            step = self.course.step(position)
+            assert step is not None
+            for visit in self._visits(position, step):
+                self._conclude(self.engine.train(visit, lambda: self._visit_after(visit)))  # noqa: B023 (called within)
             position += 1
             is_judged = bool(config.patience) and position % in_epoch == 0
             is_stopping = stop.is_set()
             is_time = time.monotonic() - last_commit >= config.commit_seconds
+            if self.together is not None:
+                self._conclude(self.engine.settle())
+                wishes, num_exchanges = (is_stopping, is_time), self.course.num_exchanges(step)
+                is_stopping, is_time = self._hear(self.together.meet(position, step, num_exchanges, wishes))
             if is_judged or is_stopping or is_time or position == self.num_positions:
                 self._conclude(self.engine.settle())
-                self._judge_epoch(visit.step.epoch) if is_judged else self._commit()
+                if self.together is not None:
+                    self._hear(self.together.drain())
+                self._judge_epoch(step.epoch) if is_judged else self._commit()
                 last_commit, self.clock = time.monotonic(), time.perf_counter()
             self.slots.check()
             if is_stopping and not self.is_done:
@@ -159,21 +201,44 @@ class Training:
         self.slots.wait_for_commit()
 
     def _conclude(self, all_ended: Iterator[Ended]) -> None:
-        """Measure and report the visits that have ended; they count from now on."""
+        """Measure the visits that have ended; they count, and are reported, from now on, or once all workers have met."""
         for ended in all_ended:
             visit, record = ended.visit, self.record
-            if visit.step.is_chunk_start and visit.step.place == 0:
+            if self.together is None and visit.step.is_chunk_start and visit.step.place == 0:
                 record.curve.begin_epoch()
-            conclude(ended, self.items.outputs.vectors, record)
-            now = time.perf_counter()
-            record.train_seconds += now - self.clock
-            record.position = visit.position + 1
-            record.tokens_done += visit.num_tokens / self.plan.num_blocks
+            conclude(ended, self.items.outputs.vectors, self.together.curve if self.together else record.curve)
+            self._count_seconds()
             if visit.num_users:
                 self.alpha = float(visit.work.alphas[-1])
             record.peak_bytes = max(record.peak_bytes, private_bytes())
-            self._report()
+            num_tokens = visit.num_tokens / self.plan.num_blocks
+            if self.together is not None:
+                self.together.tokens += num_tokens
+            else:
+                record.position, record.tokens_done = visit.position + 1, record.tokens_done + num_tokens
+                self._report()
             self.clock = time.perf_counter()
+
+    def _hear(self, all_heard: "Iterator[Heard]") -> tuple[bool, bool]:
+        """Count what all workers did; answers whether one wishes to stop, and whether one wishes to commit."""
+        is_stopping = is_time = False
+        for heard in all_heard:
+            record = self.record
+            if heard.step.is_chunk_start and heard.step.place == 0:
+                record.curve.begin_epoch()
+            record.curve.add_sums(heard.sums)
+            record.position, record.loads = heard.position, heard.loads
+            record.tokens_done += heard.tokens
+            is_stopping, is_time = is_stopping or heard.is_stopping, is_time or heard.is_time
+            self._count_seconds()
+            self._report()
+        self.clock = time.perf_counter()
+        return is_stopping, is_time
+
+    def _count_seconds(self) -> None:
+        now = time.perf_counter()
+        self.record.train_seconds += now - self.clock
+        self.clock = now
 
     def close(self) -> None:
         """End what is under way, and the threads. What was not committed is not kept."""
@@ -191,24 +256,29 @@ class Training:
         generation = open_generation(self.job.store_dir)
         return generation if generation.manifest["identity"] == self.identity else None
 
-    def _admit_visit(self, position: int) -> Visit:
-        """What is done at a position, with all that it needs in memory."""
-        step = self.course.step(position)
-        assert step is not None
+    def _visits(self, position: int, step: Step) -> Iterator[Visit]:
+        """What is done at a position, a visit at a time, with all that it needs in memory."""
         self._swap(position, step)
-        resident = self.slots.admit(self.course.partition(step))  # also one made ahead, which a commit may be writing
-        if self.made_ahead is not None and self.made_ahead.position == position:
-            return self.made_ahead
-        assert self.targets is not None
-        return self.course.visit(position, step, resident, self.targets)
+        for index, partition in enumerate(self.course.partitions_at(step)):
+            resident = self.slots.admit(partition)  # also one made ahead, which a commit may be writing
+            ahead, self.made_ahead = self.made_ahead, None
+            if ahead is not None and (ahead.position, ahead.index) == (position, index):
+                yield ahead
+            else:
+                assert self.targets is not None
+                yield self.course.visit(position, index, step, resident, self.targets)
 
     def _visit_after(self, visit: Visit) -> Visit | None:
         """The visit after this one; None where it needs what this one changes, or another item block."""
-        step = self.course.step(visit.position + 1)
-        if step is None or step.block != visit.step.block or self.course.partition(step) == visit.partition:
+        position, index, step = visit.position, visit.index + 1, self.course.step(visit.position)
+        if visit.is_last:
+            position, index, step = visit.position + 1, 0, self.course.step(visit.position + 1)
+        if step is None or step.block != visit.step.block:
             return None
-        resident = self.slots.admit(self.course.partition(step))
-        self.made_ahead = self.course.visit(visit.position + 1, step, resident, visit.targets)
+        here = self.course.partitions_at(step)
+        if not here or here[index] == visit.partition:
+            return None
+        self.made_ahead = self.course.visit(position, index, step, self.slots.admit(here[index]), visit.targets)
         return self.made_ahead
 
     def _swap(self, position: int, step: Step) -> None:
@@ -220,7 +290,7 @@ class Training:
         if self.plan.is_resident:
             slots.prefetch(partitions)
         elif step.is_chunk_start or not slots.residents:
-            wanted = partitions if step.turn else partitions[step.place - step.chunk.start :]
+            wanted = partitions if step.turn else self.course.partitions_from(step)
             slots.evict([p for p in slots.residents if p not in wanted])
             slots.prefetch(wanted)
             following = self.course.step(position + self.course.steps_left(step))
@@ -229,7 +299,7 @@ class Training:
         if self.targets is None or step.block != slots.block:
             self._admit_block(step.block)
             following = self.course.step(position + step.chunk.stop - step.place)
-            if following:
+            if following and slots.ring is None:
                 slots.prefetch_block(following.block)
 
     def _admit_block(self, block: int) -> None:
@@ -237,6 +307,8 @@ class Training:
             self._conclude(self.engine.settle())
             self.engine.bring_items_home()
         self.items, self.targets = self.slots.admit_block(block), self.blocks.targets(block)
+        if self.together is not None and self.slots.ring is not None:
+            self.together.count_passing(self.slots.ring.passed_bytes, self.slots.ring.wait_seconds)
         self.engine.admit_block(self.items, self.targets)
 
     def _judge_epoch(self, epoch: int) -> None:
@@ -251,22 +323,27 @@ class Training:
             self._commit()
         if verdict.is_best and not is_last:
             self.slots.wait_for_commit()
-            pin_generation(self.job.store_dir, "best")
+            self._first_does(lambda: pin_generation(self.job.store_dir, "best"))
         if self.is_done:
             self.slots.wait_for_commit()
-            unpin_best(self.job.store_dir)
+            self._first_does(lambda: unpin_best(self.job.store_dir))
+
+    def _first_does(self, work: Callable[[], object]) -> None:
+        """Let the first worker do something to the store; the others wait for it."""
+        agree_on(self.workers, work if self.workers.is_first else lambda: None)
 
     def _return_to_best(self) -> None:
         best = self.record.best
         assert best is not None
         message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
         self.on_event("log", {"message": message})
-        self.slots.writer.commit_again(open_pinned(self.job.store_dir, "best"), self._manifest())
+        generation, values = open_pinned(self.job.store_dir, "best"), self._manifest()
+        self._first_does(lambda: self.slots.writer.commit_again(generation, values))
 
     def _report(self) -> None:
         self.on_event(
             "progress",
-            {"step": "train", "done": self.record.position, "total": self.num_positions, "unit": "micro-partitions"},
+            {"step": "train", "done": self.record.position, "total": self.num_positions, "unit": self.unit},
         )
         is_point = self.record.position % -(-self.num_positions // MAX_POINTS) == 0 or self.is_done
         if is_point and self.record.curve.point_sums[1]:
@@ -290,6 +367,7 @@ class Training:
             "partitions": self.corpus.num_partitions,
             "num_items": self.corpus.num_items,
             "num_blocks": self.plan.num_blocks,
+            "num_positions": self.num_positions,
             "resident_block": self.slots.block,
             "vector_size": self.config.vector_size,
             "stage": "trained" if self.is_done else "training",
@@ -297,3 +375,11 @@ class Training:
             "kernel_reason": self.kernel.reason,
             "plan": self.plan.to_json(),
         } | self.record.to_json()
+
+
+def meet_workers(workers: Workers, sharing: Sharing, blocks: ItemBlocks, record: Record) -> "Together":
+    """This worker's part of a training of several; of items those rows are exchanged that all workers have."""
+    from trainer.together import Together
+
+    num_rows = blocks.num_shared_rows if sharing.is_sharded else blocks.num_outputs(0)
+    return Together(workers, sharing, num_rows, record)

@@ -14,6 +14,7 @@ from typing import Any
 from trainer.device_sizes import DEVICE_CONTEXT_BYTES, device_bytes, tray_bytes
 from trainer.errors import ResourceError
 from trainer.prediction import Rates, Traffic, predict
+from trainer.sharing import ALONE, Sharing
 from trainer.sizes import Sizes, Work
 from trainer.units import size
 
@@ -52,7 +53,8 @@ class Plan:
     place_bytes: the size of the place of a micro-partition that comes and goes, 0 where all stay.
     moved_bytes: what an epoch reads from the store, and writes to it, because of the division. commit_bytes: the most that a
     commit writes. num_commits, read_bytes, written_bytes (commits included), seconds: predicted of the whole training; seconds
-    is None where the machine's rates are not known.
+    is None where the machine's rates are not known. sharing: with whom the item table is shared, and how; most_a_place: the most
+    micro-partitions of this worker at a place of the epoch's order; sent_bytes: predicted, to other workers.
     """
 
     num_partitions: int
@@ -75,6 +77,14 @@ class Plan:
     written_bytes: int
     seconds: float | None
     reasons: tuple[str, ...]
+    sharing: Sharing = ALONE
+    most_a_place: int = 1
+    sent_bytes: int = 0
+
+    @property
+    def chunk_places(self) -> int:
+        """Places of the epoch's order that a chunk has."""
+        return -(-self.chunk_partitions // self.most_a_place)
 
     @property
     def is_resident(self) -> bool:
@@ -96,7 +106,12 @@ def plan_training(
     """
     division = _choose_division(work, sizes, budget, began)
     if division is None:
-        raise ResourceError(_explain_refusal(work, sizes, budget, began))
+        raise ResourceError(explain_refusal(work, sizes, budget, began))
+    return lay_out(work, sizes, budget, rates, division)
+
+
+def lay_out(work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division) -> Plan:
+    """The plan for a division that fits. Raises ResourceError when the disk cannot hold two generations."""
     users_bytes = sum(work.users) * sizes.user_bytes
     disk_bytes = 2 * (users_bytes + sizes.item_table_bytes)
     if disk_bytes > budget.disk_free_bytes:
@@ -130,15 +145,15 @@ def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division |
         chunk_bytes = 3 * began.chunk_partitions * _largest_bytes(work, sizes)
         slots_bytes = _all_bytes(work, sizes) if is_resident else chunk_bytes
         return began if slots_bytes <= _left_bytes(work, sizes, budget, began.num_blocks) else None
-    if chunk_partitions := _largest_chunk(work, sizes, budget, 1):
+    if chunk_partitions := largest_chunk(work, sizes, budget, 1):
         return Division(chunk_partitions, 1)
     choices = range(2, MAX_BLOCKS + 1) if sizes.can_split and not began else []
-    divisions = [Division(_largest_chunk(work, sizes, budget, num_blocks), num_blocks) for num_blocks in choices]
+    divisions = [Division(largest_chunk(work, sizes, budget, num_blocks), num_blocks) for num_blocks in choices]
     possible = [division for division in divisions if division.chunk_partitions]
     return min(possible, key=lambda division: _moved_bytes(work, sizes, division), default=None)
 
 
-def _largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+def largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
     """Micro-partitions that fit a slot; 0 when not one does."""
     left_bytes = _left_bytes(work, sizes, budget, num_blocks)
     if _all_bytes(work, sizes) <= left_bytes:
@@ -177,14 +192,18 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     """Bytes that an epoch reads, and writes: every user once, and a block at each change of it."""
     num_chunks = -(-len(work.users) // division.chunk_partitions)
     users_bytes = sum(work.users) * sizes.user_bytes if num_chunks > 1 else 0
+    if sizes.sharing.is_sharded:  # blocks come from other workers, not from the disk
+        return users_bytes
     return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
 
 
 def _plan_traffic(work: Work, sizes: Sizes, division: Division) -> Traffic:
     users_bytes, block_bytes = sum(work.users) * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
     is_resident = division.chunk_partitions >= len(work.users)
-    begun_bytes = (0 if is_resident else users_bytes) + (division.num_blocks - 1) * block_bytes
+    read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
+    begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
     moved_bytes = _moved_bytes(work, sizes, division)
+    block_bytes *= division.num_blocks // sizes.sharing.num_workers if sizes.sharing.is_sharded else 1
     return Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, users_bytes if is_resident else 0)
 
 
@@ -194,7 +213,7 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         f"{sum(work.users):,} users x {users_bytes:,} B = {size(sum(work.users) * users_bytes)}; {sizes.num_items:,} items "
         f"and buffers take {size(plan.item_bytes)}; the process itself {size(plan.overhead_bytes)}"
     ]
-    if plan.num_blocks > 1:
+    if plan.num_blocks > 1 and sizes.sharing.is_alone:
         lines.append(
             f"with the whole item table nothing fits: {plan.num_blocks} item blocks of "
             f"{size(sizes.block_bytes(plan.num_blocks))}, every chunk meets each"
@@ -225,9 +244,9 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
     return tuple(lines)
 
 
-def _explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> str:
+def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> str:
     """What the smallest division needs, and the way out."""
-    choices = [began.num_blocks] if began else range(1, MAX_BLOCKS + 1) if sizes.can_split else [1]
+    choices = [began.num_blocks] if began else sizes.sharing.block_counts(sizes.can_split, MAX_BLOCKS)
     if budget.device_bytes is not None:
         smallest_bytes = min(device_bytes(work, sizes, num_blocks) for num_blocks in choices)
         if smallest_bytes > budget.device_bytes:

@@ -1,6 +1,7 @@
 """What comes before the first token: compiling the kernel, measuring the machine, looking at memory and disk, the plan."""
 
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,24 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
+from trainer.errors import ConfigError
 from trainer.job import Job
+from trainer.joint_plan import Member, Team, Way, plan_together
 from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.memory import private_bytes
 from trainer.objectives import make_sampling
 from trainer.plan import Budget, Division, Plan, plan_training
-from trainer.rates import measure_rates
+from trainer.prediction import Rates
+from trainer.rates import measure_network, measure_rates
 from trainer.rows import begin_items, begin_users
+from trainer.schedule import partition_order
+from trainer.shares import Share, share_users
+from trainer.sharing import Sharing, Wire
 from trainer.sizes import Sizes, Work, training_sizes
 from trainer.trees import make_tree
+from trainer.workers import ALONE, Workers
 
 
 def make_plan(
@@ -29,12 +37,65 @@ def make_plan(
     """The plan for this machine as it is now, with its rates; memory_bytes: the budgets of the process and of the GPU;
     folder: where the store is or will be. Raises ResourceError when nothing fits.
     """
+    budget, rates = look_around(kernel, config, work, sizes, memory_bytes, folder)
+    return plan_training(work, sizes, budget, rates, began)
+
+
+def look_around(
+    kernel: Kernel, config: TrainConfig, work: Work, sizes: Sizes, memory_bytes: tuple[int, int | None], folder: Path
+) -> tuple[Budget, Rates]:
+    """What this machine has, and how fast it is."""
     stat = os.statvfs(folder)
     num_users = max(1, sum(work.users))
     all_tokens = work.num_tokens * work.epochs
     rates = measure_rates(kernel, config, sizes.num_items, work.num_tokens / num_users, all_tokens, folder)
-    budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1])
-    return plan_training(work, sizes, budget, rates, began)
+    return Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1]), rates
+
+
+def plan_team(
+    kernel: Kernel,
+    job: Job,
+    corpus: Corpus,
+    counts: NDArray[np.int64],
+    manifest: dict[str, Any] | None,
+    workers: Workers,
+) -> tuple[Plan, Share]:
+    """This worker's plan and share of the users, after all workers told each other what they have."""
+    config = job.training_config
+    plan = (manifest or {}).get("plan", {})
+    began = _began_together(plan, manifest, workers) if manifest and manifest["position"] else None
+    budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
+    weights = began.sharing.weights if began else [float(budget) for budget in budgets]
+    share = share_users(workers.rank, corpus.tokens, weights)
+    sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
+    if manifest and not began:  # a night's beginning: its items are in one file
+        sizes = replace(sizes, can_split=False)
+    own = Work(
+        corpus.users[share.own].tolist(), int(corpus.tokens[share.own].sum()), config.epochs, config.commit_seconds
+    )
+    memory_bytes = job.host_memory_bytes, job.device_memory_bytes
+    budget, rates = look_around(kernel, config, own, sizes, memory_bytes, job.store_dir)
+    told = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
+    members = []
+    for rank, one in enumerate(told):
+        users = corpus.users[share.partitions[rank]].tolist()
+        work = Work(users, int(corpus.tokens[share.partitions[rank]].sum()), config.epochs, config.commit_seconds)
+        members.append(Member(work, Budget(**one["budget"]), Rates(**one["rates"]), one["network"]))
+    order = partition_order(config.seed, 0, corpus.num_partitions)
+    team = Team(members, weights, share, share.place_tokens(order).tolist())
+    return plan_together(team, sizes, config, began)[workers.rank], share
+
+
+def _began_together(plan: dict[str, Any], manifest: dict[str, Any], workers: Workers) -> Way:
+    """The way of sharing that a training began with. Raises ConfigError when it had another number of workers."""
+    sharing = Sharing(**plan.get("sharing", {}))  # before there were workers: alone
+    if sharing.num_workers != workers.num:
+        raise ConfigError(
+            f"this training began with {sharing.num_workers} worker{'s' if sharing.num_workers > 1 else ''}, and goes on "
+            f"with as many: this is one of {workers.num}. Start {sharing.num_workers}, or train anew in an empty store"
+        )
+    chunk_places = -(-plan["chunk_partitions"] // plan.get("most_a_place", 1))
+    return Way(sharing, manifest["num_blocks"], chunk_places, Wire())
 
 
 def plan_job(
@@ -42,6 +103,8 @@ def plan_job(
 ) -> Plan:
     """The plan for a job; manifest: of the generation that it goes on from. Raises ResourceError when nothing fits."""
     config = job.training_config
+    if manifest and manifest["position"]:
+        _began_together(manifest["plan"], manifest, ALONE)
     began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if manifest else None
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
     work = Work(corpus.users.tolist(), int(corpus.tokens.sum()), config.epochs, config.commit_seconds)

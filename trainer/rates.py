@@ -3,6 +3,7 @@ it will be done. Tokens are trained on rows like those to come; the disk writes 
 """
 
 import math
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,15 @@ from trainer.kernels.signature import Pass
 from trainer.objectives import make_sampling
 from trainer.prediction import Rates
 from trainer.rows import begin_items, begin_users
+from trainer.sharing import sent_by_sum
 from trainer.trees import make_tree
+from trainer.workers import Workers
 
 MAX_USERS, MAX_ITEMS, MAX_TABLE_BYTES = 20_000, 200_000, 10**8
 TRY_SHARE, TRY_SECONDS = 0.02, 0.5
 """A first share of the users; where it takes as long as this the others are not tried (wide trees)."""
 MAX_FILE_BYTES = 64 * 10**6
+NETWORK_BYTES = 4 * 10**6
 SHARE = 0.01
 """No more tokens are tried than this share of the training's: a small one ends before it could be predicted."""
 
@@ -39,6 +43,17 @@ def measure_rates(
     tokens_per_second = _train_moment(kernel, config, num_tried, num_users, length)
     read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.vector_size * 4))
     return Rates(tokens_per_second / _tree_growth(config, num_tried, num_items), read, written)
+
+
+def measure_network(workers: Workers) -> float:
+    """Bytes a second that a worker sends while all add up numbers."""
+    import torch
+
+    numbers = torch.zeros(NETWORK_BYTES // 4)
+    workers.wait(workers.add_up(numbers))  # the first makes the connections
+    started = time.perf_counter()
+    workers.wait(workers.add_up(numbers))
+    return sent_by_sum(NETWORK_BYTES, workers.num) / (time.perf_counter() - started)
 
 
 def _tree_growth(config: TrainConfig, num_tried: int, num_items: int) -> float:
@@ -79,7 +94,7 @@ def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:
     """Bytes a second read from and written to the disk, durably."""
     image = image_of({"vectors": np.ones(max(1, num_bytes // 4), dtype=np.float32)})
     with told_if_unwritten(folder, f"{image.num_bytes:,} bytes to try the disk"):
-        path = folder / f".rate{TEMPORARY_SUFFIX}"
+        path = folder / f".rate.{os.getpid()}{TEMPORARY_SUFFIX}"
         try:
             started = time.perf_counter()
             about = write_image(path, image)

@@ -7,14 +7,40 @@ from typing import Any
 from trainer.curve import Curve
 
 
+@dataclass(frozen=True)
+class Load:
+    """What one of several workers did so far.
+
+    train_seconds: the whole; of them it waited for sums and for blocks of the others (exchange, pass), for their word (meet), and
+    for the disk (stall). passed_bytes, summed_bytes: sent to others, of blocks and of sums. staleness: how many exchanges had
+    begun before the sum of one was there, the most and over all of them.
+    """
+
+    tokens: float = 0.0
+    train_seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    pass_seconds: float = 0.0
+    meet_seconds: float = 0.0
+    stall_seconds: float = 0.0
+    bytes_read: float = 0.0
+    bytes_written: float = 0.0
+    passed_bytes: float = 0.0
+    summed_bytes: float = 0.0
+    num_exchanges: float = 0.0
+    peak_bytes: float = 0.0
+    staleness_most: float = 0.0
+    staleness_sum: float = 0.0
+
+
 @dataclass
 class Record:
-    """Sums over all processes that worked on a training.
+    """Sums over all processes that worked on a training, one after the other.
 
     position: micro-partitions trained over all epochs and item blocks. stall_seconds: what training waited for reads and
     writes, and a GPU for anything to train, as a part of train_seconds; commit_stall_seconds: for commits, beside them.
     num_processes: one, and another for each time it was resumed; peak_bytes: the most private memory of one. best: epoch,
-    held-out loss and generation of the best epoch so far, with early stopping.
+    held-out loss and generation of the best epoch so far, with early stopping. loads: of several workers, by rank; seconds,
+    stall and bytes beside them are then those of this one, and the position counts places.
     """
 
     position: int = 0
@@ -29,6 +55,7 @@ class Record:
     peak_bytes: int = 0
     best: dict[str, Any] | None = None
     stopped_after_epoch: int | None = None
+    loads: list[Load] = field(default_factory=list)
     curve: Curve = field(default_factory=Curve)
 
     def to_json(self) -> dict[str, Any]:
@@ -58,6 +85,13 @@ class Record:
             "bytes_read",
             "bytes_written",
         )
+        workers = [dataclasses.asdict(load) for load in self.loads]
+        of_all = {
+            "bytes_read": round(sum(load.bytes_read for load in self.loads)),
+            "bytes_written": round(sum(load.bytes_written for load in self.loads)),
+            "peak_bytes": round(max(load.peak_bytes for load in self.loads)),
+            "workers": workers,
+        } if workers else {}  # fmt: skip
         return {
             **{name: manifest[name] for name in ("generation", "kernel", "kernel_reason", "plan")},
             **{name: getattr(self, name) for name in told},
@@ -67,13 +101,25 @@ class Record:
             "curve": self.curve.points,
             "stall": self.stall_seconds / seconds,
             "commit_stall": self.commit_stall_seconds / seconds,
-        }
+        } | of_all
 
 
-def read_record(manifest: dict[str, Any]) -> Record:
-    """The record in a manifest, for a process that reads it to go on or to answer; an empty one where there is no manifest."""
+def read_record(manifest: dict[str, Any], rank: int = 0) -> Record:
+    """The record in a manifest, for a process that reads it to go on or to answer; an empty one where there is no manifest.
+
+    rank: of several workers, whose own sums are to go on.
+    """
     names = [field.name for field in dataclasses.fields(Record)]
     values = {name: manifest[name] for name in names if name in manifest}
     if manifest.get("stage") == "training":
         values["num_processes"] = manifest.get("num_processes", 1) + 1
-    return Record(**values | {"curve": Curve(**manifest.get("curve", {}))})
+    loads = [Load(**load) for load in manifest.get("loads", [])]
+    if loads and rank:
+        own = loads[rank]
+        values |= {
+            "train_seconds": own.train_seconds,
+            "stall_seconds": own.stall_seconds,
+            "peak_bytes": int(own.peak_bytes),
+        }
+        values |= {"bytes_read": int(own.bytes_read), "bytes_written": int(own.bytes_written)}
+    return Record(**values | {"curve": Curve(**manifest.get("curve", {})), "loads": loads})

@@ -30,7 +30,7 @@ class Ring:
         self, workers: Workers, num_blocks: int, read: Callable[[int], Image], make: Callable[[int, Bytes | None], Image]
     ) -> None:  # fmt: skip
         self.workers, self.num_blocks = workers, num_blocks
-        self.sent_bytes, self.wait_seconds = 0, 0.0
+        self.passed_bytes, self.wait_seconds = 0, 0.0
         self._read, self._make = read, make
         self._held: deque[Held] = deque()
         self._leaving: tuple[list[Any], Bytes] | None = None
@@ -49,7 +49,7 @@ class Ring:
         image = self._make(coming, spare)
         out, into = trained.image.pages[: trained.image.num_bytes], image.pages[: image.num_bytes]
         sending, arriving = self.workers.pass_on(out, into)
-        self.sent_bytes += len(out)
+        self.passed_bytes += len(out)
         self._leaving = [sending], trained.image.pages
         self._held.append(Held(coming, image, [arriving]))
         following = self._held[0]

@@ -1,8 +1,10 @@
 """Which micro-partition and which user comes when, and at which learning rate: pure functions of (seed, epoch).
 
-The loop's position is one integer, the number of micro-partitions done; all else is derived from it here.
+The loop's position is one integer, the number of places done (of micro-partitions, for one worker); all else is derived
+from it here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +27,9 @@ def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.
     return np.argsort(keys, kind="stable")
 
 
-def partition_offsets(order: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Raw tokens that come before each place of an epoch's order, int64[P + 1]; `tokens[p]` is micro-partition p's."""
-    return np.concatenate(([0], np.cumsum(tokens[order]))).astype(np.int64)
+def place_offsets(places: Sequence[NDArray[np.int64]], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Raw tokens that come before each place of an epoch, int64[places + 1]; `tokens[p]` is micro-partition p's."""
+    return np.concatenate(([0], np.cumsum([tokens[here].sum() for here in places]))).astype(np.int64)
 
 
 def learning_rates(
@@ -60,22 +62,22 @@ class Step:
         return self.turn == 0 and self.place == self.chunk.start
 
 
-def step_at(position: int, num_partitions: int, chunk_partitions: int, num_blocks: int) -> Step:
+def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) -> Step:
     """The step at a position: epoch by epoch, chunk by chunk, block by block, place by place.
 
     The blocks go up in one chunk and down in the next (a serpentine), so that either the chunk or the block changes, never both;
     with one block and any chunks the places simply follow each other.
     """
-    epoch, in_epoch = divmod(position, num_partitions * num_blocks)
-    chunk_index = in_epoch // (chunk_partitions * num_blocks)
-    start = chunk_index * chunk_partitions
-    chunk = range(start, min(start + chunk_partitions, num_partitions))
+    epoch, in_epoch = divmod(position, num_places * num_blocks)
+    chunk_index = in_epoch // (chunk_places * num_blocks)
+    start = chunk_index * chunk_places
+    chunk = range(start, min(start + chunk_places, num_places))
     turn, offset = divmod(in_epoch - start * num_blocks, len(chunk))
-    is_upward = (epoch * -(-num_partitions // chunk_partitions) + chunk_index) % 2 == 0
+    is_upward = (epoch * -(-num_places // chunk_places) + chunk_index) % 2 == 0
     return Step(epoch, chunk, turn, turn if is_upward else num_blocks - 1 - turn, start + offset)
 
 
 def tokens_before(step: Step, offsets: NDArray[np.int64], num_blocks: int) -> float:
-    """Raw tokens before a step in its epoch, when each block has an equal share; offsets as of `partition_offsets`."""
+    """Raw tokens before a step in its epoch, when each block has an equal share; offsets as of `place_offsets`."""
     start, stop, here = (int(offsets[place]) for place in (step.chunk.start, step.chunk.stop, step.place))
     return start + (step.turn * (stop - start) + here - start) / num_blocks

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from trainer.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Share:
-    """A worker's part of the users. partitions: of every worker, ascending int64[P_w]; tokens int64[P]: of each micro-partition."""
+    """A worker's part of the users. partitions: of every worker, ascending int64[P_w]; tokens int64[P]: of each one."""
 
     rank: int
     partitions: tuple[NDArray[np.int64], ...]
@@ -89,6 +89,8 @@ def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_ex
 
     Over all micro-partitions of a place, of which one has tokens, there are num_exchanges.
     """
+    if num_exchanges == 0:
+        return np.empty(0, dtype=np.int64)
     done = np.cumsum(lengths)
     last = before + int(done[-1]) if len(done) else before
     wanted = place_tokens * np.arange(1, num_exchanges + 1) / num_exchanges

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from trainer.config import TrainConfig
 from trainer.objectives import shared_items
+from trainer.sharing import ALONE, Sharing
 from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.trees import Tree, tree_bytes
 
@@ -30,7 +31,7 @@ class Sizes:
 
     can_split: whether the item table may be divided into blocks. Every block has the most frequent items, or of a tree
     the rows above the cut, shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say
-    which block has what.
+    which block has what. sharing: how workers share the table.
     """
 
     user_bytes: int
@@ -44,6 +45,7 @@ class Sizes:
     shared_bytes: int = 0
     granule_bytes: int = 0
     cut_bytes: int = 0
+    sharing: Sharing = ALONE
 
     def block_bytes(self, num_blocks: int) -> int:
         """An item block: the rows of the table that are in memory together."""
@@ -53,10 +55,13 @@ class Sizes:
         return self.shared_bytes + min(own_bytes + self.granule_bytes, self.item_table_bytes - self.shared_bytes)
 
     def item_bytes(self, num_blocks: int) -> int:
-        """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead."""
-        images = 2 if num_blocks == 1 else 3
+        """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead. With several
+        workers what trainer/sharing.py says.
+        """
+        images_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
         sums_bytes = self.block_bytes(num_blocks) if self.has_sums else 0
-        return images * self.block_bytes(num_blocks) + sums_bytes + self.tables_bytes(num_blocks)
+        shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # as they were, and what changed
+        return images_bytes + sums_bytes + shared_bytes + self.tables_bytes(num_blocks)
 
     def tables_bytes(self, num_blocks: int) -> int:
         """The tables beside a block of items, by which its tokens are learned."""

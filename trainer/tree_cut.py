@@ -118,7 +118,8 @@ def subtree_rows(tree: Tree, depth: int) -> NDArray[np.int64]:
 def _class_sums(tree: Tree, loads: NDArray[np.float64]) -> NDArray[np.float64]:
     """The loads of the classes that are children of each inner node, float64[I]."""
     parents = tree.parents[: tree.num_classes]
-    return np.bincount(parents[parents >= 0], weights=loads[parents >= 0], minlength=len(tree.widths))
+    sums = np.bincount(parents[parents >= 0], weights=loads[parents >= 0], minlength=len(tree.widths))
+    return sums.astype(np.float64)
 
 
 def _subtree_sums(tree: Tree, depth: int, values: NDArray[Any]) -> NDArray[np.float64]:

@@ -91,9 +91,7 @@ class Workers:
             mine = torch.from_numpy(np.frombuffer(data.ljust(longest), dtype=np.uint8).copy())
             parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.num)]
             dist.all_gather(parts, mine, group=self._commits)
-        return [
-            json.loads(part.numpy()[: int(length)].tobytes()) for part, length in zip(parts, lengths, strict=True)
-        ]
+        return [json.loads(part.numpy()[: int(length)].tobytes()) for part, length in zip(parts, lengths, strict=True)]
 
     @contextmanager
     def told_if_lost(self) -> Iterator[None]:

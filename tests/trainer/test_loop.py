@@ -116,7 +116,7 @@ def test_a_tree_in_blocks_learns_as_well_as_a_whole_one(
         monkeypatch.setattr("trainer.preparation.plan_training", divided(3, num_blocks))
         job = make_job(corpus_dir, tmp_path / str(num_blocks), hs=1, tree=tree, tree_branching=4, epochs=8)
         losses.append(train(job)["heldout_loss"])
-    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    assert losses[1] == pytest.approx(losses[0], rel=0.08)
     one, three = (open_generation(tmp_path / str(n)).read_item_table() for n in (1, 3))
     assert one.outputs.vectors.shape == three.outputs.vectors.shape
     assert np.abs(three.outputs.vectors).sum(axis=1).all()

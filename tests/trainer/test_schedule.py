@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainer.schedule import (
     learning_rates,
-    partition_offsets,
+    place_offsets,
     partition_order,
     step_at,
     tokens_before,
@@ -34,8 +34,8 @@ def test_orders_differ_between_epochs_and_seeds() -> None:
     assert len({tuple(order) for order in orders}) == 4
 
 
-def test_partition_offsets() -> None:
-    offsets = partition_offsets(np.array([2, 0, 1]), np.array([10, 20, 30]))
+def test_place_offsets() -> None:
+    offsets = place_offsets(list(np.array([[2], [0], [1]])), np.array([10, 20, 30]))
     assert offsets.tolist() == [0, 30, 40, 60]
 
 

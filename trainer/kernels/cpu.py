@@ -25,8 +25,8 @@ GAP_FLOATS = 256  # more than a loop takes at a time
 
 
 def max_threads() -> int:
-    """Threads that this process may use at once."""
-    return len(os.sched_getaffinity(0))
+    """Threads that this process may use at once; workers on one machine, which torchrun counts, share it."""
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:

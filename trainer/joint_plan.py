@@ -1,0 +1,190 @@
+"""The plan of several workers: how they share the item table, and one division into chunks and blocks that fits all. Pure.
+
+Of the ways of trainer/sharing.py the first that suits is taken, unless `train.sharing` names one: replicated, where the table
+fits every worker and adding up its changes takes no more than NETWORK_SHARE of the training; sharded, where it can be
+divided; asynchronous otherwise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, ResourceError
+from trainer.plan import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
+from trainer.prediction import Rates
+from trainer.shares import Share, count_exchanges
+from trainer.sharing import Sharing, Wire, default_exchange_tokens, predict_wire
+from trainer.sizes import Sizes, Work
+from trainer.units import size
+
+NETWORK_SHARE = 0.1
+"""So much of the training may go by adding up a table that all workers have, before it is rather divided."""
+PASSING_SHARE = 0.05
+"""Above this share of the training two blocks a worker are better: one is passed on while the other is trained."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a worker has to do and may use; network_bytes_per_second: what it sends when all do."""
+
+    work: Work
+    budget: Budget
+    rates: Rates | None
+    network_bytes_per_second: float | None
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to share, and the division that fits all; wire: what a worker sends in an epoch, the most of all."""
+
+    sharing: Sharing
+    num_blocks: int
+    chunk_places: int
+    wire: Wire
+
+
+@dataclass(frozen=True)
+class Team:
+    """The members by rank with their weights, the share of one (others differ by its rank alone), and the tokens of each at each
+    place of an epoch.
+    """
+
+    members: Sequence[Member]
+    weights: Sequence[float]
+    share: Share
+    place_tokens: Sequence[Sequence[int]]
+
+    def most_a_place(self, rank: int) -> int:
+        """The most micro-partitions that a worker trains at a place."""
+        return replace(self.share, rank=rank).most_a_place
+
+    def training_seconds(self) -> float | None:
+        """Seconds of an epoch's training alone, of the slowest."""
+        seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in self.members if member.rates]
+        return max(seconds) if len(seconds) == len(self.members) else None
+
+
+def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | None = None) -> list[Plan]:
+    """The plan of every worker. `began`: the way of a training that goes on; its order hangs on it, so it stays.
+
+    Raises ConfigError for a way that these settings do not allow, ResourceError with the numbers when nothing fits.
+    """
+    way = choose_way(team, sizes, config) if began is None else keep_way(team, sizes, began)
+    sized, plans = replace(sizes, sharing=way.sharing), []
+    for rank, member in enumerate(team.members):
+        most, own = team.most_a_place(rank), len(team.share.partitions[rank])
+        division = Division(min(way.chunk_places * most, own), way.num_blocks)
+        plan = lay_out(member.work, sized, member.budget, member.rates, division)
+        plan = replace(plan, sharing=way.sharing, most_a_place=most, sent_bytes=member.work.epochs * way.wire.num_bytes)
+        plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way))))
+    return plans
+
+
+def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
+    """The best way that fits every worker."""
+    if config.sharing == "sharded" and not sizes.can_split:
+        raise ConfigError(
+            "train.sharing is sharded, but with train.dm, train.dbow_words or train.items_from the item table cannot be divided: "
+            "take replicated or asynchronous"
+        )
+    if config.sharing != "auto":
+        return _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
+    replicated = _fit(team, sizes, config, "replicated")
+    if replicated and _network_share(team, replicated.wire.num_bytes) <= NETWORK_SHARE:
+        return replicated
+    sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
+    last = "sharded" if sizes.can_split else "asynchronous"
+    return sharded or _fit(team, sizes, config, "asynchronous") or replicated or _refuse(team, sizes, config, last)
+
+
+def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
+    """The way that a training began with, where it still fits."""
+    fitting = _chunk_places(team, replace(sizes, sharing=began.sharing), began.num_blocks)
+    places = min(fitting, began.chunk_places) if began.num_blocks > 1 else fitting
+    if places == 0 or (began.num_blocks > 1 and places < began.chunk_places):
+        raise ResourceError(
+            f"this training began with {began.sharing.num_workers} workers, {began.sharing.mode}, in {began.num_blocks} item "
+            f"blocks and chunks of {began.chunk_places} places, which no longer fit: raise --host-memory"
+        )
+    return _way(team, replace(sizes, sharing=began.sharing), began.num_blocks, places)
+
+
+def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
+    num_tokens = sum(member.work.num_tokens for member in team.members)
+    tokens = config.exchange_tokens or default_exchange_tokens(num_tokens, len(team.members))
+    return Sharing(mode, tuple(team.weights), tokens, config.staleness if mode == "asynchronous" else 0)
+
+
+def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None:
+    """The division of a way of sharing that fits all workers."""
+    sized = replace(sizes, sharing=_sharing(team, config, mode))
+    for num_blocks in sized.sharing.block_counts(sizes.can_split, MAX_BLOCKS):
+        places = _chunk_places(team, sized, num_blocks)
+        if places == 0:
+            continue
+        way = _way(team, sized, num_blocks, places)
+        doubled = 2 * num_blocks
+        if num_blocks == sized.sharing.num_workers and _network_share(team, way.wire.passed_bytes) > PASSING_SHARE:
+            places = _chunk_places(team, sized, doubled)
+            return _way(team, sized, doubled, places) if places else way
+        return way
+    return None
+
+
+def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
+    """Places of a chunk that fit every worker; 0 where one of them has no room."""
+    found = []
+    for rank, member in enumerate(team.members):
+        chunk = largest_chunk(member.work, sizes, member.budget, num_blocks)
+        is_all = chunk == len(member.work.users)
+        found.append(team.share.num_places if is_all else chunk // team.most_a_place(rank))
+    return min(found)
+
+
+def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
+    sharing = sizes.sharing
+    num_chunks = -(-team.share.num_places // chunk_places)
+    exchanges = num_blocks * sum(
+        count_exchanges([tokens / num_blocks for tokens in place], sharing.exchange_tokens)
+        for place in zip(*team.place_tokens, strict=True)
+    )
+    exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
+    turns = (num_chunks * num_blocks, sizes.block_bytes(num_blocks))
+    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, exchanges, exchanged, turns))
+
+
+def _network_share(team: Team, num_bytes: int) -> float:
+    """What sending so many bytes takes, as a share of an epoch's training; 0 where that is not known."""
+    rates = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
+    training = team.training_seconds()
+    return num_bytes / min(rates) / training if rates and training else 0.0
+
+
+def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way:
+    sized = replace(sizes, sharing=_sharing(team, config, mode))
+    least = min(team.members, key=lambda member: member.budget.host_bytes)
+    raise ResourceError(
+        f"{len(team.members)} workers, {mode}: " + explain_refusal(least.work, sized, least.budget, None)
+    )
+
+
+def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
+    num_tokens = max(1, sum(member.work.num_tokens for member in team.members))
+    shares = ", ".join(f"{member.work.num_tokens / num_tokens:.1%}" for member in team.members)
+    lines = [f"{len(team.members)} workers have {shares} of the tokens"]
+    share = _network_share(team, way.wire.num_bytes)
+    told = f"; about {share:.0%} of the training's time" if share else ""
+    sent = f"a worker sends {size(way.wire.num_bytes)} an epoch{told}"
+    if way.sharing.is_sharded:
+        held = way.num_blocks // way.sharing.num_workers
+        lines.append(
+            f"sharded: {way.num_blocks} item blocks of {size(sizes.block_bytes(way.num_blocks))} go round the workers, "
+            f"{held} at each; {sent}"
+        )
+    else:
+        bound = f", up to {way.sharing.staleness} sums late" if way.sharing.staleness else ""
+        lines.append(
+            f"{way.sharing.mode}: every worker has the item table of {size(sizes.item_table_bytes)}; changes are added up "
+            f"after {way.sharing.exchange_tokens:,.0f} tokens{bound}; {sent}"
+        )
+    return lines

@@ -1,0 +1,98 @@
+"""How workers that train together share the item table: three ways, each named for what it is. Pure.
+
+replicated     every worker has all of it; what each changed is added up after every n tokens, and all wait for the sum
+asynchronous   the same, but nobody waits, unless more than `staleness` sums are under way
+sharded        blocks of it go round the workers: each has a part at a time, and no row has two writers; of the few rows that
+               all blocks share, each worker has a copy, whose changes are added up as above
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+EXCHANGES_AN_EPOCH = 64
+"""Sums an epoch, unless `train.exchange_tokens` says otherwise."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """mode: `alone` or one of the three; weights: what part of the users each worker has, relative to the others'.
+
+    exchange_tokens: after how many of its tokens, at most, a worker gives what it changed; staleness: how many sums may be under
+    way when it goes on.
+    """
+
+    mode: str = "alone"
+    weights: Sequence[float] = (1.0,)
+    exchange_tokens: float = 0.0
+    staleness: int = 0
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.weights)
+
+    @property
+    def is_alone(self) -> bool:
+        return self.mode == "alone"
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.mode == "sharded"
+
+    def block_counts(self, can_split: bool, most: int) -> Iterable[int]:
+        """The numbers of item blocks that are possible, the best first."""
+        if self.is_sharded:
+            return range(self.num_workers, max(most, self.num_workers) + 1, self.num_workers)
+        return range(1, most + 1) if self.is_alone and can_split else [1]
+
+    def images(self, num_blocks: int) -> int:
+        """How many item blocks a worker's memory holds: those it has, copies of them while a commit is written, and
+
+        one that is read ahead (alone, several blocks), or on its way from another worker (sharded); as they were at the last
+        exchange, and what is under way (replicated, asynchronous).
+        """
+        if self.is_alone:
+            return 2 if num_blocks == 1 else 3
+        if self.is_sharded:
+            return 2 * (num_blocks // self.num_workers) + 1
+        return 4 if self.mode == "replicated" else 3 + 2 * (self.staleness + 1)
+
+    def exchanged_bytes(self, table_bytes: int, shared_bytes: int) -> int:
+        """The rows whose changes are added up."""
+        return 0 if self.is_alone else shared_bytes if self.is_sharded else table_bytes
+
+
+ALONE = Sharing()
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What a worker sends to others in an epoch: `passed_bytes` of item blocks, `summed_bytes` of changes that are added up."""
+
+    passed_bytes: int = 0
+    summed_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.passed_bytes + self.summed_bytes
+
+
+def sent_by_sum(num_bytes: int, num_workers: int) -> int:
+    """Bytes that a worker sends when so many are added up over all workers in a ring: each passes on its share W - 1 times
+    to be added to, and W - 1 times to be copied (Patarasu and Yuan, JPDC 2009).
+    """
+    return 2 * (num_workers - 1) * num_bytes // num_workers
+
+
+def predict_wire(sharing: Sharing, num_exchanges: int, exchanged_bytes: int, turns: tuple[int, int] = (0, 0)) -> Wire:
+    """What a worker sends in an epoch with so many exchanges of exchanged_bytes each; turns: how often it passes a block on, and
+    the bytes of a block.
+    """
+    if sharing.is_alone:
+        return Wire()
+    num_turns, block_bytes = turns if sharing.is_sharded else (0, 0)
+    return Wire(num_turns * block_bytes, num_exchanges * sent_by_sum(exchanged_bytes, sharing.num_workers))
+
+
+def default_exchange_tokens(num_tokens: int, num_workers: int) -> float:
+    """After how many tokens workers exchange that share num_tokens an epoch."""
+    return max(1.0, num_tokens / num_workers / EXCHANGES_AN_EPOCH)
