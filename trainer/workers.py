@@ -6,6 +6,8 @@ between processors, NCCL between GPUs. Nothing they send is pickled: numbers, or
 
 import json
 import os
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,7 +20,9 @@ from trainer.errors import SurfError
 
 if TYPE_CHECKING:  # torch takes a second to import
     import torch
+    from torch.distributed import Store
 
+POLL_SECONDS = 0.02
 TIMEOUT_SECONDS = 600
 """After so long without a word a worker is taken to be lost."""
 
@@ -144,5 +148,35 @@ def join_workers(on_gpu: bool) -> Workers:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if on_gpu and torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_SECONDS))
+        timeout = timedelta(seconds=TIMEOUT_SECONDS)
+        store, rank, _ = next(dist.rendezvous("env://", timeout=timeout))
+        store = dist.PrefixStore(find_each_other(store, rank, num), store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=num, timeout=timeout)
     return Workers(dist.get_rank(), num)
+
+
+def find_each_other(store: "Store", rank: int, num: int) -> str:
+    """The name of this gathering of workers, under which they write where they are to be reached.
+
+    torchrun keeps the store when it starts workers again, with what the dead ones wrote. So each says that it is there; the
+    first names all it found; they agree once everybody is named as it is now. Raises WorkerLostError after TIMEOUT_SECONDS.
+    """
+    own, deadline = uuid.uuid4().hex, time.monotonic() + TIMEOUT_SECONDS
+    store.set(f"there/{rank}", own)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            keys = [f"there/{other}" for other in range(num)]
+            if store.check(keys):
+                store.set("all", "".join(store.get(key).decode() for key in keys))
+        if store.check(["all"]):
+            named = store.get("all").decode()
+            if own in named:
+                store.set(f"agreed/{rank}", named)
+                agreed = [f"agreed/{other}" for other in range(num)]
+                if store.check([f"go/{named}"]):
+                    return named
+                if rank == 0 and store.check(agreed) and all(store.get(key).decode() == named for key in agreed):
+                    store.set(f"go/{named}", "")
+                    continue
+        time.sleep(POLL_SECONDS)
+    raise WorkerLostError(f"worker {rank} of {num} waited {TIMEOUT_SECONDS} s for the others, who did not come: start all of them")
