@@ -40,7 +40,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the Triton kernel (default cpu)"
     )
-    parser.add_argument("--device-memory", help="budget on the GPU, e.g. 12GB; of several workers one for each, e.g. 12GB,24GB")
+    parser.add_argument(
+        "--device-memory", help="budget on the GPU, e.g. 12GB; of several workers one for each, e.g. 12GB,24GB"
+    )
     parser.add_argument("--host-memory", default="4GB", help="budget of the process, or of each worker's (default 4GB)")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished training in the store")
     return parser

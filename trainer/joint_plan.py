@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
+from trainer.images import PAGE_BYTES
 from trainer.plan import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
 from trainer.prediction import Rates
 from trainer.shares import Share, count_exchanges
@@ -46,13 +47,13 @@ class Way:
 @dataclass(frozen=True)
 class Team:
     """The members by rank with their weights, the share of one (others differ by its rank alone), and the tokens of each at each
-    place of an epoch.
+    place of each epoch.
     """
 
     members: Sequence[Member]
     weights: Sequence[float]
     share: Share
-    place_tokens: Sequence[Sequence[int]]
+    place_tokens: Sequence[Sequence[Sequence[int]]]
 
     def most_a_place(self, rank: int) -> int:
         """The most micro-partitions that a worker trains at a place."""
@@ -75,7 +76,9 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
         most, own = team.most_a_place(rank), len(team.share.partitions[rank])
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
         plan = lay_out(member.work, sized, member.budget, member.rates, division)
-        plan = replace(plan, sharing=way.sharing, most_a_place=most, sent_bytes=member.work.epochs * way.wire.num_bytes)
+        plan = replace(
+            plan, sharing=way.sharing, most_a_place=most, sent_bytes=round(member.work.epochs * way.wire.num_bytes)
+        )
         plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way))))
     return plans
 
@@ -144,16 +147,25 @@ def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
 def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     sharing = sizes.sharing
     num_chunks = -(-team.share.num_places // chunk_places)
-    exchanges = num_blocks * sum(
-        count_exchanges([tokens / num_blocks for tokens in place], sharing.exchange_tokens)
-        for place in zip(*team.place_tokens, strict=True)
+    exchanges = (
+        sum(
+            count_exchanges([tokens / num_blocks for tokens in place], sharing.exchange_tokens)
+            for epoch in team.place_tokens
+            for place in zip(*epoch, strict=True)
+        )
+        * num_blocks
+        / len(team.place_tokens)
     )
     exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
-    turns = (num_chunks * num_blocks, sizes.block_bytes(num_blocks))
-    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, exchanges, exchanged, turns))
+    block_bytes = sizes.block_bytes(num_blocks)
+    image_bytes = (
+        PAGE_BYTES + block_bytes + 4 * block_bytes // sizes.row_bytes
+    )  # with its header, and which rows it has
+    num_turns = num_chunks * num_blocks
+    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, exchanges, exchanged, (num_turns, image_bytes)))
 
 
-def _network_share(team: Team, num_bytes: int) -> float:
+def _network_share(team: Team, num_bytes: float) -> float:
     """What sending so many bytes takes, as a share of an epoch's training; 0 where that is not known."""
     rates = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
     training = team.training_seconds()
@@ -174,7 +186,7 @@ def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
     share = _network_share(team, way.wire.num_bytes)
     told = f"; about {share:.0%} of the training's time" if share else ""
-    sent = f"a worker sends {size(way.wire.num_bytes)} an epoch{told}"
+    sent = f"a worker sends {size(round(way.wire.num_bytes))} an epoch{told}"
     if way.sharing.is_sharded:
         held = way.num_blocks // way.sharing.num_workers
         lines.append(

@@ -199,6 +199,8 @@ class Training:
                     f"{self.slots.writer.generation - 1}: the same command goes on from there"
                 )
         self.slots.wait_for_commit()
+        if self.together is not None:  # with what the last commit wrote
+            self.record.loads = self.together.gather_loads()
 
     def _conclude(self, all_ended: Iterator[Ended]) -> None:
         """Measure the visits that have ended; they count, and are reported, from now on, or once all workers have met."""

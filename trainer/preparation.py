@@ -81,8 +81,8 @@ def plan_team(
         users = corpus.users[share.partitions[rank]].tolist()
         work = Work(users, int(corpus.tokens[share.partitions[rank]].sum()), config.epochs, config.commit_seconds)
         members.append(Member(work, Budget(**one["budget"]), Rates(**one["rates"]), one["network"]))
-    order = partition_order(config.seed, 0, corpus.num_partitions)
-    team = Team(members, weights, share, share.place_tokens(order).tolist())
+    orders = (partition_order(config.seed, epoch, corpus.num_partitions) for epoch in range(config.epochs))
+    team = Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
     return plan_together(team, sizes, config, began)[workers.rank], share
 
 

@@ -68,11 +68,11 @@ ALONE = Sharing()
 class Wire:
     """What a worker sends to others in an epoch: `passed_bytes` of item blocks, `summed_bytes` of changes that are added up."""
 
-    passed_bytes: int = 0
-    summed_bytes: int = 0
+    passed_bytes: float = 0.0
+    summed_bytes: float = 0.0
 
     @property
-    def num_bytes(self) -> int:
+    def num_bytes(self) -> float:
         return self.passed_bytes + self.summed_bytes
 
 
@@ -83,7 +83,7 @@ def sent_by_sum(num_bytes: int, num_workers: int) -> int:
     return 2 * (num_workers - 1) * num_bytes // num_workers
 
 
-def predict_wire(sharing: Sharing, num_exchanges: int, exchanged_bytes: int, turns: tuple[int, int] = (0, 0)) -> Wire:
+def predict_wire(sharing: Sharing, num_exchanges: float, exchanged_bytes: int, turns: tuple[int, int] = (0, 0)) -> Wire:
     """What a worker sends in an epoch with so many exchanges of exchanged_bytes each; turns: how often it passes a block on, and
     the bytes of a block.
     """

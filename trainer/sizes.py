@@ -31,7 +31,7 @@ class Sizes:
 
     can_split: whether the item table may be divided into blocks. Every block has the most frequent items, or of a tree
     the rows above the cut, shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say
-    which block has what. sharing: how workers share the table.
+    which block has what. sharing: how workers share the table. row_bytes: of the table.
     """
 
     user_bytes: int
@@ -46,6 +46,7 @@ class Sizes:
     granule_bytes: int = 0
     cut_bytes: int = 0
     sharing: Sharing = ALONE
+    row_bytes: int = 4
 
     def block_bytes(self, num_blocks: int) -> int:
         """An item block: the rows of the table that are in memory together."""
@@ -90,4 +91,5 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         shared_bytes=(shared_rows(tree) if tree else shared_items(num_items)) * row_bytes,
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
         cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
+        row_bytes=row_bytes,
     )

@@ -70,6 +70,10 @@ class Together:
         """Note what blocks were passed on so far, and how long this worker waited for it."""
         self._passed = num_bytes, seconds
 
+    def gather_loads(self) -> list[Load]:
+        """What every worker did so far, by rank."""
+        return [Load(*row) for row in self.workers.gather(astuple(self.load())).result().tolist()]
+
     def load(self) -> Load:
         """What this worker did so far, in processes before this one, too."""
         before, exchange, record = self._before, self.exchange, self.record

@@ -179,4 +179,6 @@ def find_each_other(store: "Store", rank: int, num: int) -> str:
                     store.set(f"go/{named}", "")
                     continue
         time.sleep(POLL_SECONDS)
-    raise WorkerLostError(f"worker {rank} of {num} waited {TIMEOUT_SECONDS} s for the others, who did not come: start all of them")
+    raise WorkerLostError(
+        f"worker {rank} of {num} waited {TIMEOUT_SECONDS} s for the others, who did not come: start all of them"
+    )
