@@ -1,8 +1,8 @@
 """The plan of several workers: how they share the item table, and one division into chunks and blocks that fits all. Pure.
 
 Of the ways of trainer/sharing.py the first that suits is taken, unless `train.sharing` names one: replicated, where the table
-fits every worker and adding up its changes takes no more than NETWORK_SHARE of the training; sharded, where it can be
-divided; asynchronous otherwise.
+fits every worker and adding up its changes does not take too many bytes; sharded, where it can be divided; asynchronous
+otherwise. What was measured of the network is told, but decides nothing: the same training has the same plan.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,11 @@ from trainer.sharing import Sharing, Wire, default_exchange_tokens, predict_wire
 from trainer.sizes import Sizes, Work
 from trainer.units import size
 
-NETWORK_SHARE = 0.1
-"""So much of the training may go by adding up a table that all workers have, before it is rather divided."""
-PASSING_SHARE = 0.05
-"""Above this share of the training two blocks a worker are better: one is passed on while the other is trained."""
+SUMMED_BYTES_A_TOKEN = 100
+"""More than so many bytes to add up for each token that a worker trains, and the table is rather divided: at a million tokens
+and a gigabyte a second they would be a tenth of the time."""
+WAITED_BYTES = 32 * 10**6
+"""A larger block is passed on while another is trained: a worker then has two, instead of waiting for the next one."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
     if config.sharing != "auto":
         return _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
     replicated = _fit(team, sizes, config, "replicated")
-    if replicated and _network_share(team, replicated.wire.num_bytes) <= NETWORK_SHARE:
+    num_tokens = min(member.work.num_tokens for member in team.members)
+    if replicated and replicated.wire.summed_bytes <= SUMMED_BYTES_A_TOKEN * num_tokens:
         return replicated
     sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
     last = "sharded" if sizes.can_split else "asynchronous"
@@ -127,7 +129,8 @@ def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None
             continue
         way = _way(team, sized, num_blocks, places)
         doubled = 2 * num_blocks
-        if num_blocks == sized.sharing.num_workers and _network_share(team, way.wire.passed_bytes) > PASSING_SHARE:
+        is_single = sized.sharing.is_sharded and num_blocks == sized.sharing.num_workers
+        if is_single and sized.block_bytes(num_blocks) > WAITED_BYTES:
             places = _chunk_places(team, sized, doubled)
             return _way(team, sized, doubled, places) if places else way
         return way
