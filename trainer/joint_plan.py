@@ -78,7 +78,10 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
         plan = lay_out(member.work, sized, member.budget, member.rates, division)
         plan = replace(
-            plan, sharing=way.sharing, most_a_place=most, sent_bytes=round(member.work.epochs * way.wire.num_bytes)
+            plan,
+            sharing=way.sharing,
+            places_a_chunk=way.chunk_places,
+            sent_bytes=round(member.work.epochs * way.wire.num_bytes),
         )
         plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way))))
     return plans
