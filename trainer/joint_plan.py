@@ -8,6 +8,8 @@ otherwise. What was measured of the network is told, but decides nothing: the sa
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.images import PAGE_BYTES
@@ -153,22 +155,13 @@ def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
 def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     sharing = sizes.sharing
     num_chunks = -(-team.share.num_places // chunk_places)
-    exchanges = (
-        sum(
-            count_exchanges([tokens / num_blocks for tokens in place], sharing.exchange_tokens)
-            for epoch in team.place_tokens
-            for place in zip(*epoch, strict=True)
-        )
-        * num_blocks
-        / len(team.place_tokens)
-    )
+    most = [np.tile(np.max(epoch, axis=0) / num_blocks, num_blocks) for epoch in team.place_tokens]
+    counts = [int(count_exchanges(tokens, sharing.exchange_tokens).sum()) for tokens in most]
     exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
     block_bytes = sizes.block_bytes(num_blocks)
-    image_bytes = (
-        PAGE_BYTES + block_bytes + 4 * block_bytes // sizes.row_bytes
-    )  # with its header, and which rows it has
-    num_turns = num_chunks * num_blocks
-    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, exchanges, exchanged, (num_turns, image_bytes)))
+    rows_bytes = 4 * block_bytes // sizes.row_bytes  # which rows it has
+    turns = num_chunks * num_blocks, PAGE_BYTES + block_bytes + rows_bytes
+    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, sum(counts) / len(counts), exchanged, turns))
 
 
 def _network_share(team: Team, num_bytes: float) -> float:

@@ -67,9 +67,15 @@ def test_exchanges_divide_a_place_evenly_whoever_has_what(users: list[list[int]]
     assert found == (num_exchanges if total else 0)
 
 
-def test_the_worker_with_most_tokens_says_how_often_all_exchange() -> None:
-    assert count_exchanges([100, 250], 100) == 3
-    assert count_exchanges([0, 0], 100) == 1
+def test_the_workers_exchange_as_often_as_tokens_went_by() -> None:
+    """However many places there are; and at the end of an epoch, so that all have the same then."""
+    assert count_exchanges(np.array([100, 250, 0, 40]), 100).tolist() == [1, 2, 0, 1]
+    assert count_exchanges(np.full(8, 10), 40).tolist() == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert count_exchanges(np.array([10, 10, 10]), 1000).tolist() == [0, 0, 1]
+    assert count_exchanges(np.full(8192, 10), 8192 * 10 / 64).sum() == 64
+
+
+def test_cuts_come_after_users() -> None:
     assert cut_users(np.array([10, 10, 10, 10]), 0, 40, 2).tolist() == [2, 4]
     assert cut_users(np.array([10, 10]), 0, 40, 2).tolist() == [2]
     assert cut_users(np.array([10, 10]), 20, 40, 2).tolist() == [2]
