@@ -12,9 +12,10 @@ items. Each rung adds one thing to the one before, and is a process of its own, 
     memory     the most anonymous and shared memory of all the rung's processes together, looked at every 50 ms
 
 Up to "shared negatives" it is PyTorch's loop, from the "fused kernel" on our trainer; it is in float32 again. On a CPU no memory
-is pinned: there "pinned prefetch" is a thread that copies the next batches. "Evaluation without gradients" takes the evaluation
-over all users and items, whose graph autograd keeps, out of the training: what is left is the trainer's own, the held-out loss
-of a fixed sample. Where there is a GPU, all rungs run on it, too. Short rungs are run with three seeds: the median.
+is pinned: there "pinned prefetch" is a thread that copies the next batches. The evaluation after each epoch is over all users and
+items, and autograd keeps its graph, up to "evaluation without gradients"; "of a sample" is `python -m trainer` as it is, whose
+own held-out loss of a fixed sample then suffices. Where there is a GPU, all rungs run on it, too. Short rungs are run with three
+seeds: the median.
 """
 
 import dataclasses
@@ -75,8 +76,8 @@ def show_rung(rung: Rung, device: str, outcomes: Sequence[Outcome], target: floa
         "case": f"{device} {len(outcomes)} {rung.step}", "ratio": first.seconds / own.seconds,
         "mark": f"hit@20 >= {target:g}", "passed": own.hit_at_20 >= target, "seconds": own.seconds,
         "stopped": own.is_stopped, "over the one before": gain, "first at quality": own.first_seconds(target),
-        "epochs": own.epochs, "an evaluation": own.evaluating_seconds / own.epochs, "without graph": own.bare_seconds,
-        "peak MB": own.peak_bytes / 1e6, "device MB": own.device_bytes / 1e6, "hit@20": own.hit_at_20,
+        "epochs": own.epochs, "an evaluation": own.evaluating_seconds / own.epochs,
+        "peak MB": own.peak_bytes / 1e6, "device MB": own.device_bytes / 1e6 or None, "hit@20": own.hit_at_20,
     }  # fmt: skip
 
 

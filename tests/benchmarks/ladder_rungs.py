@@ -52,7 +52,7 @@ class Outcome:
     """What came of a rung. seconds: of training and its own evaluations, up to a model in hand; first_seconds: up to the first
     evaluation with the quality that is asked for, None where nobody asked on the way. hit_at_20: of the model, at the end.
 
-    evaluating_seconds: of the rung's evaluations over all users, one after each epoch; bare_seconds: of one without a graph.
+    evaluating_seconds: of the rung's evaluations over all users, one after each epoch.
     peak_bytes: the most private memory of its processes together; device_bytes: the most on a GPU, where torch counted it.
     """
 
@@ -62,7 +62,6 @@ class Outcome:
     epochs: int
     is_stopped: bool
     evaluating_seconds: float = 0.0
-    bare_seconds: float = 0.0
     evaluations: list[dict[str, float]] = field(default_factory=list)
     device_bytes: int = 0
 
@@ -109,12 +108,12 @@ def run_torch(ground: Ground, seed: int, way: Way) -> Outcome:
     return Outcome(**told, peak_bytes=peak_bytes, hit_at_20=hit_at_20(ground.corpus, Vectors(users, items, 0.0)))
 
 
-def run_kernel(ground: Ground, seed: int, **settings: Any) -> Outcome:
-    """Our trainer in place of the loop, asked after each epoch as the loops are."""
+def run_kernel(ground: Ground, seed: int, keeps_graph: bool = True, **settings: Any) -> Outcome:
+    """Our trainer in place of the loop, asked after each epoch as the loops are, or without a graph."""
     store, config = begin_store(ground, settings | {"seed": seed})
-    corpus = str(ground.corpus.folder)
-    command = ["tests.benchmarks.ladder_kernel", str(ground.folder), corpus, str(store), str(config), ground.device]
-    told, peak_bytes = run_watched(command)
+    paths = [str(path) for path in (ground.folder, ground.corpus.folder, store, config)]
+    way = [ground.device, "graph" if keeps_graph else "bare"]
+    told, peak_bytes = run_watched(["tests.benchmarks.ladder_kernel", *paths, *way])
     return Outcome(**told, peak_bytes=peak_bytes, hit_at_20=hit_at_20(ground.corpus, read_store(ground)))
 
 
@@ -216,13 +215,10 @@ RUNGS = (
     Rung("shared negatives", partial(run_torch, way=SHARED)),
     Rung("fused kernel", run_kernel, is_quick=True),
     Rung("early stopping", partial(run_kernel, **STOPPING), is_quick=True),
-    Rung("evaluation without gradients", partial(run_trainer, **STOPPING), is_quick=True),
+    Rung("evaluation without gradients", partial(run_kernel, keeps_graph=False, **STOPPING), is_quick=True),
+    Rung("evaluation of a sample", partial(run_trainer, **STOPPING), is_quick=True),
     Rung("sharded state", partial(run_trainer, is_sharded=True, **STOPPING), is_quick=True),
 )
 
-MORE_WORKERS = Rung(
-    "more workers",
-    partial(run_trainer, is_sharded=True, num_workers=WORKERS, threads=1, **STOPPING),
-    is_quick=True,
-)
-"""Not among RUNGS before `python -m trainer` knows torchrun."""
+MORE_WORKERS = Rung("more workers", partial(run_trainer, num_workers=WORKERS, threads=1, **STOPPING), is_quick=True)
+"""Users are divided among workers of a thread each. It joins RUNGS as soon as `python -m trainer` knows torchrun."""

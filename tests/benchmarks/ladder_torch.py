@@ -132,13 +132,6 @@ def evaluate(users: torch.Tensor, items: torch.Tensor, question: Question, keeps
     return float(loss.detach()) / len(question.rows), hits / len(question.rows)
 
 
-def time_bare_evaluation(users: torch.Tensor, items: torch.Tensor, question: Question) -> float:
-    """Seconds of the same evaluation without a graph."""
-    start = time.perf_counter()
-    evaluate(users, items, question, keeps_graph=False)
-    return time.perf_counter() - start
-
-
 def copied_ahead(batches: Batches) -> Iterator[list[torch.Tensor]]:
     """The same batches, copied by a thread while those before are trained."""
     ready: queue.Queue[list[torch.Tensor] | None] = queue.Queue(BATCHES_AHEAD)
@@ -194,7 +187,6 @@ def train(folder: Path, way: Way) -> dict[str, Any]:
     return {
         "seconds": seconds, "evaluating_seconds": evaluating_seconds, "evaluations": found, "epochs": len(found),
         "is_stopped": len(found) < way.epochs,
-        "bare_seconds": time_bare_evaluation(model.users.weight, model.items.weight, question),
         "device_bytes": torch.cuda.max_memory_allocated() if way.device == "cuda" else 0,
     }  # fmt: skip
 

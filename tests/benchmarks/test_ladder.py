@@ -28,7 +28,7 @@ STEP = Rung("a step", lambda ground, seed: FIRST)
 def test_a_loop_the_kernel_and_the_trainer_reach_the_quality_by_one_function(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=300, num_items=120), partitions=2)
     ground = lay_ground(corpus, tmp_path / "ground", epochs=8, limit_seconds=60)
-    wanted = ("shared negatives", "early stopping", "evaluation without gradients")
+    wanted = ("shared negatives", "early stopping", "evaluation of a sample")
     rungs = [dataclasses.replace(rung, is_quick=False) for rung in RUNGS if rung.step in wanted]
     outcomes = [rung.run(ground, 1) for rung in rungs]
     for outcome in outcomes:
@@ -116,8 +116,9 @@ def test_the_picture_has_a_bar_a_rung() -> None:
     assert {"a < b", "> 100", "1", "8"} <= set(texts)
 
 
-def test_the_steps_are_those_of_the_issue() -> None:
+def test_the_steps_and_their_order() -> None:
     assert [rung.step for rung in (*RUNGS, MORE_WORKERS)] == [
         "plain DataLoader loop", "parallel loading", "fast loader", "pinned prefetch", "mixed precision", "shared negatives",
-        "fused kernel", "early stopping", "evaluation without gradients", "sharded state", "more workers",
+        "fused kernel", "early stopping", "evaluation without gradients", "evaluation of a sample", "sharded state",
+        "more workers",
     ]  # fmt: skip
