@@ -15,7 +15,7 @@ Up to "shared negatives" it is PyTorch's loop, from the "fused kernel" on our tr
 is pinned: there "pinned prefetch" is a thread that copies the next batches. The evaluation after each epoch is over all users and
 items, and autograd keeps its graph, up to "evaluation without gradients"; "of a sample" is `python -m trainer` as it is, whose
 own held-out loss of a fixed sample then suffices. Where there is a GPU, all rungs run on it, too. Short rungs are run with three
-seeds: the median.
+seeds: the median. Rungs do not take turns, so a busy machine misleads: "cores of others" were kept from a rung meanwhile.
 """
 
 import dataclasses
@@ -78,6 +78,7 @@ def show_rung(rung: Rung, device: str, outcomes: Sequence[Outcome], target: floa
         "stopped": own.is_stopped, "over the one before": gain, "first at quality": own.first_seconds(target),
         "epochs": own.epochs, "an evaluation": own.evaluating_seconds / own.epochs,
         "peak MB": own.peak_bytes / 1e6, "device MB": own.device_bytes / 1e6 or None, "hit@20": own.hit_at_20,
+        "cores of others": own.busy_cores,
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,12 +54,14 @@ class Outcome:
     evaluation with the quality that is asked for, None where nobody asked on the way. hit_at_20: of the model, at the end.
 
     evaluating_seconds: of the rung's evaluations over all users, one after each epoch.
+    busy_cores: how many processors others kept from it, in the mean of its whole life; figures of a busy machine mislead.
     peak_bytes: the most private memory of its processes together; device_bytes: the most on a GPU, where torch counted it.
     """
 
     seconds: float
     hit_at_20: float
     peak_bytes: int
+    busy_cores: float
     epochs: int
     is_stopped: bool
     evaluating_seconds: float = 0.0
@@ -103,9 +106,9 @@ def run_torch(ground: Ground, seed: int, way: Way) -> Outcome:
         way, epochs=ground.epochs, limit_seconds=ground.limit_seconds, seed=seed, device=ground.device
     )
     command = ["tests.benchmarks.ladder_torch", str(ground.folder), json.dumps(dataclasses.asdict(way))]
-    told, peak_bytes = run_watched(command)
+    told = run_watched(command)
     users, items = (np.load(ground.folder / f"trained_{name}.npy") for name in ("users", "items"))
-    return Outcome(**told, peak_bytes=peak_bytes, hit_at_20=hit_at_20(ground.corpus, Vectors(users, items, 0.0)))
+    return Outcome(**told, hit_at_20=hit_at_20(ground.corpus, Vectors(users, items, 0.0)))
 
 
 def run_kernel(ground: Ground, seed: int, keeps_graph: bool = True, **settings: Any) -> Outcome:
@@ -113,8 +116,8 @@ def run_kernel(ground: Ground, seed: int, keeps_graph: bool = True, **settings: 
     store, config = begin_store(ground, settings | {"seed": seed})
     paths = [str(path) for path in (ground.folder, ground.corpus.folder, store, config)]
     way = [ground.device, "graph" if keeps_graph else "bare"]
-    told, peak_bytes = run_watched(["tests.benchmarks.ladder_kernel", *paths, *way])
-    return Outcome(**told, peak_bytes=peak_bytes, hit_at_20=hit_at_20(ground.corpus, read_store(ground)))
+    told = run_watched(["tests.benchmarks.ladder_kernel", *paths, *way])
+    return Outcome(**told, hit_at_20=hit_at_20(ground.corpus, read_store(ground)))
 
 
 def run_trainer(ground: Ground, seed: int, is_sharded: bool = False, num_workers: int = 1, **settings: Any) -> Outcome:
@@ -127,18 +130,19 @@ def run_trainer(ground: Ground, seed: int, is_sharded: bool = False, num_workers
     if num_workers > 1:
         start = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(num_workers), "-m"]
         command = [*start, *command]
-    told, peak_bytes = run_watched(command)
+    told = run_watched(command)
     if is_sharded and told["plan"]["num_chunks"] == 1:
         raise SystemExit(f"{command} was to train in several chunks, but had room for all users")
     return Outcome(
         seconds=told["train_seconds"] * (1 + told["commit_stall"]), hit_at_20=hit_at_20(ground.corpus, read_store(ground)),
-        peak_bytes=peak_bytes, epochs=told["stopped_after_epoch"] or ground.epochs, is_stopped=False,
+        peak_bytes=told["peak_bytes"], busy_cores=told["busy_cores"],
+        epochs=told["stopped_after_epoch"] or ground.epochs, is_stopped=False,
     )  # fmt: skip
 
 
 def budget(ground: Ground, seed: int) -> str:
     """Bytes that hold all but half of the users' rows: what a plan for one epoch in plenty of memory says, less that."""
-    plan = run_watched(trainer_command(ground, PLENTY, {"seed": seed, "epochs": 1}))[0]["plan"]
+    plan = run_watched(trainer_command(ground, PLENTY, {"seed": seed, "epochs": 1}))["plan"]
     return str(plan["peak_bytes"] - plan["slot_bytes"] // 2)
 
 
@@ -167,12 +171,12 @@ def hit_at_20(corpus: Corpus, vectors: Vectors) -> float:
     return float(np.mean(answer_held_out(corpus, vectors).ranks <= 20))
 
 
-def run_watched(arguments: list[str]) -> tuple[dict[str, Any], int]:
-    """The JSON that `python -m ...` prints, and the most private bytes of it and all processes that it started."""
+def run_watched(arguments: list[str]) -> dict[str, Any]:
+    """The JSON that `python -m ...` prints; its `peak_bytes` and `busy_cores` (see Outcome) as seen from here."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         command = [sys.executable, "-m", *arguments]
         process = subprocess.Popen(command, stdout=out, stderr=log, env=os.environ | ENVIRONMENT)
-        peak_bytes = 0
+        peak_bytes, start, busy, own = 0, time.perf_counter(), busy_seconds(), os.times()
         while process.poll() is None:
             peak_bytes = max(peak_bytes, family_bytes(process.pid))
             try:
@@ -183,7 +187,16 @@ def run_watched(arguments: list[str]) -> tuple[dict[str, Any], int]:
             file.seek(0)
         if process.returncode:
             raise SystemExit(f"{arguments} ended with {process.returncode}: {log.read().decode()[-2000:]}")
-        return json.loads(out.read()), peak_bytes
+        seconds, now = time.perf_counter() - start, os.times()
+        own_seconds = now.children_user + now.children_system - own.children_user - own.children_system
+        busy_cores = max(0.0, (busy_seconds() - busy - own_seconds) / seconds)
+        return json.loads(out.read()) | {"peak_bytes": peak_bytes, "busy_cores": busy_cores}
+
+
+def busy_seconds() -> float:
+    """Seconds that this machine's processors worked since its start, all of them added up."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def family_bytes(process: int) -> int:

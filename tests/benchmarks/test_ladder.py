@@ -1,6 +1,7 @@
 """The ladder: rungs at a tiny size, what is asked of them, the arithmetic of gains, the picture."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from tests.benchmarks.ladder_rungs import MORE_WORKERS, RUNGS, Outcome, Rung, fa
 from tests.benchmarks.ladder_torch import Question, copied_ahead, evaluate
 from tests.corpora import planted_histories, write_corpus
 
-FIRST = Outcome(seconds=100, hit_at_20=0.3, peak_bytes=800_000_000, epochs=20, is_stopped=False)
+FIRST = Outcome(seconds=100, hit_at_20=0.3, peak_bytes=800_000_000, busy_cores=0.0, epochs=20, is_stopped=False)
 SECOND = dataclasses.replace(
     FIRST, seconds=40, evaluations=[{"seconds": 2, "hit_at_20": 0.2}, {"seconds": 4, "hit_at_20": 0.25}]
 )
@@ -35,6 +36,7 @@ def test_a_loop_the_kernel_and_the_trainer_reach_the_quality_by_one_function(tmp
         assert outcome.hit_at_20 > 0.4  # 20 of 120 items by chance: .17
         assert 0 < outcome.seconds < 60
         assert 50e6 < outcome.peak_bytes < 2e9
+        assert 0 <= outcome.busy_cores < (os.cpu_count() or 1)
     loop, kernel, trainer = outcomes
     for asked in (loop, kernel):
         assert asked.epochs == len(asked.evaluations)
