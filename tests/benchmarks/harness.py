@@ -41,13 +41,14 @@ def run_benchmark(
     description: str,
     measure: Callable[..., Sequence[dict[str, Any]]],
     options: Mapping[str, int] = MappingProxyType({}),
+    draw: Callable[[Sequence[dict[str, Any]]], str] | None = None,
 ) -> int:
     """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; answers the exit code.
 
     `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
     is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record appends to
     results.csv. `options` are whole numbers that the command line may set, with their defaults: `{"users": 1000}` gives
-    `--users N` and `measure(data_dir, users=N)`.
+    `--users N` and `measure(data_dir, users=N)`. With `draw` there is --plot FILE, for the cases as the SVG that it answers.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -57,12 +58,16 @@ def run_benchmark(
     parser.add_argument("--record", action="store_true", help="append the figures to results.csv")
     for option, default in options.items():
         parser.add_argument(f"--{option}", type=int, default=default, help=f"by default {default:,}")
+    if draw:
+        parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures, as SVG")
     arguments = parser.parse_args()
     cases = measure(arguments.data, **{option: getattr(arguments, option) for option in options})
     worst = worst_case(cases)
     result = worst | {"name": name, "passed": all(case["passed"] for case in cases), "cases": list(cases)}
     if arguments.record:
         append_results(name, cases)
+    if draw and arguments.plot:
+        arguments.plot.write_text(draw(cases), encoding="utf-8")
     if arguments.json:
         print(json.dumps(result))
     else:

@@ -1,0 +1,126 @@
+"""The ladder: rungs at a tiny size, what is asked of them, the arithmetic of gains, the picture."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from tests.benchmarks.ladder import climb, show_rung
+from tests.benchmarks.ladder_plot import PANEL, draw_ladder
+from tests.benchmarks.ladder_rungs import MORE_WORKERS, RUNGS, Outcome, Rung, family_bytes, lay_ground
+from tests.benchmarks.ladder_torch import Question, copied_ahead, evaluate
+from tests.corpora import planted_histories, write_corpus
+
+FIRST = Outcome(seconds=100, hit_at_20=0.3, peak_bytes=800_000_000, busy_cores=0.0, epochs=20, is_stopped=False)
+SECOND = dataclasses.replace(
+    FIRST, seconds=40, evaluations=[{"seconds": 2, "hit_at_20": 0.2}, {"seconds": 4, "hit_at_20": 0.25}]
+)
+THIRD = dataclasses.replace(FIRST, seconds=8, hit_at_20=0.2)
+STEP = Rung("a step", lambda ground, seed: FIRST)
+
+
+@pytest.mark.slow
+def test_a_loop_the_kernel_and_the_trainer_reach_the_quality_by_one_function(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=300, num_items=120), partitions=2)
+    ground = lay_ground(corpus, tmp_path / "ground", epochs=8, limit_seconds=60)
+    wanted = ("shared negatives", "early stopping", "evaluation of a sample")
+    rungs = [dataclasses.replace(rung, is_quick=False) for rung in RUNGS if rung.step in wanted]
+    outcomes = [rung.run(ground, 1) for rung in rungs]
+    for outcome in outcomes:
+        assert outcome.hit_at_20 > 0.4  # 20 of 120 items by chance: .17
+        assert 0 < outcome.seconds < 60
+        assert 50e6 < outcome.peak_bytes < 2e9
+        assert 0 <= outcome.busy_cores < (os.cpu_count() or 1)
+    loop, kernel, trainer = outcomes
+    for asked in (loop, kernel):
+        assert asked.epochs == len(asked.evaluations)
+        assert 0 < asked.evaluating_seconds < asked.seconds
+    assert loop.evaluations[-1]["hit_at_20"] == pytest.approx(
+        loop.hit_at_20, abs=0.01
+    )  # asked on the way as in the end
+    best = [one["hit_at_20"] for one in kernel.evaluations]
+    assert min(abs(hit - kernel.hit_at_20) for hit in best) < 0.01
+    assert trainer.evaluations == []
+    assert trainer.first_seconds(0) is None
+
+
+def test_a_rung_of_several_seeds_tells_the_median_the_highest_peak_and_the_lowest_quality(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", {"a": [0, 1], "b": [1, 2]}, partitions=1)
+    ground = lay_ground(corpus, tmp_path / "ground", epochs=1, limit_seconds=1)
+    rung = Rung("quick", lambda ground, seed: {1: FIRST, 2: SECOND, 3: THIRD}[seed], is_quick=True)
+    (case,) = climb([rung], ground, 0.25)
+    assert (case["seconds"], case["hit@20"], case["peak MB"]) == (40, 0.2, 800)
+
+
+def test_gains() -> None:
+    first, second, third = (show_rung(STEP, "cpu", [FIRST, SECOND, THIRD][:n], 0.25) for n in (1, 2, 3))
+    assert [case["ratio"] for case in (first, second, third)] == [1, 2.5, 12.5]
+    assert [case["over the one before"] for case in (first, second, third)] == [None, 2.5, 5]
+    assert [case["first at quality"] for case in (first, second, third)] == [None, 4, None]
+    assert [case["passed"] for case in (first, second, third)] == [True, True, False]
+    assert second["case"] == "cpu 2 a step"
+
+
+def test_nobody_knows_what_a_rung_gains_that_was_stopped() -> None:
+    stopped = dataclasses.replace(SECOND, is_stopped=True)
+    assert show_rung(STEP, "cpu", [FIRST, stopped], 0.25)["over the one before"] is None
+    assert show_rung(STEP, "cpu", [FIRST, stopped, THIRD], 0.25)["over the one before"] == 5  # at least
+
+
+@pytest.mark.parametrize("keeps_graph", [True, False])
+def test_items_seen_before_are_not_ranked(keeps_graph: bool) -> None:
+    items = torch.arange(25, 0, -1, dtype=torch.float32)[:, None].requires_grad_()  # item 0 ranks first
+    users = torch.ones(3, 1)
+    question = Question(
+        rows=torch.tensor([0, 1, 2]), items=torch.tensor([19, 20, 20]), seen_rows=torch.tensor([2]),
+        seen_items=torch.tensor([4]),
+    )  # fmt: skip
+    loss, hit = evaluate(users, items, question, keeps_graph)
+    assert hit == pytest.approx(2 / 3)
+    assert loss == pytest.approx((19.4587 + 20.4587 + 20.4470) / 3, abs=1e-3)
+
+
+def test_copied_ahead_are_the_same_batches() -> None:
+    batches = [[torch.tensor([i])] for i in range(5)]
+
+    def told() -> Iterator[list[torch.Tensor]]:
+        yield from batches
+
+    assert list(copied_ahead(told())) == batches
+
+
+def test_memory_of_a_process_is_that_of_its_children_too() -> None:
+    grow = "import sys; block = bytearray(80_000_000); print(flush=True); sys.stdin.read()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grow!r}])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert 80e6 < family_bytes(process.pid) < 160e6
+        process.communicate()
+    assert family_bytes(process.pid) == 0
+
+
+def test_the_picture_has_a_bar_a_rung() -> None:
+    cases = [show_rung(STEP, "cpu", [FIRST, SECOND, THIRD][:n], 0.25) for n in (1, 2, 3)]
+    cases[0] |= {"stopped": True, "case": "a < b"}
+    cases[1] |= {"seconds": 1.0, "peak MB": 200.0}
+    svg = ElementTree.fromstring(draw_ladder(cases))
+    bars = {name: [float(bar.get("width", 0)) for bar in svg.iter() if bar.get("class") == name] for name in ("s", "m")}
+    assert bars["s"] == [PANEL, 1, pytest.approx(PANEL * 0.4515, abs=0.1)]  # 1 to 100 seconds: log10(8) / 2
+    assert bars["m"] == [PANEL, PANEL / 4, PANEL]
+    texts = [text.text for text in svg.iter() if text.tag.endswith("text")]
+    assert {"a < b", "> 100", "1", "8"} <= set(texts)
+
+
+def test_the_steps_and_their_order() -> None:
+    assert [rung.step for rung in (*RUNGS, MORE_WORKERS)] == [
+        "plain DataLoader loop", "parallel loading", "fast loader", "pinned prefetch", "mixed precision", "shared negatives",
+        "fused kernel", "early stopping", "evaluation without gradients", "evaluation of a sample", "sharded state",
+        "more workers",
+    ]  # fmt: skip
