@@ -9,20 +9,19 @@ CONFIG: a file with the trainer's settings; the last: whether autograd keeps the
 
 import json
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from tests.benchmarks.ladder_torch import Question, evaluate
+from trainer import loop
 from trainer.__main__ import read_config
-from trainer.corpus import open_corpus
+from trainer.corpus import Corpus
 from trainer.job import Job
-from trainer.loop import Training
-from trainer.store import lock_store
 
 MEMORY_BYTES = 4 * 10**9
 
@@ -32,7 +31,7 @@ class Asking:
 
     def __init__(self, question: Question, keeps_graph: bool) -> None:
         self.question, self.keeps_graph = question, keeps_graph
-        self.training: Training
+        self.training: loop.Training
         self.evaluating_seconds = 0.0
         self.found: list[dict[str, float]] = []
 
@@ -42,8 +41,13 @@ class Asking:
         start = time.perf_counter()
         heldout_loss, hit_at_20 = evaluate(*self.tables(), self.question, self.keeps_graph)
         self.evaluating_seconds += time.perf_counter() - start
-        seconds = seconds_of(self.training) + self.evaluating_seconds
-        self.found.append({"seconds": seconds, "heldout_loss": heldout_loss, "hit_at_20": hit_at_20})
+        self.found.append({"seconds": self.seconds, "heldout_loss": heldout_loss, "hit_at_20": hit_at_20})
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, with what it waited for commits, and of asking."""
+        record = self.training.record
+        return record.train_seconds + record.commit_stall_seconds + self.evaluating_seconds
 
     def tables(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the vectors of users and items as autograd watches them."""
@@ -54,26 +58,24 @@ class Asking:
         return users, items
 
 
-def seconds_of(training: Training) -> float:
-    """Seconds of training so far, with what it waited for commits."""
-    return training.record.train_seconds + training.record.commit_stall_seconds
+class Watched(loop.Training):
+    """A training that the one who listens to it can look into."""
+
+    def __init__(self, job: Job, corpus: Corpus, on_event: Asking, *others: Any) -> None:
+        super().__init__(job, corpus, on_event, *others)
+        on_event.training = self
 
 
 def train(folder: Path, job: Job, keeps_graph: bool) -> dict[str, Any]:
     """Train and evaluate after each epoch; answers the clock and what was found. The vectors are in the store."""
     device = "cuda" if job.kernel == "gpu" else "cpu"
     asking = Asking(Question.read(folder, device), keeps_graph)
-    with lock_store(job.store_dir):
-        asking.training = training = Training(job, open_corpus(job.corpus_dir), asking)
-        training.prepare()
-        try:
-            training.run(threading.Event())
-        finally:
-            training.close()
+    with patch.object(loop, "Training", Watched):
+        loop.train(job, asking)
     return {
-        "seconds": seconds_of(training) + asking.evaluating_seconds, "evaluating_seconds": asking.evaluating_seconds,
+        "seconds": asking.seconds, "evaluating_seconds": asking.evaluating_seconds, "is_stopped": False,
         # On a GPU rows are on their way while this asks: it costs what it costs, but what it finds is of no moment.
-        "evaluations": asking.found if device == "cpu" else [], "epochs": len(asking.found), "is_stopped": False,
+        "evaluations": asking.found if device == "cpu" else [], "epochs": len(asking.found),
         "device_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else 0,
     }  # fmt: skip
 
