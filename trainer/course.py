@@ -130,7 +130,7 @@ class Course:
         most = self.share.place_tokens(partition_order(self.config.seed, epoch, len(self.share.tokens))).max(axis=0)
         chunks = (most[start : start + chunk] for start in range(0, num_places, chunk))
         tokens = np.concatenate([np.tile(here, num_blocks) for here in chunks]) / num_blocks
-        return count_exchanges(tokens, self.plan.sharing.exchange_tokens)
+        return count_exchanges(tokens, self.plan.sharing)
 
     def steps_left(self, step: Step) -> int:
         """Positions until the chunk has met all blocks, this one included."""
@@ -159,7 +159,8 @@ class Course:
             hashes=histories.hashes, order=users, alphas=alphas, sampling=targets.sampling, tree=targets.tree,
             recency=self.recency, epoch_key=epoch_key(config.seed, step.epoch),
         )  # fmt: skip
-        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[here].sum()), self.num_exchanges(position))
+        num_cuts = self.num_exchanges(position) if self.plan.sharing.cuts_places else 0
+        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[here].sum()), num_cuts)
         is_last = index == len(here) - 1
         return Visit(position, index, is_last, step, here[index], resident, histories, work, targets, cuts)
 

@@ -122,7 +122,9 @@ def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
 def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
     num_tokens = sum(member.work.num_tokens for member in team.members)
     tokens = config.exchange_tokens or default_exchange_tokens(num_tokens, len(team.members))
-    return Sharing(mode, tuple(team.weights), tokens, config.staleness if mode == "asynchronous" else 0)
+    staleness = config.staleness if mode == "asynchronous" else 0
+    on_gpu = team.members[0].budget.device_bytes is not None
+    return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not on_gpu)
 
 
 def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None:
@@ -156,7 +158,7 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     sharing = sizes.sharing
     num_chunks = -(-team.share.num_places // chunk_places)
     most = [np.tile(np.max(epoch, axis=0) / num_blocks, num_blocks) for epoch in team.place_tokens]
-    counts = [int(count_exchanges(tokens, sharing.exchange_tokens).sum()) for tokens in most]
+    counts = [int(count_exchanges(tokens, sharing).sum()) for tokens in most]
     exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
     block_bytes = sizes.block_bytes(num_blocks)
     rows_bytes = 4 * block_bytes // sizes.row_bytes  # which rows it has

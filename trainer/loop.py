@@ -178,8 +178,6 @@ class Training:
             for visit in self._visits(position, step):
                 self._conclude(self.engine.train(visit, lambda: self._visit_after(visit)))  # noqa: B023 (called within)
             num_exchanges = self.course.num_exchanges(position)
-            if self.kernel.accelerator is not None:  # whose visits are not cut: once, at the place's end
-                num_exchanges = min(num_exchanges, 1)
             position += 1
             is_judged = bool(config.patience) and position % in_epoch == 0
             is_stopping = stop.is_set()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import ConfigError
+from trainer.sharing import Sharing
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +80,15 @@ def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) 
     return Share(rank, tuple(np.array(sorted(own), dtype=np.int64) for own in shared), tokens)
 
 
-def count_exchanges(tokens: NDArray[Any], exchange_tokens: float) -> NDArray[np.int64]:
+def count_exchanges(tokens: NDArray[Any], sharing: Sharing) -> NDArray[np.int64]:
     """How often the workers exchange at each place of an epoch, int64[n]; tokens [n]: of the worker that has most there.
 
-    As often as `exchange_tokens` went by, and at the epoch's end. An exchange comes at a place's end at the latest: after it all
-    workers have the same.
+    As often as `sharing.exchange_tokens` went by, and at the epoch's end. An exchange comes at a place's end at the latest:
+    after it all workers have the same.
     """
-    counts = np.diff(np.floor(np.cumsum(tokens) / exchange_tokens), prepend=0).astype(np.int64)
+    counts = np.diff(np.floor(np.cumsum(tokens) / sharing.exchange_tokens), prepend=0).astype(np.int64)
     counts[-1] = max(counts[-1], 1)
-    return counts
+    return counts if sharing.cuts_places else counts.clip(max=1)
 
 
 def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_exchanges: int) -> NDArray[np.int64]:

@@ -18,13 +18,14 @@ class Sharing:
     """mode: `alone` or one of the three; weights: what part of the users each worker has, relative to the others'.
 
     exchange_tokens: after how many of its tokens, at most, a worker gives what it changed; staleness: how many sums may be under
-    way when it goes on.
+    way when it goes on. cuts_places: whether they exchange within a place, too, and not only at its end, as GPUs do.
     """
 
     mode: str = "alone"
     weights: Sequence[float] = (1.0,)
     exchange_tokens: float = 0.0
     staleness: int = 0
+    cuts_places: bool = True
 
     @property
     def num_workers(self) -> int:

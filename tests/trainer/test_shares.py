@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from trainer.errors import ConfigError
 from trainer.schedule import partition_order
 from trainer.shares import Share, count_exchanges, cut_users, ring_block, share_alone, share_users
+from trainer.sharing import Sharing
 
 token_counts = st.lists(st.integers(0, 1000), min_size=1, max_size=64).map(np.array)
 
@@ -69,10 +70,16 @@ def test_exchanges_divide_a_place_evenly_whoever_has_what(users: list[list[int]]
 
 def test_the_workers_exchange_as_often_as_tokens_went_by() -> None:
     """However many places there are; and at the end of an epoch, so that all have the same then."""
-    assert count_exchanges(np.array([100, 250, 0, 40]), 100).tolist() == [1, 2, 0, 1]
-    assert count_exchanges(np.full(8, 10), 40).tolist() == [0, 0, 0, 1, 0, 0, 0, 1]
-    assert count_exchanges(np.array([10, 10, 10]), 1000).tolist() == [0, 0, 1]
-    assert count_exchanges(np.full(8192, 10), 8192 * 10 / 64).sum() == 64
+
+    def count(tokens: list[float], exchange_tokens: float, cuts_places: bool = True) -> list[int]:
+        sharing = Sharing("replicated", (1, 1), exchange_tokens, cuts_places=cuts_places)
+        return count_exchanges(np.array(tokens), sharing).tolist()
+
+    assert count([100, 250, 0, 40], 100) == [1, 2, 0, 1]
+    assert count([100, 250, 0, 40], 100, cuts_places=False) == [1, 1, 0, 1]
+    assert count([10] * 8, 40) == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert count([10, 10, 10], 1000) == [0, 0, 1]
+    assert sum(count([10] * 8192, 8192 * 10 / 64)) == 64
 
 
 def test_cuts_come_after_users() -> None:
