@@ -231,7 +231,5 @@ RUNGS = (
     Rung("evaluation without gradients", partial(run_kernel, keeps_graph=False, **STOPPING), is_quick=True),
     Rung("evaluation of a sample", partial(run_trainer, **STOPPING), is_quick=True),
     Rung("sharded state", partial(run_trainer, is_sharded=True, **STOPPING), is_quick=True),
+    Rung("more workers", partial(run_trainer, num_workers=WORKERS, threads=1, **STOPPING), is_quick=True),
 )
-
-MORE_WORKERS = Rung("more workers", partial(run_trainer, num_workers=WORKERS, threads=1, **STOPPING), is_quick=True)
-"""Users are divided among workers of a thread each. It joins RUNGS as soon as `python -m trainer` knows torchrun."""

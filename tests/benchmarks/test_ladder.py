@@ -13,7 +13,7 @@ import torch
 
 from tests.benchmarks.ladder import climb, show_rung
 from tests.benchmarks.ladder_plot import PANEL, draw_ladder
-from tests.benchmarks.ladder_rungs import MORE_WORKERS, RUNGS, Outcome, Rung, family_bytes, lay_ground
+from tests.benchmarks.ladder_rungs import RUNGS, Outcome, Rung, family_bytes, lay_ground
 from tests.benchmarks.ladder_torch import Question, copied_ahead, evaluate
 from tests.corpora import planted_histories, write_corpus
 
@@ -119,7 +119,7 @@ def test_the_picture_has_a_bar_a_rung() -> None:
 
 
 def test_the_steps_and_their_order() -> None:
-    assert [rung.step for rung in (*RUNGS, MORE_WORKERS)] == [
+    assert [rung.step for rung in RUNGS] == [
         "plain DataLoader loop", "parallel loading", "fast loader", "pinned prefetch", "mixed precision", "shared negatives",
         "fused kernel", "early stopping", "evaluation without gradients", "evaluation of a sample", "sharded state",
         "more workers",
