@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
-from tasks.corpus import BYTES_PER_EVENT, DUCKDB_SHARE
+from tasks.corpus import BYTES_PER_EVENT
 from tasks.corpus_folder import partition_name
+from tasks.corpus_parts import DUCKDB_SHARE
 from tasks.deliveries import rules_of
 from tasks.failures import explain_failures
 from tasks.group_events import Stages, clean_group, count_partitions, plan_groups
