@@ -9,8 +9,9 @@ import hashlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -97,6 +98,7 @@ class RayCluster:
                 f"resources.ray_address is {self.address}, but Ray is not installed: {_INSTALL}, or leave the setting out"
             ) from None
         check_address(self.address)
+        self.stack.enter_context(redirect_stdout(sys.stderr))  # Ray says there which workers died; ours is for answers
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
