@@ -152,8 +152,8 @@ class RayCluster:
     def _unreachable(self, error: Exception) -> ConfigError:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         return ConfigError(
-            f'cannot use the Ray cluster {self.address}: {lines[0][:300]}; start it as the README says ("On several machines"), '
-            "or leave resources.ray_address out"
+            f"cannot use the Ray cluster {self.address}: {lines[0][:300]}; see that it runs, that RAY_AUTH_MODE=token is set and "
+            'the token is that of its nodes (README, "On several machines"), or leave resources.ray_address out'
         )
 
 
@@ -197,13 +197,15 @@ def check_address(address: str) -> None:
     """Raise ConfigError unless something listens there; Ray itself would try for minutes. "auto": that of this machine."""
     if address == "auto":
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     try:
+        if "://" in address:
+            raise ValueError("the command is given on a machine of the cluster, not through a Ray client")
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"nothing answers at resources.ray_address {address} ({error}): write auto, HOST:6379 or ray://HOST:10001, and start "
-            'the cluster as the README says ("On several machines")'
+            f"nothing answers at resources.ray_address {address} ({error}): write auto or HOST:6379, and start the cluster as "
+            'the README says ("On several machines")'
         ) from None
 
 

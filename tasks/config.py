@@ -314,8 +314,8 @@ class ResourcesConfig(Section):
     ray_address: str | None = Field(
         None,
         title="Ray cluster",
-        description="auto, HOST:6379 or ray://HOST:10001: ingest, corpus, inference and export go to its nodes in parts, each "
-        "with the host memory. By default one machine does everything.",
+        description="auto, or HOST:6379 of a cluster that this machine is in: ingest, corpus, inference and export go to its "
+        "nodes in parts, each with the host memory. By default one machine does everything.",
         min_length=1,
     )
 

@@ -95,7 +95,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     message = r"nothing answers at resources\.ray_address 127\.0\.0\.1:9 .*HOST:6379"
     with pytest.raises(ConfigError, match=message):
         count_parts("127.0.0.1:9", tmp_path)
-    for address in ("nowhere", "ray://127.0.0.1:9", "host:port"):
+    for address in ("nowhere", "ray://127.0.0.1:10001", "host:port"):
         with pytest.raises(ConfigError, match="nothing answers"):
             check_address(address)
 
