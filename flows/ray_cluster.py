@@ -137,17 +137,17 @@ class RayCluster:
         try:
             return future.result()
         except ray.exceptions.RayError as error:
+            told = str(error).strip().splitlines()[-1:]
+            reason = f"{type(error).__name__}: {''.join(told)[:300]}"
+            if "Failed to reach API" in reason:
+                raise ConfigError(
+                    f"a node of the Ray cluster cannot reach Prefect's server ({reason}): set PREFECT_API_URL to a server that "
+                    'every machine reaches (README, "On several machines")'
+                ) from None
             raise ResourceError(
-                f"the Ray cluster {self.address} gave up a part after {TRIES} tries ({type(error).__name__}): see `ray status` "
-                "and the nodes' memory, then run the same command again; what was committed is whole"
+                f"the Ray cluster {self.address} could not do a part ({reason}), which is tried {TRIES} times where workers die: "
+                "see `ray status` and the nodes' memory, then run the same command again; what was committed is whole"
             ) from error
-        except RuntimeError as error:
-            if "Failed to reach API" not in str(error):
-                raise
-            raise ConfigError(
-                f"a node of the Ray cluster cannot reach Prefect's server ({error}): set PREFECT_API_URL to a server that every "
-                'node reaches, see the README, "On several machines"'
-            ) from None
 
     def _unreachable(self, error: Exception) -> ConfigError:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
