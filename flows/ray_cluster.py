@@ -75,7 +75,7 @@ class RayCluster:
         from prefect_ray.context import remote_options
 
         cpus = self._shape[1]
-        told = f"{work.__name__}: {len(parts)} parts, {cpus} CPUs and {size(self.memory_bytes)} each, on {self._name_nodes()}"
+        told = f"{work.__name__}: {len(parts)} parts, each with {cpus} CPU and {size(self.memory_bytes)}, on {self._name_nodes()}"
         on_event("log", {"message": told})
         caller = Caller(self.root.path.resolve(), digest_code())
         with (
@@ -98,6 +98,7 @@ class RayCluster:
                 f"resources.ray_address is {self.address}, but Ray is not installed: {_INSTALL}, or leave the setting out"
             ) from None
         check_address(self.address)
+        check_tokens()
         self.stack.enter_context(redirect_stdout(sys.stderr))  # Ray says there which workers died; ours is for answers
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -166,12 +167,8 @@ def do_part(work: Callable[[Any, OnEvent], Any], part: Any, caller: Caller) -> A
 
 def check_node(caller: Caller) -> None:
     """Raise ConfigError unless this process is asked for a token, has the caller's code and sees the caller's root."""
+    check_tokens()
     where = socket.gethostname()
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        raise ConfigError(
-            f"Ray on {where} was started without tokens: whoever reaches its ports could run anything there. Stop it, make a "
-            "token with `ray get-auth-token --generate`, and start it with RAY_AUTH_MODE=token"
-        )
     if digest_code() != caller.code:
         raise ConfigError(
             f"{where} has another version of surf2vec: bring all machines to the same one, then start Ray again"
@@ -179,6 +176,15 @@ def check_node(caller: Caller) -> None:
     if not (caller.root / ".tmp").is_dir():
         raise ConfigError(
             f"{where} does not see the root {caller.root}: it must be on a file system that all machines share, by the same path"
+        )
+
+
+def check_tokens() -> None:
+    """Raise ConfigError unless Ray asks whoever speaks to this process for a token."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        raise ConfigError(
+            f"on {socket.gethostname()} Ray asks nobody for a token: whoever reaches its ports can run anything there. Make one "
+            "with `ray get-auth-token --generate`, and set RAY_AUTH_MODE=token for `ray start` and for this command"
         )
 
 

@@ -29,7 +29,7 @@ class CorpusPart:
     """Groups that one part does, one after the other, and what both passes need.
 
     params: of the SQL steps; scratch: what lies between the passes; building: the corpus's folder; memory_bytes: the budget of
-    the process; max_keys: as many keys of who can be held out are kept; total_events: of the window, for the progress.
+    the process; max_keys: as many keys of who can be held out are kept; total_events: of the window, for the progress of `step`.
     """
 
     groups: tuple[Group, ...]
@@ -42,6 +42,7 @@ class CorpusPart:
     max_keys: int
     total_events: int
     base: BaseCorpus | None = None
+    step: str = "corpus"
 
     @property
     def keys(self) -> Path:
@@ -56,7 +57,7 @@ class CorpusPart:
 
     def report(self, on_event: OnEvent, done: int) -> None:
         """Tell how far both passes are, in events."""
-        on_event("progress", {"step": "corpus", "done": done, "total": 2 * self.total_events, "unit": "events"})
+        on_event("progress", {"step": self.step, "done": done, "total": 2 * self.total_events, "unit": "events"})
 
 
 def clean_part(part: CorpusPart, on_event: OnEvent) -> Stages:

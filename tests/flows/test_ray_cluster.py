@@ -91,10 +91,13 @@ def test_a_night_whose_workers_are_killed_is_the_night_of_one_machine(tmp_path: 
 
 
 @needs_ray
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     message = r"nothing answers at resources\.ray_address 127\.0\.0\.1:9 .*HOST:6379"
     with pytest.raises(ConfigError, match=message):
         count_parts("127.0.0.1:9", tmp_path)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(ConfigError, match="Ray asks nobody for a token"):
+        count_parts("auto", tmp_path)
     for address in ("nowhere", "ray://127.0.0.1:10001", "host:port"):
         with pytest.raises(ConfigError, match="nothing answers"):
             check_address(address)
@@ -117,7 +120,7 @@ def test_one_machine_is_the_default_and_the_address_changes_no_result(tmp_path: 
 def test_a_node_that_is_not_set_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caller = Caller(tmp_path, digest_code())
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    with pytest.raises(ConfigError, match="was started without tokens"):
+    with pytest.raises(ConfigError, match="Ray asks nobody for a token"):
         check_node(caller)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(ConfigError, match="another version of surf2vec"):

@@ -12,6 +12,7 @@ import pytest
 from tasks.config import EvaluateConfig, ExportConfig, IngestConfig
 from tasks.corpus import build_corpus
 from tasks.export import Export, export_vectors
+from tasks.infer import infer
 from tasks.ingest import ingest
 from tasks.run import Root, open_root
 from tasks.stage_parts import LogsPart, stage_part
@@ -19,7 +20,9 @@ from tasks.stage_sources import Staging
 from tasks.window import Base
 from tests.corpora import planted_histories
 from tests.divided import Divided, open_processes
+from tests.ingested import write_log
 from tests.stores import assert_same_bits
+from tests.tasks.test_infer import ask, make_root
 from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import ConfigError, InputError
@@ -148,3 +151,22 @@ def test_the_user_key_is_looked_up_where_a_part_is_done(
     with pytest.raises(ConfigError, match=r"has the fingerprint \w{16} on .* but 0123456789abcdef where the command"):
         stage_part(LogsPart(staging, ()), ignore_event)
     assert "secret-1" not in repr(replace(staging, user_key=None))
+
+
+def test_inferred_vectors_are_the_same_bytes(tmp_path: Path, processes: Divided) -> None:
+    root = make_root(tmp_path / "root")
+    for number in range(3):
+        lines = [f"{user}-{number},/page/{item},2026-02-01T00:{n:02d}:00Z"
+                 for user, items in planted_histories(60).items() for n, item in enumerate(items)]  # fmt: skip
+        write_log(tmp_path / f"new-{number}.csv", *lines)
+    told = [
+        infer(root, "r1", ask(tmp_path / "new-*.csv", tmp_path / name), ignore_event, hands)
+        for name, hands in (("one.parquet", HERE), ("many.parquet", processes))
+    ]
+    for one in told:
+        del one["seconds"], one["out"]
+    assert told[0] == told[1]
+    assert told[0]["users"] == 180
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "many.parquet").read_bytes()
+    assert processes.done["infer_part"] == 3
+    assert list(root.temporary.iterdir()) == []
