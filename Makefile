@@ -27,5 +27,5 @@ setup: $(VENV)/.installed
 # The constraints name no "+cpu" build of torch, so a CPU machine and a GPU machine each get theirs.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,stack]'
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,stack,ray]'
 	touch $@

@@ -7,14 +7,14 @@ from typing import Any
 from prefect import flow
 
 from flows.config import PipelineConfig
-from flows.night import Night
+from flows.night import open_night
 from flows.nightly import DEFAULT_CONFIG, nightly
 from flows.progress import report_step
 from flows.steps import ingest_events
 from tasks.corpus import window_id
 from tasks.nights import Ledger, list_days, record_night
 from tasks.nights_report import write_nights_report
-from tasks.run import lock_root, open_root
+from tasks.run import lock_root
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.files import digest_json
@@ -36,7 +36,7 @@ def backfill(
     4. Write the page of the nights.
     """
     config = take_days_as_they_are(config)
-    night = Night(open_root(root), None, until, config)
+    night = open_night(root, None, until, config)
     with report_step("backfill") as on_event:
         with lock_root(night.root, "backfill", lambda line: on_event("log", {"message": line})):
             ingest_events(night, logs)

@@ -177,7 +177,14 @@ def infer(
     from flows.operations import infer_vectors
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
-    answer(infer_vectors(root, logs, out, loaded, say), as_json, show_values)
+    if loaded.resources.ray_address:
+        from flows import deployments
+
+        with prepared_for_prefect(logs):
+            result = deployments.infer(root=root, logs=logs, out=out, config=loaded)
+    else:
+        result = infer_vectors(root, logs, out, loaded, say)
+    answer(result, as_json, show_values)
 
 
 @app.command()

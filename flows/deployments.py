@@ -1,4 +1,6 @@
-"""Flows that a person starts from Prefect's UI besides nights: to roll back, and to forget users."""
+"""Flows that a person starts besides nights, from Prefect's UI: to roll back, and to forget users; or where parts go to other
+machines, which tell Prefect of each: to infer.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -27,3 +29,12 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
 
     with report_step("forget") as on_event:
         return forget_users(root, ids_file, config, on_event)
+
+
+@flow(name="infer", validate_parameters=True)
+def infer(root: Path, logs: list[str], out: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
+    """Vectors of the users in `logs` in the file `out`, by the release that serves."""
+    from flows.operations import infer_vectors
+
+    with report_step("infer") as on_event:
+        return infer_vectors(root, logs, out, config, on_event)

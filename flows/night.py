@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 from flows.config import PipelineConfig
@@ -10,7 +11,7 @@ from tasks.base import Asked
 from tasks.corpus import window_id as name_window
 from tasks.devices import pick_device
 from tasks.night import find_run, name_asked, night_schedule, plan_night
-from tasks.run import Root, Run
+from tasks.run import Root, Run, open_root
 from tasks.window import Base, list_inputs, select_window
 from trainer.corpus import CHANGED
 from trainer.files import digest_json
@@ -52,6 +53,14 @@ class Night:
         if story.get("base"):
             return Base(story["base"]["window_id"], retain_days)
         return Base(story["retained"], retain_days, is_full=True) if story.get("retained") else None
+
+
+def open_night(
+    root: Path, since: date | None, until: date | None, config: PipelineConfig, is_full: bool = False
+) -> Night:
+    """The night of a root, which is made when missing; a root that other machines are to see is named whole."""
+    path = root.resolve() if config.resources.ray_address else root
+    return Night(open_root(path), since, until, config, is_full)
 
 
 def find_or_plan(night: Night, logs: list[str]) -> Run:

@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import PipelineConfig
-from flows.night import Night
+from flows.night import open_night
 from flows.progress import report_step
 from flows.steps import (
     build_corpus,
@@ -23,7 +23,7 @@ from flows.steps import (
     write_reports,
 )
 from tasks.measured import list_train_metrics
-from tasks.run import Run, lock_root, open_root
+from tasks.run import Run, lock_root
 
 DEFAULT_CONFIG = PipelineConfig()
 
@@ -50,7 +50,7 @@ def nightly(
     9. Register it; it serves if the gate lets it.
     10. Write the morning's report.
     """
-    night = Night(open_root(root), since, until, config, full)
+    night = open_night(root, since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
         ingested = ingest_events(night, logs)
         run = open_run(night, ingested, logs)

@@ -63,12 +63,14 @@ def plan_size(path: Path, users: int, items: int, tokens: int, config: PipelineC
 
 def infer_vectors(path: Path, logs: list[str], out: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
     """Vectors of the users in `logs` in the file `out`, by the release that serves (the champion's)."""
+    from flows.ray_cluster import open_fan_out
     from tasks.infer import Inference, infer
     from tasks.publish import current_release
 
-    root = require_root(path)
+    root = require_root(path.resolve() if config.resources.ray_address else path)
     asked = Inference(logs, out, config.ingest, config.train, parse_bytes(config.resources.host_memory))
-    return infer(root, current_release(root, config.publish), asked, on_event)
+    with open_fan_out(config.resources, root) as fan_out:
+        return infer(root, current_release(root, config.publish), asked, on_event, fan_out)
 
 
 def write_word2vec(

@@ -15,6 +15,7 @@ from prefect.logging import get_run_logger
 from flows.alarms import tell_gate_held
 from flows.night import Night, find_or_plan
 from flows.progress import console, report_step
+from flows.ray_cluster import open_fan_out
 from tasks import corpus as corpus_task
 from tasks import evaluate as evaluate_task
 from tasks import export as export_task
@@ -58,11 +59,18 @@ def is_away(task: Any, task_run: Any, state: Any) -> bool:
 @task(name="ingest")
 def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
     """Read the new sources among `logs` into events/; the story's "ingest"."""
-    with report_step("ingest") as on_event:
+    with report_step("ingest") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         started = datetime.now(UTC)
         config = night.config
         result = ingest_task.ingest(
-            night.root, logs, config.ingest, config.store.partitions, night.memory_bytes, night.threads, on_event
+            night.root,
+            logs,
+            config.ingest,
+            config.store.partitions,
+            night.memory_bytes,
+            night.threads,
+            on_event,
+            fan_out,
         )
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
@@ -90,14 +98,14 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
 @task(name="corpus")
 def build_corpus(night: Night, run: Run) -> dict[str, Any]:
     """Clean the window's events and write each user's tokens; the story's "corpus"."""
-    with report_step("corpus") as on_event:
+    with report_step("corpus") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         config, story = night.config, run.story()
         result = run.step(
             "corpus",
             story["window_id"],
             lambda: corpus_task.build_corpus(
                 night.root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-                night.memory_bytes, night.threads, on_event, night.corpus_base(story),
+                night.memory_bytes, night.threads, on_event, night.corpus_base(story), fan_out,
             ),
         )  # fmt: skip
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result["funnel"]]
@@ -143,7 +151,7 @@ def evaluate_vectors(night: Night, run: Run) -> dict[str, Any]:
     job = night.job(run.story())
 
     def make() -> dict[str, Any]:
-        with report_step("evaluate") as on_event:
+        with report_step("evaluate") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
             opened = open_corpus(job.corpus_dir)
             generation = open_generation(job.store_dir)
             evaluation = evaluate_task.evaluate(opened, generation, on_event, night.memory_bytes)
@@ -153,7 +161,7 @@ def evaluate_vectors(night: Night, run: Run) -> dict[str, Any]:
                     night.memory_bytes, on_event,
                 )  # fmt: skip
             begin = night_task.find_beginning(night.root, job, run.story())
-            refit_held_out(job, opened, {"evaluation": evaluation}, on_event, begin)
+            refit_held_out(job, opened, {"evaluation": evaluation}, on_event, begin, fan_out)
             return evaluation
 
     result = run.step("evaluate", run.run_id, make)
@@ -179,7 +187,7 @@ def settle_vectors(night: Night, run: Run) -> dict[str, Any]:
 @task(name="export")
 def export_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Write the release: vectors, index and manifest; the story's "export"."""
-    with report_step("export") as on_event:
+    with report_step("export") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         story = run.story()
         space_id, space = story["steps"]["settle"]["space_id"], story.get("space")
         corpus_dir = night.root.corpus(story["window_id"])
@@ -192,7 +200,7 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
 
         def make() -> dict[str, Any]:
             generation = open_generation(night.root.store)
-            told = export_task.export_vectors(asked, generation, on_event)
+            told = export_task.export_vectors(asked, generation, on_event, fan_out)
             lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
 

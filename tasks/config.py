@@ -311,6 +311,13 @@ class ResourcesConfig(Section):
 
     host_memory: Size = Field("4GB", title="Host memory", description="Budget of the whole process, e.g. 4GB.")
     device_memory: Size | None = Field(None, title="Device memory", description="Budget on the GPU, e.g. 12GB.")
+    ray_address: str | None = Field(
+        None,
+        title="Ray cluster",
+        description="auto, or HOST:6379 of a cluster that this machine is in: ingest, corpus, inference and export go to its "
+        "nodes in parts, each with the host memory. By default one machine does everything.",
+        min_length=1,
+    )
 
 
 class AlarmsConfig(Section):

@@ -3,14 +3,13 @@
 Cleaning, a user at a time inside the window: bots leave whole, consecutive repeats collapse, rare items and then users with
 too little left are dropped, and the newest events are kept. Two passes, since what is rare is known only after the first:
 `tasks/group_events.py` cleans and counts, `tasks/group_tokens.py` writes tokens. Between them an event is four bytes in a
-scratch file, so the events are sorted once; memory is flat, as both passes go by groups of micro-partitions.
+scratch file, so the events are sorted once; memory is flat, as both passes go by groups of micro-partitions, which may be
+done elsewhere (`tasks/corpus_parts.py`). Counting micro-partitions and the vocabulary between the passes are done here.
 """
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.cleaning import UNDATED, find_key_max
@@ -32,9 +30,10 @@ from tasks.corpus_folder import (
     write_changed,
     write_vocabulary,
 )
+from tasks.corpus_parts import DUCKDB_SHARE, CorpusPart, clean_part, write_part
 from tasks.failures import explain_failures
-from tasks.group_events import Group, Stages, clean_group, count_partitions, plan_groups
-from tasks.group_tokens import BaseCorpus, Written, write_tokens
+from tasks.group_events import Group, Stages, count_partitions, plan_groups
+from tasks.group_tokens import BaseCorpus, Written
 from tasks.memory import spare_bytes
 from tasks.run import Root
 from tasks.window import (
@@ -50,11 +49,11 @@ from tasks.window import (
 from trainer.corpus import CHANGED, open_corpus
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
+from trainer.fan_out import HERE, FanOut
 from trainer.files import read_json
 
 # What an event of a group takes of what is spare: 70 bytes were measured; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 250
-DUCKDB_SHARE = 40  # per cent of what is spare
 _EPOCH = date(1970, 1, 1)
 _TOLD = (
     "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel", "base",
@@ -88,12 +87,13 @@ def build_corpus(
     threads: int,
     on_event: OnEvent = ignore_event,
     base: Base | None = None,
+    fan_out: FanOut = HERE,
 ) -> dict[str, Any]:
     """Build the corpus of the window unless it exists; the story's "corpus". The caller holds the lock of writers.
 
     With a base its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
     With that of a full night, users who stay without events come after all others of their micro-partition.
-    `threads` 0 takes all; neither they nor the memory change a byte of what is built.
+    `threads` 0 takes all; neither they, nor the memory, nor who does the parts change a byte of what is built.
     Raises InputError when the window is empty, nothing is left after cleaning or the base cannot be continued, DamageError when
     an events file is not as ingest left it or the base's files are altered, ResourceError when memory or disk do not suffice.
     """
@@ -104,18 +104,17 @@ def build_corpus(
     if not (folder / MANIFEST).exists():
         window.verify()
         opened = _open_base(root, window, inputs, base) if base else None
-        threads, spare = threads or os.cpu_count() or 1, spare_bytes(memory_bytes)
+        threads = threads or os.cpu_count() or 1
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
             explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
-            with (
-                connect(spare * DUCKDB_SHARE // 100, scratch / "spill", threads) as con,
-                ThreadPoolExecutor(threads) as pool,
-            ):
-                build = Build(con, window, config, evaluate.max_users, building, scratch, on_event, opened)
-                tokens, manifest = build.run(pool, max(1, spare // BYTES_PER_EVENT))
+            with connect(spare_bytes(memory_bytes) * DUCKDB_SHARE // 100, scratch / "spill", threads) as con:
+                tokens, manifest = Build(
+                    con, window, config, evaluate.max_users, building, scratch, memory_bytes, threads, on_event,
+                    fan_out, opened,
+                ).run()  # fmt: skip
             manifest |= {"window_id": identity, "made_from": inputs}
             if tokens.changed:
                 write_changed(building, manifest, _describe_changed(tokens.changed))
@@ -154,7 +153,10 @@ class Build:
     max_users: int
     building: Path
     scratch: Path
+    memory_bytes: int
+    threads: int
     on_event: OnEvent
+    fan_out: FanOut
     base: BaseCorpus | None = None
 
     @property
@@ -166,25 +168,30 @@ class Build:
             "undated_files": [str(file.path) for file in self.window.files if file.day is None],
         }
 
-    def run(self, pool: ThreadPoolExecutor, max_group_events: int) -> tuple[Written, dict[str, Any]]:
-        """Both passes, over groups of at most so many events; answers what was written, and the manifest, but for its name."""
+    def run(self) -> tuple[Written, dict[str, Any]]:
+        """Both passes, over groups as large as memory allows; answers what was written, and the manifest, but for its name."""
         num_events = count_partitions(self.con, self.params, self.window)
-        groups = plan_groups(num_events, max_group_events)
-        message = f"corpus: {num_events.sum():,} events of {len(num_events)} micro-partitions in {len(groups)} groups"
+        total = int(num_events.sum())
+        max_events = min(spare_bytes(self.memory_bytes) // BYTES_PER_EVENT, -(-total // self.fan_out.num_parts))
+        groups = plan_groups(num_events, max(1, max_events))
+        message = f"corpus: {total:,} events of {len(num_events)} micro-partitions in {len(groups)} groups"
         self.on_event("log", {"message": message})
-        stages = self._clean(pool, groups)
+        parts = CorpusPart(
+            tuple(groups), self.params, self.config, self.scratch, self.building, self.memory_bytes, self.threads,
+            self.max_users + 1, total, self.base,
+        ).divide(self.fan_out)  # fmt: skip
+        stages = self._clean(parts)
         num_items_seen = self._make_vocabulary(groups, stages)
-        tokens = self._write_tokens(pool, groups)
+        tokens = self._write_tokens(parts)
         if not sum(tokens.tokens):
             way_out = f"no user has that many events: lower ingest.min_user_events ({self.config.min_user_events})"
             raise self._nothing_left(stages, tokens.num_in_vocabulary, way_out)
         return tokens, self._describe(stages, num_items_seen, tokens)
 
-    def _clean(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Stages:
+    def _clean(self, parts: list[CorpusPart]) -> Stages:
         stages = Stages()
-        for group in groups:
-            stages.add(clean_group(self.con, pool, group, self.params, self.config, self.scratch))
-            self._report_progress(stages.events)
+        for cleaned in self.fan_out.run(clean_part, parts, self.on_event):
+            stages.add(cleaned)
         if not stages.after_bots:
             way_out = f"all users are taken for bots: raise ingest.max_day_events ({self.config.max_day_events:,})"
             raise self._nothing_left(stages, 0, way_out)
@@ -213,29 +220,27 @@ class Build:
             )
         return seen["num_items"]
 
-    def _write_tokens(self, pool: ThreadPoolExecutor, groups: list[Group]) -> Written:
-        """The second pass, and the vocabulary's file. A thread holds one micro-partition at a time."""
+    def _write_tokens(self, parts: list[CorpusPart]) -> Written:
+        """The second pass, and the vocabulary's file."""
         tokens = Written()
         if self.base and not self.base.is_full:
             (self.building / CHANGED).mkdir()
-        for group in groups:
-            item_ix = self._read_item_ix(group)
-            write = partial(write_tokens, self.scratch, self.building, self.config, item_ix, base=self.base)
-            for written in pool.map(write, group.partitions):
-                tokens.add(written, self.max_users + 1)
-            share = (group.last + 1) / self.window.partitions
-            self._report_progress(self.window.num_events + round(self.window.num_events * share))
+        for group in (group for part in parts for group in part.groups):
+            self._write_item_ix(group)
+        for part, written in zip(parts, self.fan_out.run(write_part, parts, self.on_event), strict=True):
+            keys = np.load(part.keys, allow_pickle=False)
+            tokens.add(replace(written, keys=keys), part.max_keys)
         tokens.files |= write_vocabulary(self.building, self.con.table("vocabulary").order("item_ix").to_arrow_reader())
         return tokens
 
-    def _read_item_ix(self, group: Group) -> NDArray[np.int32]:
-        """The item_ix of each item code of a group, -1 outside the vocabulary, int32[I]."""
+    def _write_item_ix(self, group: Group) -> None:
+        """Write the item_ix of each item code of a group, for the second pass."""
         path = group.item_counts(self.scratch)
         params = {"group_item_counts": escape(str(path))}
         rows = stream_rows(self.con, "intermediate/int_group_item_ix", params).read_all()
         item_ix = np.full(pq.read_metadata(path).num_rows, -1, dtype=np.int32)
         item_ix[rows["item_code"].to_numpy()] = rows["item_ix"].to_numpy()
-        return item_ix
+        np.save(group.item_ix(self.scratch), item_ix, allow_pickle=False)
 
     def _num_items(self) -> int:
         return self.con.table("vocabulary").count("*").fetchall()[0][0]
@@ -285,10 +290,6 @@ class Build:
                 "num_new_items": num_items - self.base.corpus.num_items,
             }
         return manifest
-
-    def _report_progress(self, done: int) -> None:
-        values = {"step": "corpus", "done": done, "total": 2 * self.window.num_events, "unit": "events"}
-        self.on_event("progress", values)
 
     def _nothing_left(self, stages: Stages, num_in_vocabulary: int, way_out: str) -> InputError:
         return InputError(

@@ -34,6 +34,7 @@ from tasks.reduction import PROJECTION_FILE, SecondMoment, project, read_project
 from tasks.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, read_vectors, write_vectors
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.events import OnEvent, ignore_event
+from trainer.fan_out import HERE, FanOut, cut
 from trainer.files import describe_file, read_json, replace_file, sync_folder, write_json
 
 FORMAT_VERSION = 1
@@ -61,8 +62,10 @@ class Export:
     since_dir: Path | None = None
 
 
-def export_vectors(job: Export, generation: Generation, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Make `job.export_dir` from the vectors of `generation`; answers the story of the step.
+def export_vectors(
+    job: Export, generation: Generation, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
+) -> dict[str, Any]:
+    """Make `job.export_dir` from the vectors of `generation`; answers the story of the step. Users' files may be made elsewhere.
 
     An export of the same release, generation and window is left as it is; another one is replaced, at once.
     Raises DamageError when corpus and generation do not fit together, TrainingError when a vector is not finite,
@@ -81,11 +84,12 @@ def export_vectors(job: Export, generation: Generation, on_event: OnEvent = igno
     with replace_folder(job.export_dir) as folder:
         check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)
         manifest = dict(identity)
-        write = Writing(folder, job, corpus, generation, None)
+        write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
         if job.config.pca_dim is not None:
-            projection, manifest["projection"] = _write_projection(write, job.config.pca_dim)
-            write = replace(write, projection=projection)
-        manifest["user_files"] = _write_users(write, on_event)
+            manifest["projection"] = _write_projection(write, job.config.pca_dim)
+        manifest["user_files"] = {}
+        for files in fan_out.run(write_users, write.divide(fan_out.num_parts), on_event):
+            manifest["user_files"] |= files
         manifest["item_files"] = _write_items(write) if generation.has_item_vectors else {}
         started = time.monotonic()
         manifest["index"] = write_index(folder, manifest, plan)
@@ -135,13 +139,24 @@ def replace_folder(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Writing:
-    """An export under way: its folder, what it is made of, and the projection float32 (D, k), if any."""
+    """An export under way: its folder, what it is made of, and which micro-partitions' users are meant. In its folder lies
+    the projection, if there is one.
+    """
 
     folder: Path
     job: Export
     corpus: dict[str, Any]
     generation: Generation
-    projection: np.ndarray | None
+    partitions: range
+
+    def read_projection(self) -> np.ndarray | None:
+        """What users and items are multiplied by, float32 (D, k), or None."""
+        path = self.folder / PROJECTION_FILE
+        return read_projection(path) if path.exists() else None
+
+    def divide(self, num_parts: int) -> list["Writing"]:
+        """The same for fewer micro-partitions each, about as many users in each part."""
+        return [replace(self, partitions=part) for part in cut(self.corpus["users"], num_parts)]
 
 
 def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> dict[str, Any]:
@@ -165,8 +180,8 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
     } | ({} if storage == {"dtype": "float32", "pca_dim": None} else {"storage": storage})
 
 
-def _write_projection(write: Writing, dim: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Fit the projection, or take that of the space, and write it, float32 (D, dim); answers it and the manifest's entry."""
+def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
+    """Fit the projection, or take that of the space, and write it, float32 (D, dim); answers the manifest's entry."""
     size = write.generation.vector_size
     moment = SecondMoment(size)
     for partition, rows in enumerate(write.corpus["users"]):
@@ -177,7 +192,7 @@ def _write_projection(write: Writing, dim: int) -> tuple[np.ndarray, dict[str, A
     path = write.folder / PROJECTION_FILE
     write_projection(path, projection)
     about = {"file": PROJECTION_FILE, "from_size": size, "explained_variance": round(kept, 6)}
-    return projection, about | describe_file(path)
+    return about | describe_file(path)
 
 
 def _read_frozen(space_dir: Path | None, vector_size: int, dim: int) -> np.ndarray | None:
@@ -187,18 +202,18 @@ def _read_frozen(space_dir: Path | None, vector_size: int, dim: int) -> np.ndarr
     return projection if projection is not None and projection.shape == (vector_size, dim) else None
 
 
-def _write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
-    """Write the user vectors; answers the manifest's entries."""
+def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
+    """Write the vectors of the users who are meant; answers the manifest's entries."""
     files: dict[str, Any] = {}
-    num_done = 0
-    for partition, rows in enumerate(write.corpus["users"]):
-        if rows == 0:
+    num_done, projection = 0, write.read_projection()
+    for partition in write.partitions:
+        if write.corpus["users"][partition] == 0:
             continue
         users, vectors = _read_users(write, partition)
         if len(users) == 0:  # all are holes
             continue
         path = write.folder / "user_vectors" / f"part-{partition:05d}.parquet"
-        write_vectors(path, [(users, project(vectors, write.projection))], write.job.config.dtype, USER_ROW_GROUP_ROWS)
+        write_vectors(path, [(users, project(vectors, projection))], write.job.config.dtype, USER_ROW_GROUP_ROWS)
         files[path.name] = {"rows": len(users)} | describe_file(path)
         num_done += len(users)
         on_event("progress", {"step": "export", "done": num_done, "total": write.corpus["num_users"], "unit": "users"})
@@ -214,7 +229,7 @@ def _write_items(write: Writing) -> dict[str, Any]:
 
 def _read_items(write: Writing) -> Iterator[tuple[pa.Table, np.ndarray]]:
     """Urls and counts of items in order, with their vectors, checked. Raises DamageError for an unreadable vocabulary."""
-    path, start = write.job.corpus_dir / "vocabulary.parquet", 0
+    path, start, projection = write.job.corpus_dir / "vocabulary.parquet", 0, write.read_projection()
     try:
         with pq.ParquetFile(path) as file:
             check_vocabulary(path, file.metadata.num_rows, write.generation)
@@ -222,7 +237,7 @@ def _read_items(write: Writing) -> Iterator[tuple[pa.Table, np.ndarray]]:
                 stop = start + batch.num_rows
                 vectors = write.generation.read_items(start, stop)
                 check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
-                yield pa.Table.from_batches([batch]), project(vectors, write.projection)
+                yield pa.Table.from_batches([batch]), project(vectors, projection)
                 start = stop
     except (OSError, pa.ArrowInvalid) as error:
         raise DamageError(f"{path} cannot be read ({error}): build the corpus again") from None

@@ -1,6 +1,6 @@
 """The first pass over the events: clean each group of micro-partitions, count its items, keep its rows as numbers.
 
-A group is as many consecutive micro-partitions as the memory allows; what comes out does not depend on it.
+A group is as many consecutive micro-partitions as the memory allows; what comes out does not depend on it, nor on who does it.
 Scratch files: of a micro-partition `p00012.lengths.npy` int64[N] events of each user, `p00012.items.npy` int32[E] item codes
 of its group and `p00012.users.arrow` (user_id, hash, last_day); of a group the Parquet file of int_item_counts.
 """
@@ -41,6 +41,10 @@ class Group:
 
     def item_counts(self, scratch: Path) -> Path:
         return scratch / f"g{self.first:05d}.item_counts.parquet"
+
+    def item_ix(self, scratch: Path) -> Path:
+        """Where the item_ix of each of its item codes are between the passes, int32[I], -1 outside the vocabulary."""
+        return scratch / f"g{self.first:05d}.item_ix.npy"
 
 
 @dataclass

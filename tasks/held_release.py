@@ -22,7 +22,7 @@ from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.reduction import read_projection
 from tasks.run import Root
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus, whole_window
+from trainer.corpus import COUNTS, open_corpus, whole_window
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent
 from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
@@ -36,11 +36,15 @@ _LOCK, _PARTIAL = ".lock", "partial"
 
 @dataclass(frozen=True)
 class Release:
-    """What inference needs of a release: `items`, its item table, read once; `projection` float32 (D, k), if it is reduced."""
+    """What inference needs of a release: `items`, its item table, read once; `projection` float32 (D, k), if it is reduced.
+
+    counts: the file of what training saw of each item, int64[V].
+    """
 
     name: str
     generation: Generation
     vocabulary: Path
+    counts: Path
     items: FrozenItems
     projection: NDArray[np.float32] | None
 
@@ -92,13 +96,16 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
         held = _hold(path.parent / export["projection"]["file"], folder)
         verify_file(held, export["projection"])
         projection = read_projection(held)
+    counts = corpus.count_training_tokens()
+    np.save(folder / COUNTS, counts, allow_pickle=False)
     generation = Generation(folder, manifest)
     config = _follow_training(release, generation.config, asked, on_event)
     return Release(
         name=release,
         generation=generation,
         vocabulary=vocabulary,
-        items=freeze_items(generation, corpus.count_training_tokens(), config.threads),
+        counts=folder / COUNTS,
+        items=freeze_items(generation, counts, config.threads),
         projection=projection,
     )
 

@@ -8,43 +8,40 @@ second names in that folder, so that a run which publishes meanwhile takes nothi
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
-from tasks.corpus import BYTES_PER_EVENT, DUCKDB_SHARE
-from tasks.corpus_folder import partition_name
+from tasks.corpus import BYTES_PER_EVENT
+from tasks.corpus_parts import DUCKDB_SHARE, CorpusPart, clean_part, write_part
 from tasks.deliveries import rules_of
 from tasks.failures import explain_failures
-from tasks.group_events import Stages, clean_group, count_partitions, plan_groups
-from tasks.group_tokens import Written, write_tokens
+from tasks.group_events import Stages, count_partitions, plan_groups
+from tasks.group_tokens import Written
 from tasks.held_release import Release, note_partial, open_folder, open_release
+from tasks.infer_parts import ROW_GROUP_ROWS, InferPart, infer_part, join_pieces
 from tasks.ingest import ingest
 from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key
-from tasks.reduction import project
+from tasks.reduction import PROJECTION_FILE
 from tasks.run import Root
 from tasks.sources import read_catalog
 from tasks.tombstones import FORGOTTEN, copy_tombstones
 from tasks.window import explain_unreadable, select_window
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, Histories
+from trainer.corpus import Corpus
 from trainer.errors import ConfigError, InputError, RejectedError, ResourceError
 from trainer.events import OnEvent, ignore_event
+from trainer.fan_out import HERE, FanOut, cut
 from trainer.files import replace_file
-from trainer.infer import infer_parts
 from trainer.units import size
 
-ROW_GROUP_ROWS = 8192
 _RULES = ("timezone", "granularity", "prefix_depth", "keep_query")
 
 
@@ -72,7 +69,9 @@ class Cleaned:
     num_unknown_events: int
 
 
-def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+def infer(
+    root: Root, release: str, asked: Inference, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
+) -> dict[str, Any]:
     """Write `asked.out`: `user_id, vector`, sorted by micro-partition (the root's) and user_id; answers what came of it.
 
     1. ingest the logs into a root of their own, with the user key and by the rules of `root`;
@@ -95,9 +94,15 @@ def infer(root: Root, release: str, asked: Inference, on_event: OnEvent = ignore
         own = Root(folder / "root")
         own.path.mkdir()
         copy_tombstones(root, own)
-        ingested = _ingest(root, own, asked, config, catalog.partitions, on_event)
-        cleaned = _clean(own, asked, config, frozen, on_event)
-        num_bytes = _write(folder, asked.out, cleaned.corpus, frozen, rows, on_event)
+        ingested = _ingest(root, own, asked, config, catalog.partitions, on_event, fan_out)
+        cleaned = _clean(own, asked, config, frozen, on_event, fan_out)
+        config_of_items = replace(frozen.items.config, threads=fan_out.choose_threads(asked.threads))
+        whole = InferPart(
+            cleaned.corpus, frozen.generation, config_of_items, frozen.counts,
+            None if frozen.projection is None else folder / PROJECTION_FILE,
+            rows, range(cleaned.corpus.num_partitions), folder,
+        )  # fmt: skip
+        num_bytes = _write(whole, frozen, asked.out, on_event, fan_out)
     num_users = int(cleaned.corpus.users.sum())
     return {
         "users": num_users,
@@ -158,11 +163,17 @@ def _plan_rows(release: Release, memory_bytes: int) -> int:
 
 
 def _ingest(
-    root: Root, own: Root, asked: Inference, config: IngestConfig, partitions: int | None, on_event: OnEvent
+    root: Root,
+    own: Root,
+    asked: Inference,
+    config: IngestConfig,
+    partitions: int | None,
+    on_event: OnEvent,
+    fan_out: FanOut,
 ) -> dict[str, Any]:
     """The logs as events of `own`; the list of rejects of unusable ones is kept in `root`."""
     try:
-        ingested = ingest(own, asked.logs, config, partitions, asked.memory_bytes, asked.threads, on_event)
+        ingested = ingest(own, asked.logs, config, partitions, asked.memory_bytes, asked.threads, on_event, fan_out)
     except RejectedError as error:
         listed, kept = own.rejects / "failed", root.rejects / "infer"
         if not listed.exists():
@@ -182,7 +193,9 @@ def _ingest(
     return ingested
 
 
-def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, on_event: OnEvent) -> Cleaned:
+def _clean(
+    own: Root, asked: Inference, config: IngestConfig, release: Release, on_event: OnEvent, fan_out: FanOut
+) -> Cleaned:
     """Tokens of the users of `own`, as the corpus of a night would have them, in the release's vocabulary."""
     window = select_window(own, None, None, None)
     config = config.model_copy(update={"max_day_events": 2**62, "min_user_events": 1})
@@ -196,22 +209,24 @@ def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, 
         "vocabulary": escape(str(release.vocabulary)),
     }
     stages, tokens, spare = Stages(), Written(), spare_bytes(asked.memory_bytes)
-    with (
-        explain_unreadable(own),
-        connect(spare * DUCKDB_SHARE // 100, scratch / "spill", asked.threads) as con,
-        ThreadPoolExecutor(asked.threads) as pool,
-    ):
+    with explain_unreadable(own), connect(spare * DUCKDB_SHARE // 100, scratch / "spill", asked.threads) as con:
         create_table(con, "staging/stg_vocabulary", params)
         num_unknown = fetch_rows(con, "intermediate/int_unknown_events", params)[0]["num_events"]
         num_events = count_partitions(con, params, window)
-        for group in plan_groups(num_events, max(1, spare // BYTES_PER_EVENT)):
-            stages.add(clean_group(con, pool, group, params, config, scratch))
+        max_events = min(spare // BYTES_PER_EVENT, -(-window.num_events // fan_out.num_parts))
+        groups = plan_groups(num_events, max(1, max_events))
+        parts = CorpusPart(
+            tuple(groups), params, config, scratch, folder, asked.memory_bytes, asked.threads, 0, window.num_events,
+            step="infer",
+        ).divide(fan_out)  # fmt: skip
+        for cleaned in fan_out.run(clean_part, parts, on_event):
+            stages.add(cleaned)
+        for group in groups:
             codes = {"group_item_counts": escape(str(group.item_counts(scratch)))}
             item_ix = stream_rows(con, "intermediate/int_release_item_ix", codes).read_all()["item_ix"].to_numpy()
-            for partition in group.partitions:
-                tokens.add(write_tokens(scratch, folder, config, item_ix, partition), 0)
-            done = {"step": "infer", "done": stages.events, "total": window.num_events, "unit": "events"}
-            on_event("progress", done)
+            np.save(group.item_ix(scratch), item_ix, allow_pickle=False)
+        for written in fan_out.run(write_part, parts, on_event):
+            tokens.add(written, 0)
     manifest = {
         "partitions": window.partitions, "users": tokens.users, "tokens": tokens.tokens, "held_out_key_max": -1,
         "files": tokens.files,
@@ -219,52 +234,20 @@ def _clean(own: Root, asked: Inference, config: IngestConfig, release: Release, 
     return Cleaned(Corpus(folder, manifest), stages.users, num_unknown)
 
 
-def _write(folder: Path, out: Path, corpus: Corpus, release: Release, rows: int, on_event: OnEvent) -> int:
-    """Infer micro-partition after micro-partition, `rows` users at once, into `out`; answers its bytes.
-
-    A row group does not depend on how many users go at once, so neither do the bytes. Raises ResourceError when `out`
-    cannot be written.
-    """
-    vector = pa.list_(pa.float32(), release.vector_size)
-    schema = pa.schema([("user_id", pa.string()), ("vector", vector)])
-    num_done, total = 0, int(corpus.users.sum())
+def _write(whole: InferPart, release: Release, out: Path, on_event: OnEvent, fan_out: FanOut) -> int:
+    """Infer all users into `out`; answers its bytes. Raises ResourceError when `out` cannot be written."""
+    folder = whole.path
+    places = cut(whole.corpus.users.tolist(), fan_out.num_parts)
+    parts = [replace(whole, partitions=place, path=folder / f"v{place.start:05d}.parquet") for place in places]
     try:
         with replace_file(out) as temporary:
             note_partial(folder, temporary)
-            with pq.ParquetWriter(
-                temporary, schema, use_dictionary=False, write_statistics=["user_id"],
-                column_encoding={"user_id": "DELTA_BYTE_ARRAY"},
-                compression={"user_id": "zstd", "vector.list.element": "none"},
-            ) as writer:  # fmt: skip
-                group_bytes = rows // 2 * 4 * release.generation.vector_size
-                for users, fitted in infer_parts(release.items, _batches(corpus, rows), group_bytes):
-                    vectors = project(fitted.vectors, release.projection)
-                    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=vector)
-                    writer.write_table(pa.table([users, lists], schema=schema), row_group_size=ROW_GROUP_ROWS)
-                    num_done += len(vectors)
-                    on_event("progress", {"step": "infer", "done": num_done, "total": total, "unit": "users"})
+            if len(parts) == 1:
+                parts = [replace(whole, path=temporary, items=release.items)]
+            pieces = list(fan_out.run(infer_part, parts, on_event))
+            if len(parts) > 1:
+                join_pieces(pieces, temporary, release.vector_size)
     except OSError as error:
         reason = error.strerror or error
         raise ResourceError(f"cannot write {out}: {reason}; free or widen that disk, or give another --out") from None
     return out.stat().st_size
-
-
-def _batches(corpus: Corpus, rows: int) -> Iterator[tuple[pa.ChunkedArray, Histories]]:
-    """The users of a corpus and their histories, at most `rows` at once, never of two micro-partitions."""
-    for partition in np.flatnonzero(corpus.users).tolist():
-        path = corpus.folder / f"{partition_name(partition)}.users.parquet"
-        user_ids = pq.read_table(path, columns=["user_id"])["user_id"]
-        whole = corpus.read(partition)
-        for start in range(0, whole.num_users, rows):
-            stop = min(start + rows, whole.num_users)
-            first, last = whole.offsets[start], whole.offsets[stop]
-            yield (
-                user_ids.slice(start, rows),
-                Histories(
-                    hashes=whole.hashes[start:stop],
-                    tokens=whole.tokens[first:last],
-                    offsets=whole.offsets[start : stop + 1] - first,
-                    ends=whole.ends[start:stop] - first,
-                    is_held_out=whole.is_held_out[start:stop],
-                ),
-            )

@@ -13,31 +13,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sql.runner import connect
 from tasks.config import IngestConfig
 from tasks.deliveries import Delivery, plan_delivery
 from tasks.failures import explain_failures
 from tasks.logfiles import EmptyLogError, recognise
-from tasks.memory import spare_bytes
-from tasks.pseudonyms import check_user_key, fingerprint, key_pads, pseudonym, read_user_key
+from tasks.pseudonyms import check_user_key, fingerprint, pseudonym, read_user_key
 from tasks.remote_logs import RemoteLogs, open_remote_logs
 from tasks.run import Root, open_scratch_folder
 from tasks.sources import Catalog, SourceFile, find_orphans, find_sources, read_catalog, sum_counts
-from tasks.stage_sources import Crew, Log
-from tasks.staging import SAMPLE_FACTOR, Progress, Staged, Stager, define_session
+from tasks.stage_parts import AnyCrew, choose_crew
+from tasks.stage_sources import Log, Staging
+from tasks.staging import SAMPLE_FACTOR, Progress, Staged
 from tasks.tombstones import FORGOTTEN, read_tombstones
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
+from trainer.fan_out import HERE, FanOut
 from trainer.files import TEMPORARY_SUFFIX, sync_files, sync_folder
 
 __all__ = ["ingest", "pseudonym", "read_user_key"]
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
-DUCKDB_SHARE = 45  # per cent of what is spare; blocks of logs, and what DuckDB does not count, took 50 MB beside it
-PART_SHARE = 10  # per cent; at the peak a part of a source takes four times its own size
-MAX_PART_BYTES = 512 << 20
-LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
 _STAGING_PREFIX = "ingest."
 _FAILED = "failed"
 
@@ -50,6 +46,7 @@ def ingest(
     memory_bytes: int,
     threads: int,
     on_event: OnEvent,
+    fan_out: FanOut = HERE,
 ) -> dict[str, Any]:
     """Merge the files that the globs name into the root's events; the story's "ingest". The caller holds the lock of writers.
 
@@ -69,39 +66,21 @@ def ingest(
         catalog = read_catalog(root)
         key = check_user_key(root, catalog, config)
         _check_partitions(root, catalog, partitions)
-        forgotten = read_tombstones(root)
+        read_tombstones(root)  # their damage is told before a log is read
         sources = find_sources(patterns, catalog.stamps, on_event, remote)
         delivery = plan_delivery(root, catalog, sources, config)
         delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
         remove_leftovers(root, catalog)
         if logs:
-            least_bytes = min(memory_bytes // 2, LEAST_DUCKDB_BYTES)
-            spare = spare_bytes(memory_bytes)
-            duckdb_bytes = max(spare * DUCKDB_SHARE // 100, least_bytes)
-            with (
-                open_scratch_folder(root, f"{_STAGING_PREFIX}{os.getpid()}") as folder,
-                connect(duckdb_bytes, folder / "spill", _cores(threads)) as con,
-            ):
+            with open_scratch_folder(root, f"{_STAGING_PREFIX}{os.getpid()}") as folder:
+                user_key = fingerprint(key) if key else None
+                staging = Staging(root, folder, remote.folder, config, user_key, memory_bytes, threads)
                 passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
-                define_session(con, config)
-                crew = Crew.of(
-                    Stager(
-                        con,
-                        config,
-                        key_pads(key),
-                        folder,
-                        spare * PART_SHARE // 100,
-                        progress,
-                        forgotten,
-                        remote.present,
-                    ),
-                    len(logs),
-                    duckdb_bytes,
-                )
-                catalog.partitions, staged = _stage_all(crew, logs, catalog.partitions or partitions, on_event)
+                with choose_crew(staging, remote, len(logs), progress, fan_out) as crew:
+                    catalog.partitions, staged = _stage_all(crew, logs, catalog.partitions or partitions, on_event)
                 _check_rejects(root, staged, config)
-                catalog.user_key_fingerprint = fingerprint(key) if key else None
+                catalog.user_key_fingerprint = user_key
                 catalog.rules = delivery.rules
                 _commit(root, catalog, delivery, staged)
         elif delivery.stamps:
@@ -134,10 +113,6 @@ def _recognise_logs(
     if reason and len(empty) == len({delivery.names[name] for name in delivery.stamps}):
         raise InputError(str(reason))
     return delivery.without(empty), logs
-
-
-def _cores(threads: int) -> int:
-    return threads or os.cpu_count() or 1
 
 
 def _check_partitions(root: Root, catalog: Catalog, partitions: int | None) -> None:
@@ -180,7 +155,7 @@ def _remove_orphans(root: Root, catalog: Catalog) -> None:
             path.unlink()
 
 
-def _stage_all(crew: Crew, logs: list[Log], partitions: int | None, on_event: OnEvent) -> tuple[int, list[Staged]]:
+def _stage_all(crew: AnyCrew, logs: list[Log], partitions: int | None, on_event: OnEvent) -> tuple[int, list[Staged]]:
     """Stage every source; answers the number of micro-partitions, chosen from the users if it was open, and the sources."""
     is_loaded = False
     if partitions is None:

@@ -6,6 +6,7 @@ it again, also when another release serves by then.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -107,15 +108,28 @@ def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: Nightly
 def find_beginning(root: Root, job: Job, story: dict[str, Any]) -> Begin | None:
     """What held-out users of a full night begin from once they are no secret any more, as its other users did."""
     space = open_base(root, story["space"]["release"]) if job.start and not story.get("base") else None
-    if space is None:
-        return None
-    corpus = open_corpus(job.corpus_dir)
-    known = _know(root, corpus, space)
+    return HeldOutBeginning(root, job, space) if space else None
 
-    def begin(partition: int, rows: NDArray[np.int64]) -> Rows:
-        return known.begin(job.config, partition, corpus.read(partition).hashes[rows], known.users(partition)[rows])
 
-    return begin
+@dataclass(frozen=True)
+class HeldOutBeginning:
+    """What held-out users of a full night begin from: what its other users did. What the champion has is read when asked."""
+
+    root: Root
+    job: Job
+    space: BaseRelease
+
+    def __call__(self, partition: int, rows: NDArray[np.int64]) -> Rows:
+        known, hashes = self._known, self._corpus.read(partition).hashes[rows]
+        return known.begin(self.job.config, partition, hashes, known.users(partition)[rows])
+
+    @cached_property
+    def _corpus(self) -> Corpus:
+        return open_corpus(self.job.corpus_dir)
+
+    @cached_property
+    def _known(self) -> Known:
+        return _know(self.root, self._corpus, self.space)
 
 
 def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:

@@ -3,21 +3,73 @@ steps take them. What is written does not depend on it; memory is shared, DuckDB
 little, one goes after the other.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
+from sql.runner import connect
+from tasks.config import IngestConfig
 from tasks.logfiles import LogFile
+from tasks.memory import spare_bytes
+from tasks.pseudonyms import check_fingerprint, key_pads
+from tasks.remote_logs import RemoteLogs
+from tasks.run import Root
 from tasks.sources import SourceFile
-from tasks.staging import Staged, Stager
+from tasks.staging import Progress, Staged, Stager, define_session
+from tasks.tombstones import read_tombstones
 
 AT_ONCE = 2
 SOURCE_BYTES = 128_000_000  # of DuckDB's memory, for each source that is staged at the same time
+DUCKDB_SHARE = 45  # per cent of what is spare; blocks of logs, and what DuckDB does not count, took 50 MB beside it
+PART_SHARE = 10  # per cent; at the peak a part of a source takes four times its own size
+LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
 REPORT_SECONDS = 0.5
 Log = tuple[LogFile, SourceFile]
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Staging:
+    """How the sources of a call are staged, as plain data: whoever stages some of them reads the user key and who was
+    forgotten where they are.
+
+    folder: for the files; downloads: where remote logs are while they are read; user_key: the key's fingerprint; now: the
+    moment after which a day's events are from the future; threads: 0 takes all.
+    """
+
+    root: Root
+    folder: Path
+    downloads: Path
+    config: IngestConfig
+    user_key: str | None
+    memory_bytes: int
+    threads: int
+    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
+
+
+@contextmanager
+def open_crew(staging: Staging, remote: RemoteLogs, num_logs: int, progress: Progress) -> Iterator["Crew"]:
+    """As many stagers as `num_logs` and the memory allow, in this process.
+
+    Raises ConfigError when the user key is not there, or not the one whose fingerprint is asked for.
+    """
+    key = check_fingerprint(staging.config, staging.user_key)
+    least_bytes = min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES)
+    spare = spare_bytes(staging.memory_bytes)
+    duckdb_bytes = max(spare * DUCKDB_SHARE // 100, least_bytes)
+    with connect(duckdb_bytes, staging.folder / "spill", staging.threads or os.cpu_count() or 1) as con:
+        define_session(con, staging.config)
+        stager = Stager(
+            con, staging.config, key_pads(key), staging.folder, spare * PART_SHARE // 100, progress,
+            read_tombstones(staging.root), remote.present, staging.now,
+        )  # fmt: skip
+        yield Crew.of(stager, num_logs, duckdb_bytes)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ A reader sees the old file or the new one, never half of one. Nothing here knows
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,8 @@ def replace_file(path: Path) -> Iterator[Path]:
     When the block raises, the temporary file is removed and `path` is as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    own = f"{secrets.token_hex(4)}.{os.getpid()}"  # of two machines that write the same file, both may have this process id
+    temporary = path.with_name(f".{path.name}.{own}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
         sync_file(temporary)

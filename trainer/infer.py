@@ -6,8 +6,10 @@ read about once an epoch for all users that are fitted together.
 """
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,11 +17,13 @@ from numpy.typing import NDArray
 
 from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, Histories, gather_spans
+from trainer.corpus import COUNTS, Corpus, Histories, gather_spans
 from trainer.curve import Targets
 from trainer.draws import epoch_key
 from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
+from trainer.fan_out import HERE, FanOut, cut
+from trainer.files import TEMPORARY_SUFFIX
 from trainer.job import Job
 from trainer.kernels import pick_kernel
 from trainer.kernels.signature import Pass
@@ -155,6 +159,7 @@ def refit_held_out(
     values: dict[str, Any],
     on_event: OnEvent = ignore_event,
     begin: Begin | None = None,
+    fan_out: FanOut = HERE,
 ) -> Generation:
     """Infer the held-out users again from their full histories and commit; they have trained without their newest events.
 
@@ -166,29 +171,61 @@ def refit_held_out(
         generation = open_generation(job.store_dir)
         if generation.has_seen_held_out:
             return generation
-        frozen = freeze_items(generation, corpus.count_training_tokens(), job.config.threads)
+        counts = corpus.count_training_tokens()
         _check_disk(job, generation)
-        _check_memory(job, corpus, frozen)
-        writer = Writer(
-            job.store_dir, generation.generation + 1, generation.manifest["users"], generation.item_entries()
-        )
-        first = (lambda key: begin(*key)) if begin else None
-        for (partition, held), fitted in infer_parts(frozen, _held_out_parts(corpus), begin=first):
-            image = writer.read_users(partition)
-            rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
-            rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)
-            rows.vectors[held], rows.squares[held] = rested.vectors, rested.squares
-            writer.write_users(partition, image)
-            on_event(
-                "progress",
-                {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
-            )
+        _check_memory(job, corpus, freeze_items(generation, counts, job.config.threads))
+        writer = _next_writer(generation)
+        with tempfile.TemporaryDirectory(TEMPORARY_SUFFIX, ".refit.", job.store_dir) as folder:
+            np.save(Path(folder) / COUNTS, counts, allow_pickle=False)
+            whole = RefitPart(
+                generation, corpus, Path(folder) / COUNTS, fan_out.choose_threads(job.config.threads), begin,
+                range(corpus.num_partitions),
+            )  # fmt: skip
+            parts = [replace(whole, partitions=part) for part in cut(corpus.users.tolist(), fan_out.num_parts)]
+            for entries in fan_out.run(refit_part, parts, on_event):
+                writer.users |= entries
         return writer.commit(generation.manifest | values | {"stage": "refitted"})
 
 
-def _held_out_parts(corpus: Corpus) -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
+@dataclass(frozen=True)
+class RefitPart:
+    """The held-out users of some micro-partitions of a generation; counts: the file of what training saw of each item."""
+
+    generation: Generation
+    corpus: Corpus
+    counts: Path
+    threads: int
+    begin: Begin | None
+    partitions: range
+
+
+def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
+    """Fit the held-out users of a part; answers the files that were written, as the next manifest has them."""
+    corpus, written = part.corpus, {}
+    frozen = freeze_items(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
+    writer = _next_writer(part.generation)
+    begin = part.begin
+    first = (lambda key: begin(*key)) if begin else None
+    for (partition, held), fitted in infer_parts(frozen, _held_out_parts(corpus, part.partitions), begin=first):
+        image = writer.read_users(partition)
+        rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
+        rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)
+        rows.vectors[held], rows.squares[held] = rested.vectors, rested.squares
+        writer.write_users(partition, image)
+        written[str(partition)] = writer.users[str(partition)]
+        done = {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"}
+        on_event("progress", done)
+    return written
+
+
+def _next_writer(generation: Generation) -> Writer:
+    """A writer of the generation after this one, which begins with its files."""
+    return Writer(generation.folder, generation.generation + 1, generation.manifest["users"], generation.item_entries())
+
+
+def _held_out_parts(corpus: Corpus, partitions: range) -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
     """Micro-partitions with held-out users: its number and their rows, and their full histories."""
-    for partition in range(corpus.num_partitions):
+    for partition in partitions:
         histories = corpus.read(partition)
         held = np.flatnonzero(histories.is_held_out)
         if len(held):

@@ -55,6 +55,10 @@ class Generation:
     folder: Path
     manifest: dict[str, Any]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What of it goes to another process: where it is, not what of it is in memory."""
+        return {"folder": self.folder, "manifest": self.manifest}
+
     @property
     def generation(self) -> int:
         return self.manifest["generation"]

@@ -1,0 +1,221 @@
+"""The parts of a step on a Ray cluster, through Prefect's task runner: only where `resources.ray_address` names one.
+
+A part is one Prefect task, a few dozen a step at most. Ray takes its arguments and its answer (paths, ranges, settings, counts)
+from process to process with cloudpickle, and does a part again whose worker or machine died. What is not committed then is not
+there: this process alone commits. Neither Ray nor prefect-ray is imported before the first part is to be sent.
+"""
+
+import hashlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from tasks.config import ResourcesConfig
+from tasks.run import Root
+from trainer.errors import ConfigError, ResourceError
+from trainer.events import OnEvent, ignore_event
+from trainer.fan_out import HERE, FanOut, Part, Result
+from trainer.units import parse_bytes, size
+
+MOST_PARTS = 64
+TRIES = 4  # of a part whose worker died
+CONNECT_SECONDS = 5.0
+_PACKAGES = ("flows", "tasks", "trainer", "sql")
+_INSTALL = "pip install -c constraints.txt -e '.[ray]'"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What whoever does a part must have alike with this process: the root's folder, the code, and a cluster with tokens."""
+
+    root: Path
+    code: str
+
+
+@contextmanager
+def open_fan_out(resources: ResourcesConfig, root: Root) -> Iterator[FanOut]:
+    """Yield who does the parts of a step: this process, or the cluster that the settings name, from the first part on."""
+    if not resources.ray_address:
+        yield HERE
+        return
+    with ExitStack() as stack:
+        yield RayCluster(resources.ray_address, parse_bytes(resources.host_memory), root, stack)
+
+
+class RayCluster:
+    """A `FanOut` whose parts are Prefect tasks on Ray, each with `memory_bytes` and some CPUs of a node to itself."""
+
+    def __init__(self, address: str, memory_bytes: int, root: Root, stack: ExitStack) -> None:
+        self.address, self.memory_bytes, self.root, self.stack = address, memory_bytes, root, stack
+
+    @property
+    def num_parts(self) -> int:
+        """Twice as many as can be done at once, so that no node waits long for another."""
+        return min(MOST_PARTS, 2 * self._shape[0])
+
+    def choose_threads(self, asked: int) -> int:
+        return self._shape[1]
+
+    def run(
+        self, work: Callable[[Part, OnEvent], Result], parts: Sequence[Part], on_event: OnEvent
+    ) -> Iterator[Result]:
+        """See `FanOut`. Raises ResourceError when the cluster cannot do a part, ConfigError when its nodes are not set up."""
+        from prefect_ray.context import remote_options
+
+        cpus = self._shape[1]
+        told = f"{work.__name__}: {len(parts)} parts, each with {cpus} CPU and {size(self.memory_bytes)}, on {self._name_nodes()}"
+        on_event("log", {"message": told})
+        caller = Caller(self.root.path.resolve(), digest_code())
+        with (
+            remote_options(num_cpus=cpus, memory=self.memory_bytes, max_retries=TRIES - 1),
+            temporary_settings({PREFECT_API_URL: _find_api()}),  # or each worker would start a server of its own
+        ):
+            futures = [self._runner.submit(do_part, {"work": work, "part": part, "caller": caller}) for part in parts]
+        for number, future in enumerate(futures, start=1):
+            yield self._await(future)
+            on_event("progress", {"step": work.__name__, "done": number, "total": len(parts), "unit": "parts"})
+
+    @cached_property
+    def _runner(self) -> Any:
+        """Prefect's task runner, connected until the stack closes. Raises ConfigError when there is no such cluster."""
+        try:
+            import ray
+            from prefect_ray import RayTaskRunner
+        except ImportError:
+            raise ConfigError(
+                f"resources.ray_address is {self.address}, but Ray is not installed: {_INSTALL}, or leave the setting out"
+            ) from None
+        check_address(self.address)
+        check_tokens()
+        self.stack.enter_context(redirect_stdout(sys.stderr))  # Ray says there which workers died; ours is for answers
+        try:
+            ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise self._unreachable(error) from None
+        self.stack.callback(ray.shutdown)
+        self.root.temporary.mkdir(exist_ok=True)
+        return self.stack.enter_context(RayTaskRunner(self.address))
+
+    @cached_property
+    def _nodes(self) -> list[dict[str, Any]]:
+        assert self._runner
+        import ray
+
+        return [node for node in ray.nodes() if node["Alive"]]
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        """How many parts can be done at once, and the CPUs of each. Raises ConfigError where no node has memory for one."""
+        cpus = [int(node["Resources"].get("CPU", 0)) for node in self._nodes]
+        memory = [int(node["Resources"].get("memory", 0)) for node in self._nodes]
+        at_once = [min(c, m // self.memory_bytes) for c, m in zip(cpus, memory, strict=True)]
+        if not any(at_once):
+            raise ConfigError(
+                f"a part may take {size(self.memory_bytes)}, but of the {len(cpus)} nodes of {self.address} none has a CPU and "
+                f"so much (at most {size(max(memory, default=0))}): lower --host-memory, or give `ray start` more --memory"
+            )
+        able = [c for c, num_parts in zip(cpus, at_once, strict=True) if num_parts]
+        return sum(at_once), min(*able, max(1, sum(able) // min(MOST_PARTS, sum(at_once))))
+
+    def _name_nodes(self) -> str:
+        return f"{len(self._nodes)} nodes of Ray"
+
+    def _await(self, future: Any) -> Any:
+        import ray
+
+        try:
+            return future.result()
+        except ray.exceptions.RayError as error:
+            told = str(error).strip().splitlines()[-1:]
+            reason = f"{type(error).__name__}: {''.join(told)[:300]}"
+            if "Failed to reach API" in reason:
+                raise ConfigError(
+                    f"a node of the Ray cluster cannot reach Prefect's server ({reason}): set PREFECT_API_URL to a server that "
+                    'every machine reaches (README, "On several machines")'
+                ) from None
+            raise ResourceError(
+                f"the Ray cluster {self.address} could not do a part ({reason}), which is tried {TRIES} times where workers die: "
+                "see `ray status` and the nodes' memory, then run the same command again; what was committed is whole"
+            ) from error
+
+    def _unreachable(self, error: Exception) -> ConfigError:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        return ConfigError(
+            f"cannot use the Ray cluster {self.address}: {lines[0][:300]}; see that it runs, that RAY_AUTH_MODE=token is set and "
+            'the token is that of its nodes (README, "On several machines"), or leave resources.ray_address out'
+        )
+
+
+@task(name="part", persist_result=False, cache_policy=NO_CACHE)
+def do_part(work: Callable[[Any, OnEvent], Any], part: Any, caller: Caller) -> Any:
+    """Do a part where Ray has put it, if this machine is set up for it."""
+    check_node(caller)
+    return work(part, ignore_event)
+
+
+def check_node(caller: Caller) -> None:
+    """Raise ConfigError unless this process is asked for a token, has the caller's code and sees the caller's root."""
+    check_tokens()
+    where = socket.gethostname()
+    if digest_code() != caller.code:
+        raise ConfigError(
+            f"{where} has another version of surf2vec: bring all machines to the same one, then start Ray again"
+        )
+    if not (caller.root / ".tmp").is_dir():
+        raise ConfigError(
+            f"{where} does not see the root {caller.root}: it must be on a file system that all machines share, by the same path"
+        )
+
+
+def check_tokens() -> None:
+    """Raise ConfigError unless Ray asks whoever speaks to this process for a token."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        raise ConfigError(
+            f"on {socket.gethostname()} Ray asks nobody for a token: whoever reaches its ports can run anything there. Make one "
+            "with `ray get-auth-token --generate`, and set RAY_AUTH_MODE=token for `ray start` and for this command"
+        )
+
+
+@cache
+def digest_code() -> str:
+    """16 hex digits of all modules and SQL files of ours."""
+    home = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for name in _PACKAGES for path in (home / name).rglob("*")):
+        if path.suffix in (".py", ".sql"):
+            digest.update(f"{path.relative_to(home)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def check_address(address: str) -> None:
+    """Raise ConfigError unless something listens there; Ray itself would try for minutes. "auto": that of this machine."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        if "://" in address:
+            raise ValueError("the command is given on a machine of the cluster, not through a Ray client")
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"nothing answers at resources.ray_address {address} ({error}): write auto or HOST:6379, and start the cluster as "
+            'the README says ("On several machines")'
+        ) from None
+
+
+def _find_api() -> str | None:
+    """The Prefect server of this flow, also a temporary one."""
+    context = FlowRunContext.get()
+    return str(context.client.api_url) if context else PREFECT_API_URL.value()

@@ -1,0 +1,131 @@
+"""A night on a real Ray cluster of two nodes: the bytes of one machine, also when workers are killed; and who is refused."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from flows.config import load_config
+from flows.ray_cluster import Caller, check_address, check_node, digest_code, open_fan_out
+from tasks.config import ResourcesConfig
+from tasks.run import open_root
+from tests.flows.test_cli import COMMAND
+from tests.ray_nodes import RAY, Cluster, open_cluster
+from tests.stores import assert_same_bits
+from trainer.errors import ConfigError
+from trainer.fan_out import HERE
+
+FAST = ("train.epochs=1", "train.vector_size=16", "train.threads=1", "evaluate.max_users=500")
+needs_ray = pytest.mark.skipif(not Path(RAY).exists(), reason="Ray is not installed: pip install -e '.[ray]'")
+
+
+@pytest.fixture
+def logs(data_dir: Path, tmp_path: Path) -> Path:
+    """The first days of people walking through Wikipedia, a real log, in four files."""
+    log = pl.read_parquet(data_dir / "wikispeedia_unfinished.parquet").sort("ts").head(12_000)
+    (tmp_path / "logs").mkdir()
+    for number in range(4):
+        log[number::4].write_parquet(tmp_path / "logs" / f"{number}.parquet")
+    return tmp_path / "logs" / "*.parquet"
+
+
+def start_night(root: Path, logs: Path, env: Mapping[str, str], *settings: str) -> subprocess.Popen[str]:
+    options = [part for setting in (*FAST, *settings) for part in ("--set", setting)]
+    arguments = ["run", "--root", root.name, "--json", "--logs", str(logs), "--host-memory", "2GB", *options]
+    return subprocess.Popen(
+        [*COMMAND, *arguments], env=os.environ | env, cwd=root.parent, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def kill_workers(cluster: Cluster, night: subprocess.Popen[str], num_kills: int) -> int:
+    """kill -9 workers in the middle of a part while the night lasts; answers how many."""
+    killed: set[int] = set()
+    while night.poll() is None:
+        for worker in cluster.workers() if len(killed) < num_kills else []:
+            if worker.pid not in killed:
+                killed.add(worker.pid)
+                worker.kill()
+                break
+        time.sleep(0.5)
+    return len(killed)
+
+
+def count_parts(address: str, root: Path) -> int:
+    with open_fan_out(ResourcesConfig(ray_address=address), open_root(root)) as fan_out:
+        return fan_out.num_parts
+
+
+def bytes_of(root: Path, *names: str) -> dict[str, bytes]:
+    paths = [path for name in names for path in sorted((root / name).rglob("*")) if path.is_file()]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_night_whose_workers_are_killed_is_the_night_of_one_machine(tmp_path: Path, logs: Path) -> None:
+    alone = start_night(tmp_path / "one", logs, {})
+    with open_cluster() as cluster:
+        told_alone, errors = alone.communicate()
+        assert alone.returncode == 0, errors
+        night = start_night(tmp_path / "many", logs, cluster.env, f"resources.ray_address={cluster.address}")
+        num_killed = kill_workers(cluster, night, 2)
+        told, errors = night.communicate()
+        assert night.returncode == 0, errors
+        assert num_killed == 2
+    assert cluster.processes() == []
+    for part in ("sample_part", "stage_part", "clean_part", "write_part", "refit_part", "write_users"):
+        assert f"{part}: " in errors
+    assert json.loads(told)["metrics"] == json.loads(told_alone)["metrics"]
+    one, many = (bytes_of(tmp_path / name, "sources.json", "events", "corpus", "export") for name in ("one", "many"))
+    assert one.keys() == many.keys()
+    assert [name for name in one if one[name] != many[name]] == []
+    assert_same_bits(tmp_path / "one" / "store", tmp_path / "many" / "store")
+    assert list((tmp_path / "many" / ".tmp").iterdir()) == []
+
+
+@needs_ray
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = r"nothing answers at resources\.ray_address 127\.0\.0\.1:9 .*HOST:6379"
+    with pytest.raises(ConfigError, match=message):
+        count_parts("127.0.0.1:9", tmp_path)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(ConfigError, match="Ray asks nobody for a token"):
+        count_parts("auto", tmp_path)
+    for address in ("nowhere", "ray://127.0.0.1:10001", "host:port"):
+        with pytest.raises(ConfigError, match="nothing answers"):
+            check_address(address)
+
+
+def test_without_ray_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"Ray is not installed: pip install -c constraints\.txt -e '\.\[ray\]'"):
+        count_parts("auto", tmp_path)
+
+
+def test_one_machine_is_the_default_and_the_address_changes_no_result(tmp_path: Path) -> None:
+    config = load_config(None, [])
+    with open_fan_out(config.resources, open_root(tmp_path)) as fan_out:
+        assert fan_out is HERE
+    elsewhere = load_config(None, ["resources.ray_address=auto"])
+    assert elsewhere.outcome_settings() == config.outcome_settings()
+
+
+def test_a_node_that_is_not_set_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = Caller(tmp_path, digest_code())
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(ConfigError, match="Ray asks nobody for a token"):
+        check_node(caller)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(ConfigError, match="another version of surf2vec"):
+        check_node(Caller(tmp_path, "0" * 16))
+    with pytest.raises(ConfigError, match=f"does not see the root {tmp_path}"):
+        check_node(caller)
+    (tmp_path / ".tmp").mkdir()
+    check_node(caller)
