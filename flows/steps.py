@@ -24,7 +24,7 @@ from tasks import night as night_task
 from tasks import publish as publish_task
 from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
-from tasks.devices import pick_device
+from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
 from tasks.measured import list_caveats, list_measured
 from tasks.promotion import find_champion, pin_release, release_pins
@@ -32,6 +32,7 @@ from tasks.report import write_report
 from tasks.report_tables import tell_gate
 from tasks.run import Run
 from tasks.window import select_window
+from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
 from trainer.errors import UnavailableError
 from trainer.files import digest_json
@@ -120,14 +121,17 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
 def train_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
     with report_step("train") as on_event, stop_on_sigterm() as stop:
-        if reason := pick_device(night.config.train, night.config.resources).reason:
-            on_event("log", {"message": reason})
+        device = pick_device(night.config.train, night.config.resources)
+        if device.reason:
+            on_event("log", {"message": device.reason})
         story = run.story()
-        job = night.job(story)
+        job, num_workers = night.job(story), count_workers(device, night.config.resources)
 
         def make() -> dict[str, Any]:
             night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
-            return train(job, on_event, stop=stop)
+            if num_workers == 1:
+                return train(job, on_event, stop=stop)
+            return train_together(job, Crew(num_workers, device, run.folder / "workers"), on_event, stop)
 
         result = run.step("train", run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
