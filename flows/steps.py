@@ -26,6 +26,7 @@ from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
 from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
+from tasks.loads import list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
 from tasks.promotion import find_champion, pin_release, release_pins
 from tasks.report import write_report
@@ -138,6 +139,8 @@ def train_vectors(night: Night, run: Run) -> dict[str, Any]:
     create_table_artifact(
         key="training", table=list_measured(result), description=" ".join(["Planned and measured.", *caveats])
     )
+    if loads := list_loads(result):
+        create_table_artifact(key="workers", table=loads, description=tell_sharing(result))
     return result
 
 

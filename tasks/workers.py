@@ -30,7 +30,7 @@ MAX_RESTARTS = 3
 STOP_SECONDS = 600
 """So long workers may take for the commit with which they end."""
 POLL_SECONDS = 0.2
-AGENT_BYTES = 220 * 10**6
+AGENT_BYTES = 200 * 10**6
 """What torchrun's agent holds."""
 
 

@@ -18,12 +18,16 @@ class EventFile:
     """The side that writes."""
 
     def __init__(self, path: Path) -> None:
-        self.file = open(path, "ab", buffering=0)  # noqa: SIM115 (open until the worker ends)
-        self.file.write(b"\n")  # ends what was left half written
+        self.path = path
+        self._append(b"")  # ends the line that was left half written
 
     def __call__(self, name: str, values: dict[str, Any]) -> None:
         """Write an event (trainer/events.py)."""
-        self.file.write(json.dumps({"name": name, "values": values}).encode() + b"\n")
+        self._append(json.dumps({"name": name, "values": values}).encode())
+
+    def _append(self, line: bytes) -> None:
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(line + b"\n")
 
     def tell_error(self, rank: int, error: SurfError) -> None:
         """Write what ended a worker."""
