@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainer.__main__ import make_job, make_parser
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError
 from trainer.job import Job, Schedule
@@ -37,3 +38,13 @@ def test_a_job_file_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"corpus_dir"')
     with pytest.raises(DamageError, match=r"job\.json"):
         read_job(tmp_path / "job.json", "cpu", 1, None)
+
+
+def test_the_command_line_takes_a_job_or_its_parts(tmp_path: Path) -> None:
+    job = Job(tmp_path / "corpus", tmp_path / "store", CONFIG, 3 * 10**9, start="after release r1")
+    write_job(job, tmp_path / "job.json")
+    given = ["--job", str(tmp_path / "job.json"), "--host-memory", "1GB,3GB"]
+    assert make_job(make_parser().parse_args(given), 1, 2) == job
+    for arguments in ([*given, "--store", "elsewhere"], ["--corpus", "one"], []):
+        with pytest.raises(ConfigError, match="give --corpus and --store"):
+            make_job(make_parser().parse_args(arguments), 0, 2)
