@@ -17,7 +17,8 @@ def list_measured(train: Train) -> list[dict[str, str]]:
     plan, seconds, train = train.get("plan") or {}, spent_seconds(train), of_first(train)
     if seconds is None:
         return []
-    is_resident = plan.get("num_chunks") == 1 and plan.get("num_blocks", 1) == 1
+    is_sharded = (plan.get("sharing") or {}).get("mode") == "sharded"  # its blocks go from worker to worker
+    is_resident = plan.get("num_chunks") == 1 and (plan.get("num_blocks", 1) == 1 or is_sharded)
     commits = f"{several(train.get('num_commits'), 'commit')} ({count(plan.get('num_commits'))} planned)"
     waited = share(train.get("commit_stall"))
     rows = [
