@@ -19,6 +19,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from flows.show import (
     show_explained,
@@ -465,7 +466,7 @@ def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
     err.print(
-        f"[bold red]error[/bold red] {message}" if not as_json else message,
+        f"[bold red]error[/bold red] {escape(message)}" if not as_json else message,
         markup=not as_json,
         highlight=False,
         soft_wrap=True,

@@ -11,6 +11,7 @@ from typing import Any
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
+from rich.markup import escape
 
 from flows.alarms import tell_gate_held
 from flows.night import Night, find_or_plan
@@ -51,7 +52,7 @@ def is_away(task: Any, task_run: Any, state: Any) -> bool:
     error = getattr(state, "data", None)
     if isinstance(error, UnavailableError):
         console.print(
-            f"[dim]{task.name:>16}[/dim]  {error}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
+            f"[dim]{task.name:>16}[/dim]  {escape(str(error))}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
             highlight=False,
         )
     return isinstance(error, UnavailableError)

@@ -1,5 +1,6 @@
 """Nights whose vectors several workers train: killed in the middle, gone on with, and followed by another night."""
 
+import json
 import subprocess
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from prefect.client.orchestration import get_client
 
 from flows.config import load_config
 from flows.nightly import nightly
@@ -73,6 +75,10 @@ def test_killed_workers_and_nights_end_with_a_release_and_the_next_night_goes_on
     assert story["num_processes"] == 3
     assert len(story["workers"]) == 2
     assert "<h3>Workers</h3>" in Path(first["report"]).read_text()
+    with get_client(sync_client=True) as client:
+        [artifact] = [artifact for artifact in client.read_artifacts() if artifact.key == "workers"]
+    assert [row["worker"] for row in json.loads(str(artifact.data))] == ["0", "1"]
+    assert str(artifact.description).startswith("2 workers, ")
 
     changed, new = second_day(logs, histories)
     before, second = vectors_of(first), run(root)
