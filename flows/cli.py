@@ -19,6 +19,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from flows.show import (
     show_explained,
@@ -45,7 +46,7 @@ AsJson = Annotated[
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")]
-DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB.")]
+DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB; of unequal GPUs 12GB,24GB.")]
 HostMemory = Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")]
 DEFAULT_ROOT = Path("surf2vec-root")
 
@@ -113,6 +114,9 @@ def plan(
     items: Annotated[int, typer.Option("--items", min=1, help="Items: distinct pages.")],
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of all users: their events.")],
     dim: Annotated[int | None, typer.Option("--dim", help="Dimensions; by default train.vector_size.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Workers in all; by default those of one machine.")
+    ] = None,
     root: Root = DEFAULT_ROOT,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -123,12 +127,13 @@ def plan(
     """What a training of this size would take: memory, chunks, item blocks, disk, seconds, and why. Trains nothing."""
     from flows.config import load_config
     from flows.operations import plan_size
+    from tasks.forecast import Volume
 
     loaded = load_config(
         config, settings or [], train__vector_size=dim, resources__device_memory=device_memory,
         resources__host_memory=host_memory,
     )  # fmt: skip
-    answer(plan_size(root, users, items, tokens, loaded), as_json, show_plan)
+    answer(plan_size(root, Volume(users, items, tokens, 0), loaded, workers), as_json, show_plan)
 
 
 @app.command()
@@ -468,7 +473,7 @@ def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
     err.print(
-        f"[bold red]error[/bold red] {message}" if not as_json else message,
+        f"[bold red]error[/bold red] {escape(message)}" if not as_json else message,
         markup=not as_json,
         highlight=False,
         soft_wrap=True,

@@ -23,9 +23,10 @@ from tasks.config import (
 )
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
+from trainer.job import RESULT_NEUTRAL
 
 _NEUTRAL: Any = {
-    "resources": True, "gate": True, "alarms": True, "train": {"commit_seconds", "threads"},
+    "resources": True, "gate": True, "alarms": True, "train": set(RESULT_NEUTRAL),
     "publish": {"keep_releases", "with_state"},
 }  # fmt: skip
 

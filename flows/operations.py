@@ -2,6 +2,7 @@
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -53,12 +54,15 @@ def explain(path: Path, user_id: str, config: PipelineConfig) -> dict[str, Any]:
     return {"user_id": user_id} | explain_user(root, config.publish, pseudonym(user_id, key) if key else user_id)
 
 
-def plan_size(path: Path, users: int, items: int, tokens: int, config: PipelineConfig) -> dict[str, Any]:
-    """The plan for a training of this size in the root at `path`, which need not exist, on this machine as it is now."""
+def plan_size(path: Path, volume: Volume, config: PipelineConfig, num_workers: int | None = None) -> dict[str, Any]:
+    """The plan for a training of this size in the root at `path`, which need not exist, on this machine as it is now.
+
+    Micro-partitions are as configured, or as ingest would choose; num_workers: by default those of this machine.
+    """
     from tasks.forecast import plan_size
 
-    partitions = config.store.partitions or choose_partitions(users)
-    return plan_size(path, Volume(users, items, tokens, partitions), config.train, config.resources)
+    partitions = config.store.partitions or choose_partitions(volume.users)
+    return plan_size(path, replace(volume, partitions=partitions), config.train, config.resources, num_workers)
 
 
 def infer_vectors(path: Path, logs: list[str], out: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from uuid import UUID
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.logging import get_run_logger
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -59,7 +60,7 @@ class _View:
         if name == "log":
             self.logger.info(values["message"])
             console.print(
-                f"[dim]{self.step:>16}[/dim]  {values['message']}", highlight=False, markup=True, soft_wrap=True
+                f"[dim]{self.step:>16}[/dim]  {escape(values['message'])}", highlight=False, markup=True, soft_wrap=True
             )
         elif name == "progress":
             self._progress(values["step"], values["done"], values["total"], values["unit"])

@@ -11,6 +11,7 @@ from typing import Any
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
+from rich.markup import escape
 
 from flows.alarms import tell_gate_held
 from flows.night import Night, find_or_plan
@@ -25,14 +26,16 @@ from tasks import night as night_task
 from tasks import publish as publish_task
 from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
-from tasks.devices import pick_device
+from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
+from tasks.loads import list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
 from tasks.promotion import find_champion, pin_release, release_pins
 from tasks.report import write_report
 from tasks.report_tables import tell_gate
 from tasks.run import Run
 from tasks.window import select_window
+from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
 from trainer.errors import UnavailableError
 from trainer.files import digest_json
@@ -50,7 +53,7 @@ def is_away(task: Any, task_run: Any, state: Any) -> bool:
     error = getattr(state, "data", None)
     if isinstance(error, UnavailableError):
         console.print(
-            f"[dim]{task.name:>16}[/dim]  {error}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
+            f"[dim]{task.name:>16}[/dim]  {escape(str(error))}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
             highlight=False,
         )
     return isinstance(error, UnavailableError)
@@ -128,20 +131,25 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
 def train_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
     with report_step("train") as on_event, stop_on_sigterm() as stop:
-        if reason := pick_device(night.config.train, night.config.resources).reason:
-            on_event("log", {"message": reason})
+        device = pick_device(night.config.train, night.config.resources)
+        if device.reason:
+            on_event("log", {"message": device.reason})
         story = run.story()
-        job = night.job(story)
+        job, num_workers = night.job(story), count_workers(device, night.config.resources)
 
         def make() -> dict[str, Any]:
             night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
-            return train(job, on_event, stop=stop)
+            if num_workers == 1:
+                return train(job, on_event, stop=stop)
+            return train_together(job, Crew(num_workers, device, run.folder / "workers"), on_event, stop)
 
         result = run.step("train", run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
     create_table_artifact(
         key="training", table=list_measured(result), description=" ".join(["Planned and measured.", *caveats])
     )
+    if loads := list_loads(result):
+        create_table_artifact(key="workers", table=loads, description=tell_sharing(result))
     return result
 
 

@@ -25,8 +25,14 @@ def check_size(value: str) -> str:
     return value
 
 
+def check_sizes(value: str) -> str:
+    """The text itself: one size, or several with commas between. Raises ValueError when one is none."""
+    return ",".join(check_size(part) for part in value.split(","))
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
 Size = Annotated[str, AfterValidator(check_size)]
+Sizes = Annotated[str, AfterValidator(check_sizes)]
 
 
 class Section(BaseModel):
@@ -307,10 +313,21 @@ class GateConfig(Section):
 
 
 class ResourcesConfig(Section):
-    """What a run may use; it never changes the vectors. The index of very many users is one that fits the memory."""
+    """What a run may use; it never changes what is learned. The index of very many users is one that fits the memory."""
 
-    host_memory: Size = Field("4GB", title="Host memory", description="Budget of the whole process, e.g. 4GB.")
-    device_memory: Size | None = Field(None, title="Device memory", description="Budget on the GPU, e.g. 12GB.")
+    host_memory: Size = Field(
+        "4GB", title="Host memory", description="Budget of the whole process, and of all workers together, e.g. 4GB."
+    )
+    device_memory: Sizes | None = Field(
+        None, title="Device memory", description="Budget on each GPU, e.g. 12GB; of unequal ones 12GB,24GB."
+    )
+    workers: int = Field(
+        1,
+        title="Workers",
+        description="Processes of this machine that train together; 0: one for each GPU where GPUs train, otherwise one.",
+        ge=0,
+        le=1024,
+    )
     ray_address: str | None = Field(
         None,
         title="Ray cluster",

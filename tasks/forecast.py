@@ -1,20 +1,28 @@
 """What a training would take, asked by its size alone: the trainer's own planner, on this machine as it is now."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.config import ResourcesConfig
-from tasks.devices import pick_device
+from tasks.devices import count_workers, pick_device
 from trainer.config import TrainConfig
+from trainer.joint_plan import Member, Team, plan_together
 from trainer.kernels import pick_kernel
-from trainer.preparation import make_plan, warm_up
-from trainer.sizes import Work, training_sizes
+from trainer.plan import Budget, Plan
+from trainer.prediction import Rates
+from trainer.preparation import look_around, make_plan, warm_up
+from trainer.schedule import partition_order
+from trainer.shares import share_users
+from trainer.sizes import Sizes, Work, training_sizes
 from trainer.trees import make_tree
 from trainer.units import parse_bytes
+
+NETWORK_BYTES_PER_SECOND = 1.25e9
+"""What a worker can send to another: 10 Gbit/s."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +35,52 @@ class Volume:
     partitions: int
 
 
-def plan_size(root: Path, volume: Volume, config: TrainConfig, resources: ResourcesConfig) -> dict[str, Any]:
+def plan_size(
+    root: Path, volume: Volume, config: TrainConfig, resources: ResourcesConfig, num_workers: int | None = None
+) -> dict[str, Any]:
     """The plan for a training of this size whose store is on the disk of `root`; the answer of `surf2vec plan`.
 
-    With a budget on the GPU the kernel for it is planned; where there is no GPU, with the CPU's speed.
-    Raises ResourceError, with the numbers and the way out, when nothing fits.
+    With a budget on the GPU the kernel for it is planned; where there is no GPU, with the CPU's speed. num_workers: equal ones,
+    on machines like this one that have `resources.workers` of them each; by default those of one machine.
+    Raises ResourceError, with the numbers and the way out, when nothing fits; ConfigError for too few micro-partitions.
     """
     folder = next(parent for parent in (root.resolve(), *root.resolve().parents) if parent.is_dir())
-    kernel = pick_kernel(pick_device(config, resources).kernel, config)
+    device = pick_device(config, resources)
+    on_machine = count_workers(device, resources)
+    num_workers = num_workers or on_machine
+    on_machine = min(on_machine, num_workers)
+    kernel = pick_kernel(device.kernel, config)
     warm_up(kernel, config)
     tree = make_tree(config, zipf_counts(volume.items, volume.tokens)) if config.hs else None
+    sizes = training_sizes(config, volume.items, tree)
     work = Work(spread_users(volume.users, volume.partitions), volume.tokens, config.epochs, config.commit_seconds)
-    device_bytes = parse_bytes(resources.device_memory) if resources.device_memory else None
-    memory_bytes = parse_bytes(resources.host_memory), device_bytes
-    plan = make_plan(kernel, config, work, training_sizes(config, volume.items, tree), memory_bytes, folder)
-    return {"kernel": kernel.name, "kernel_reason": kernel.reason} | plan.to_json()
+    memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
+    if num_workers == 1:
+        plan = make_plan(kernel, config, work, sizes, memory_bytes, folder)
+    else:
+        budget, rates = look_around(kernel, config, work, sizes, memory_bytes, folder)
+        if device.kernel == "cpu":
+            rates = replace(rates, tokens_per_second=rates.tokens_per_second / on_machine)
+        plan = plan_equal(work, sizes, config, (budget, rates), num_workers)
+        among = (
+            f"{num_workers} equal workers, {on_machine} on each machine like this one, 10 Gbit/s between them; of each:"
+        )
+        plan = replace(plan, reasons=(among, *plan.reasons))
+    return {"kernel": kernel.name, "kernel_reason": kernel.reason, "workers": num_workers} | plan.to_json()
+
+
+def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget, Rates], num_workers: int) -> Plan:
+    """The plan of the worker that has most to do, of so many with the same budget and rates. Pure."""
+    num_users = max(1, sum(work.users))
+    tokens = np.array([users * work.num_tokens // num_users for users in work.users], dtype=np.int64)
+    share, weights = share_users(0, tokens, [1.0] * num_workers), [1.0] * num_workers
+    members = []
+    for own in share.partitions:
+        own_work = replace(work, users=[work.users[p] for p in own], num_tokens=int(tokens[own].sum()))
+        members.append(Member(own_work, *each, NETWORK_BYTES_PER_SECOND))
+    orders = (partition_order(config.seed, epoch, len(tokens)) for epoch in range(config.epochs))
+    team = Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+    return max(plan_together(team, sizes, config), key=lambda plan: plan.seconds or 0)
 
 
 def spread_users(num_users: int, partitions: int) -> list[int]:

@@ -1,11 +1,12 @@
 """What was planned of a training beside what was measured: for the report, for MLflow and for Prefect.
 
 Both sides are of the whole training, the waiting for commits included. A value that a story of an earlier version does not
-have is a dash or is left out.
+have is a dash or is left out. Of several workers both are of the first; tasks/loads.py has what each did.
 """
 
 from typing import Any
 
+from tasks.loads import of_first
 from tasks.wording import UNKNOWN, amount, count, duration, several, share
 
 Train = dict[str, Any]  # the story's "train"
@@ -13,10 +14,11 @@ Train = dict[str, Any]  # the story's "train"
 
 def list_measured(train: Train) -> list[dict[str, str]]:
     """The rows of the table: `what`, `planned`, `measured`, and `note`, what it means in a few words."""
-    plan, seconds = train.get("plan") or {}, spent_seconds(train)
+    plan, seconds, train = train.get("plan") or {}, spent_seconds(train), of_first(train)
     if seconds is None:
         return []
-    is_resident = plan.get("num_chunks") == 1 and plan.get("num_blocks", 1) == 1
+    is_sharded = (plan.get("sharing") or {}).get("mode") == "sharded"  # its blocks go from worker to worker
+    is_resident = plan.get("num_chunks") == 1 and (plan.get("num_blocks", 1) == 1 or is_sharded)
     commits = f"{several(train.get('num_commits'), 'commit')} ({count(plan.get('num_commits'))} planned)"
     waited = share(train.get("commit_stall"))
     rows = [
@@ -39,12 +41,17 @@ def list_measured(train: Train) -> list[dict[str, str]]:
         ),
         ("Waiting", UNKNOWN, share(train.get("stall")), f"of training's time, for the disk; for commits another {waited}"),
     ]  # fmt: skip
+    for load in train.get("workers", [])[:1]:
+        sent_bytes = load["passed_bytes"] + load["summed_bytes"]
+        rows.append(("Sent", amount(plan.get("sent_bytes")), amount(sent_bytes), "to other workers"))
     return [dict(zip(("what", "planned", "measured", "note"), row, strict=True)) for row in rows]
 
 
 def list_caveats(train: Train, epochs: int | None) -> list[str]:
     """What must be known to compare the two: that training was resumed, or ended early. epochs: as many were planned."""
     caveats = []
+    if len(train.get("workers") or []) > 1:
+        caveats.append(f"Both sides are of the first of {len(train['workers'])} workers.")
     if (train.get("num_processes") or 1) > 1:
         caveats.append(f"It was resumed: measured are the sums over {train['num_processes']} processes.")
     if train.get("stopped_after_epoch"):
@@ -57,7 +64,7 @@ def list_caveats(train: Train, epochs: int | None) -> list[str]:
 
 def list_train_metrics(train: Train) -> dict[str, float | None]:
     """The same figures by the names they have in MLflow; `train_seconds` has the waiting for commits in it, as the plan has."""
-    plan, seconds = train.get("plan") or {}, spent_seconds(train)
+    plan, seconds, train = train.get("plan") or {}, spent_seconds(train), of_first(train)
     read_bytes, written_bytes = train.get("bytes_read"), train.get("bytes_written")
     return {
         "train_seconds": seconds,

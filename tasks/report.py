@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks import plots
+from tasks.loads import COLUMNS, list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
 from tasks.report_pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
 from tasks.report_steps import list_steps
@@ -68,6 +69,7 @@ def render_report(story: Story, export_dir: Path | None) -> str:
         training_facts=list_training_facts(train),
         measured=list_measured(train),
         caveats=list_caveats(train, ((story.get("config") or {}).get("train") or {}).get("epochs")),
+        workers={"columns": COLUMNS, "loads": list_loads(train), "sharing": tell_sharing(train)},
         item_map=item_map,
         neighbours=neighbours,
         steps=list_steps(story),

@@ -1,7 +1,8 @@
 """The trainer by itself: `python -m trainer --corpus DIR --store DIR --config FILE`, on any machine with torch and numba.
 
 Prints one JSON object, what the run's story records of the training, on standard output; progress on standard error. Several
-workers: `torchrun --nproc-per-node N -m trainer ...`, on one machine or more; the first of them prints.
+workers: `torchrun --nproc-per-node N -m trainer ...`, on one machine or more; the first of them prints. A flow gives its workers
+`--job FILE` in place of corpus, store and settings, and follows them by `--events FILE`.
 """
 
 import argparse
@@ -16,9 +17,12 @@ from typing import Any
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, SurfError
-from trainer.events import ignore_event
+from trainer.event_file import RESULT, EventFile
+from trainer.events import OnEvent, ignore_event
 from trainer.job import Job
+from trainer.job_file import read_job
 from trainer.loop import train
+from trainer.parent import end_with_parent
 from trainer.signals import stop_on_sigterm
 from trainer.units import parse_bytes
 
@@ -34,9 +38,11 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"settings, in --config (JSON, or TOML with an optional table [train]):\n{settings}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--corpus", type=Path, required=True, help="folder of a corpus: corpus/<window-id>")
-    parser.add_argument("--store", type=Path, required=True, help="folder of the store")
+    parser.add_argument("--corpus", type=Path, help="folder of a corpus: corpus/<window-id>")
+    parser.add_argument("--store", type=Path, help="folder of the store")
     parser.add_argument("--config", type=Path, help="file with settings")
+    parser.add_argument("--job", type=Path, help="file with corpus, store and settings, in place of these")
+    parser.add_argument("--events", type=Path, help="file to add progress, result and errors to, as lines of JSON")
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the Triton kernel (default cpu)"
     )
@@ -90,26 +96,42 @@ def parse_budget(text: str, rank: int, num_workers: int) -> int:
     return parse_bytes(budgets[rank if len(budgets) > 1 else 0])
 
 
+def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
+    """What this worker is to train. Raises ConfigError when the arguments do not say it."""
+    kernel = "gpu" if arguments.device == "cuda" else "cpu"
+    if arguments.device_memory and kernel == "cpu":
+        raise ConfigError("--device-memory is the budget on a GPU: give --device cuda with it, or leave it out")
+    host_memory_bytes = parse_budget(arguments.host_memory, rank, num_workers)
+    on_device = arguments.device_memory
+    device_memory_bytes = parse_budget(on_device, rank, num_workers) if on_device else None
+    places = arguments.corpus, arguments.store
+    if arguments.job and not any((*places, arguments.config)):
+        return read_job(arguments.job, kernel, host_memory_bytes, device_memory_bytes)
+    if arguments.job or None in places:
+        raise ConfigError("give --corpus and --store, and --config if need be, or --job alone, which has all three")
+    return Job(*places, read_config(arguments.config), host_memory_bytes, kernel, device_memory_bytes)
+
+
 def main() -> int:
     """Train; answers the exit code (see trainer.errors)."""
     arguments = make_parser().parse_args()
     rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if num_workers > 1:
+        end_with_parent()  # torchrun's agent: without it nobody would start the others again
+    file = EventFile(arguments.events) if arguments.events else None
+    on_event: OnEvent = ignore_event if rank else file or Progress()
     try:
-        kernel = "gpu" if arguments.device == "cuda" else "cpu"
-        if arguments.device_memory and kernel == "cpu":
-            raise ConfigError("--device-memory is the budget on a GPU: give --device cuda with it, or leave it out")
-        config = read_config(arguments.config)
-        host_memory_bytes = parse_budget(arguments.host_memory, rank, num_workers)
-        on_device = arguments.device_memory
-        device_memory_bytes = parse_budget(on_device, rank, num_workers) if on_device else None
-        job = Job(arguments.corpus, arguments.store, config, host_memory_bytes, kernel, device_memory_bytes)
         with stop_on_sigterm() as stop:
-            result = train(job, ignore_event if rank else Progress(), resume=arguments.resume, stop=stop)
+            result = train(make_job(arguments, rank, num_workers), on_event, resume=arguments.resume, stop=stop)
     except SurfError as error:
         print(f"error: {error}", file=sys.stderr)
+        if file:
+            file.tell_error(rank, error)
         return error.exit_code
     if rank == 0:
         print(json.dumps(result))
+    if rank == 0 and file:
+        file(RESULT, result)
     return 0
 
 

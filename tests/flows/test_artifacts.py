@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from prefect import flow
 from prefect.client.orchestration import get_client
 
 from flows.config import load_config
 from flows.nightly import nightly
+from flows.progress import report_step
 from tests.flows.test_nightly import write_logs
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
@@ -32,6 +34,19 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
     assert parameters["config"]["train"]["vector_size"] == 8
     assert not any("user-" in str(artifact.data) for artifact in artifacts.values())
     assert result["alias"] == "champion"
+
+
+@pytest.mark.usefixtures("_prefect")
+def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    message = "lost touch ([/builds/gloo/pair.cc:537] closed by peer [127.0.0.1]:43763, [bold]x)"
+
+    @flow
+    def tell() -> None:
+        with report_step("train") as on_event:
+            on_event("log", {"message": message})
+
+    tell()
+    assert message in capsys.readouterr().err
 
 
 def test_the_form_in_prefects_ui_is_the_configuration() -> None:

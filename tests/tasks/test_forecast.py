@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.config import ResourcesConfig
-from tasks.forecast import Volume, plan_size, spread_users, zipf_counts
+from tasks.forecast import Volume, plan_equal, plan_size, spread_users, zipf_counts
 from trainer.config import TrainConfig
-from trainer.errors import ResourceError
+from trainer.errors import ConfigError, ResourceError
+from trainer.plan import Budget
+from trainer.prediction import Rates
+from trainer.sizes import Work, training_sizes
 
 CONFIG = TrainConfig(vector_size=16, epochs=2)
 
@@ -20,6 +23,39 @@ def test_a_small_training_stays_in_memory_and_has_its_seconds(tmp_path: Path) ->
     assert plan["seconds"] > 0
     assert plan["reasons"][-1].startswith("50,000 tokens at ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_several_workers_share_users_and_say_what_they_send(tmp_path: Path) -> None:
+    volume = Volume(1000, 100, 25_000, 8)
+    alone = plan_size(tmp_path, volume, CONFIG, ResourcesConfig())
+    plan = plan_size(tmp_path, volume, CONFIG, ResourcesConfig(), 4)
+    assert (alone["workers"], alone["sent_bytes"], plan["workers"]) == (1, 0, 4)
+    assert plan["num_partitions"] == 2
+    assert plan["sent_bytes"] > 0
+    assert plan["reasons"][0].startswith("4 equal workers, 1 on each machine")
+    assert any(reason.startswith(f"{plan['sharing']['mode']}: ") for reason in plan["reasons"])
+    here = plan_size(tmp_path, volume, CONFIG, ResourcesConfig(workers=2))
+    assert (here["workers"], here["budget_bytes"]) == (2, alone["budget_bytes"] // 2)
+    assert here["reasons"][0].startswith("2 equal workers, 2 on each machine")
+
+
+def test_more_workers_than_micro_partitions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"9 workers cannot share 8 micro-partitions"):
+        plan_size(tmp_path, Volume(1000, 100, 25_000, 8), CONFIG, ResourcesConfig(), 9)
+
+
+@given(st.sampled_from([2, 3, 8]), st.sampled_from(["replicated", "asynchronous", "sharded"]))
+def test_equal_workers_divide_all_tokens(num_workers: int, sharing: str) -> None:
+    config = TrainConfig(vector_size=16, epochs=2, sharing=sharing)
+    work = Work(spread_users(10_000, 16), 400_000, config.epochs, 60)
+    sizes = training_sizes(config, 500, None)
+    each = Budget(10**9, 10**8, 10**10), Rates(10**6, 10**9, 10**9)
+    plan = plan_equal(work, sizes, config, each, num_workers)
+    assert plan.sharing.mode == sharing
+    assert plan.num_partitions >= 16 // num_workers
+    assert plan.sent_bytes > 0
+    assert plan.num_blocks % num_workers == 0 if sharing == "sharded" else plan.num_blocks == 1
+    assert plan == plan_equal(work, sizes, config, each, num_workers), "it is pure"
 
 
 def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
