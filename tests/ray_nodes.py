@@ -31,19 +31,19 @@ class Cluster:
     mark: str
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of the cluster: its nodes, and their workers."""
-        found = []
+        """All processes of the cluster: its nodes, their agents, which write their titles over their environment, and workers."""
+        found: set[psutil.Process] = set()
         for process in psutil.process_iter():
             try:
                 if process.environ().get(MARK) == self.mark:
-                    found.append(process)
+                    found |= {process, *process.children(recursive=True)}
             except (psutil.Error, OSError):
                 continue
-        return found
+        return list(found)
 
     def workers(self) -> list[psutil.Process]:
         """Workers that do a part just now."""
-        return [process for process in self.processes() if "ray::part" in "".join(process.cmdline()[:1])]
+        return [process for process in self.processes() if "ray::part" in "".join(tell_command(process)[:1])]
 
 
 @contextmanager
@@ -102,3 +102,11 @@ def find_port() -> int:
     with socket.socket() as listener:
         listener.bind(("", 0))
         return listener.getsockname()[1]
+
+
+def tell_command(process: psutil.Process) -> list[str]:
+    """The command line of a process, empty once it is gone."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
