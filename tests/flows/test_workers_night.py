@@ -22,7 +22,9 @@ from trainer.files import read_json
 from trainer.store import has_generation, lock_store, open_generation
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
-SETTINGS = [*FAST, "resources.workers=2", "train.exchange_tokens=1000000", "train.epochs=100"]
+SETTINGS = [
+    *FAST, "resources.workers=2", "train.sharing=replicated", "train.exchange_tokens=1000000", "train.epochs=100",
+]  # fmt: skip
 PATIENCE_SECONDS = 120
 
 
