@@ -74,7 +74,7 @@ class Visit:
         return draw_sample(self.targets, self.histories)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Course:
     """What a training does, by its settings, its corpus, its plan and this worker's share of the users; recency: that of the
     log, which may have no times.
@@ -117,13 +117,20 @@ class Course:
         """The micro-partitions at the step's place."""
         return self.places(step.epoch)[step.place].tolist()
 
-    def num_exchanges(self, step: Step) -> int:
-        """How often the workers exchange what they changed at the step."""
-        sharing = self.plan.sharing
-        if sharing.is_alone:
+    def num_exchanges(self, position: int) -> int:
+        """How often the workers exchange what they changed at a position; where they do, it ends with all in step."""
+        if self.plan.sharing.is_alone:
             return 0
-        tokens = _kept_place_tokens(self.share, self.config.seed, step.epoch)[:, step.place]
-        return count_exchanges((tokens / self.plan.num_blocks).tolist(), sharing.exchange_tokens)
+        epoch, in_epoch = divmod(position, self.share.num_places * self.plan.num_blocks)
+        return int(_kept_exchanges(self, epoch)[in_epoch])
+
+    def count_exchanges(self, epoch: int) -> NDArray[np.int64]:
+        """How often the workers exchange at each position of an epoch."""
+        num_places, num_blocks, chunk = self.share.num_places, self.plan.num_blocks, self.plan.chunk_places
+        most = self.share.place_tokens(partition_order(self.config.seed, epoch, len(self.share.tokens))).max(axis=0)
+        chunks = (most[start : start + chunk] for start in range(0, num_places, chunk))
+        tokens = np.concatenate([np.tile(here, num_blocks) for here in chunks]) / num_blocks
+        return count_exchanges(tokens, self.plan.sharing.exchange_tokens)
 
     def steps_left(self, step: Step) -> int:
         """Positions until the chunk has met all blocks, this one included."""
@@ -152,7 +159,7 @@ class Course:
             hashes=histories.hashes, order=users, alphas=alphas, sampling=targets.sampling, tree=targets.tree,
             recency=self.recency, epoch_key=epoch_key(config.seed, step.epoch),
         )  # fmt: skip
-        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[here].sum()), self.num_exchanges(step))
+        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[here].sum()), self.num_exchanges(position))
         is_last = index == len(here) - 1
         return Visit(position, index, is_last, step, here[index], resident, histories, work, targets, cuts)
 
@@ -163,5 +170,5 @@ def _kept_places(share: Share, seed: int, epoch: int) -> list[NDArray[np.int64]]
 
 
 @lru_cache(maxsize=2)
-def _kept_place_tokens(share: Share, seed: int, epoch: int) -> NDArray[np.int64]:
-    return share.place_tokens(partition_order(seed, epoch, len(share.tokens)))
+def _kept_exchanges(course: Course, epoch: int) -> NDArray[np.int64]:
+    return course.count_exchanges(epoch)

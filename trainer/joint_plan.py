@@ -1,12 +1,14 @@
 """The plan of several workers: how they share the item table, and one division into chunks and blocks that fits all. Pure.
 
 Of the ways of trainer/sharing.py the first that suits is taken, unless `train.sharing` names one: replicated, where the table
-fits every worker and adding up its changes takes no more than NETWORK_SHARE of the training; sharded, where it can be
-divided; asynchronous otherwise.
+fits every worker and adding up its changes does not take too many bytes; sharded, where it can be divided; asynchronous
+otherwise. What was measured of the network is told, but decides nothing: the same training has the same plan.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
@@ -18,10 +20,11 @@ from trainer.sharing import Sharing, Wire, default_exchange_tokens, predict_wire
 from trainer.sizes import Sizes, Work
 from trainer.units import size
 
-NETWORK_SHARE = 0.1
-"""So much of the training may go by adding up a table that all workers have, before it is rather divided."""
-PASSING_SHARE = 0.05
-"""Above this share of the training two blocks a worker are better: one is passed on while the other is trained."""
+SUMMED_BYTES_A_TOKEN = 100
+"""More than so many bytes to add up for each token that a worker trains, and the table is rather divided: at a million tokens
+and a gigabyte a second they would be a tenth of the time."""
+WAITED_BYTES = 32 * 10**6
+"""A larger block is passed on while another is trained: a worker then has two, instead of waiting for the next one."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,10 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
         plan = lay_out(member.work, sized, member.budget, member.rates, division)
         plan = replace(
-            plan, sharing=way.sharing, most_a_place=most, sent_bytes=round(member.work.epochs * way.wire.num_bytes)
+            plan,
+            sharing=way.sharing,
+            places_a_chunk=way.chunk_places,
+            sent_bytes=round(member.work.epochs * way.wire.num_bytes),
         )
         plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way))))
     return plans
@@ -93,7 +99,8 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
     if config.sharing != "auto":
         return _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
     replicated = _fit(team, sizes, config, "replicated")
-    if replicated and _network_share(team, replicated.wire.num_bytes) <= NETWORK_SHARE:
+    num_tokens = min(member.work.num_tokens for member in team.members)
+    if replicated and replicated.wire.summed_bytes <= SUMMED_BYTES_A_TOKEN * num_tokens:
         return replicated
     sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
     last = "sharded" if sizes.can_split else "asynchronous"
@@ -127,7 +134,8 @@ def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None
             continue
         way = _way(team, sized, num_blocks, places)
         doubled = 2 * num_blocks
-        if num_blocks == sized.sharing.num_workers and _network_share(team, way.wire.passed_bytes) > PASSING_SHARE:
+        is_single = sized.sharing.is_sharded and num_blocks == sized.sharing.num_workers
+        if is_single and sized.block_bytes(num_blocks) > WAITED_BYTES:
             places = _chunk_places(team, sized, doubled)
             return _way(team, sized, doubled, places) if places else way
         return way
@@ -147,22 +155,13 @@ def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
 def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     sharing = sizes.sharing
     num_chunks = -(-team.share.num_places // chunk_places)
-    exchanges = (
-        sum(
-            count_exchanges([tokens / num_blocks for tokens in place], sharing.exchange_tokens)
-            for epoch in team.place_tokens
-            for place in zip(*epoch, strict=True)
-        )
-        * num_blocks
-        / len(team.place_tokens)
-    )
+    most = [np.tile(np.max(epoch, axis=0) / num_blocks, num_blocks) for epoch in team.place_tokens]
+    counts = [int(count_exchanges(tokens, sharing.exchange_tokens).sum()) for tokens in most]
     exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
     block_bytes = sizes.block_bytes(num_blocks)
-    image_bytes = (
-        PAGE_BYTES + block_bytes + 4 * block_bytes // sizes.row_bytes
-    )  # with its header, and which rows it has
-    num_turns = num_chunks * num_blocks
-    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, exchanges, exchanged, (num_turns, image_bytes)))
+    rows_bytes = 4 * block_bytes // sizes.row_bytes  # which rows it has
+    turns = num_chunks * num_blocks, PAGE_BYTES + block_bytes + rows_bytes
+    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, sum(counts) / len(counts), exchanged, turns))
 
 
 def _network_share(team: Team, num_bytes: float) -> float:

@@ -177,14 +177,19 @@ class Training:
             assert step is not None
             for visit in self._visits(position, step):
                 self._conclude(self.engine.train(visit, lambda: self._visit_after(visit)))  # noqa: B023 (called within)
+            num_exchanges = self.course.num_exchanges(position)
+            if self.kernel.accelerator is not None:  # whose visits are not cut: once, at the place's end
+                num_exchanges = min(num_exchanges, 1)
             position += 1
             is_judged = bool(config.patience) and position % in_epoch == 0
             is_stopping = stop.is_set()
             is_time = time.monotonic() - last_commit >= config.commit_seconds
             if self.together is not None:
+                if num_exchanges == 0:
+                    continue
                 self._conclude(self.engine.settle())
-                wishes, num_exchanges = (is_stopping, is_time), self.course.num_exchanges(step)
-                is_stopping, is_time = self._hear(self.together.meet(position, step, num_exchanges, wishes))
+                wishes = is_stopping, is_time
+                is_stopping, is_time = self._hear(self.together.meet(position, num_exchanges, wishes))
             if is_judged or is_stopping or is_time or position == self.num_positions:
                 self._conclude(self.engine.settle())
                 if self.together is not None:
@@ -226,7 +231,7 @@ class Training:
         is_stopping = is_time = False
         for heard in all_heard:
             record = self.record
-            if heard.step.is_chunk_start and heard.step.place == 0:
+            if record.position % (self.num_positions // self.config.epochs) == 0:
                 record.curve.begin_epoch()
             record.curve.add_sums(heard.sums)
             record.position, record.loads = heard.position, heard.loads

@@ -53,8 +53,8 @@ class Plan:
     place_bytes: the size of the place of a micro-partition that comes and goes, 0 where all stay.
     moved_bytes: what an epoch reads from the store, and writes to it, because of the division. commit_bytes: the most that a
     commit writes. num_commits, read_bytes, written_bytes (commits included), seconds: predicted of the whole training; seconds
-    is None where the machine's rates are not known. sharing: with whom the item table is shared, and how; most_a_place: the most
-    micro-partitions of this worker at a place of the epoch's order; sent_bytes: predicted, to other workers.
+    is None where the machine's rates are not known. sharing: with whom the item table is shared, and how; places_a_chunk: with
+    several workers, for whom all places of the epoch's order are the same; sent_bytes: predicted, to other workers.
     """
 
     num_partitions: int
@@ -78,13 +78,13 @@ class Plan:
     seconds: float | None
     reasons: tuple[str, ...]
     sharing: Sharing = ALONE
-    most_a_place: int = 1
+    places_a_chunk: int | None = None
     sent_bytes: int = 0
 
     @property
     def chunk_places(self) -> int:
-        """Places of the epoch's order that a chunk has."""
-        return -(-self.chunk_partitions // self.most_a_place)
+        """Places of the epoch's order that a chunk has: for one worker a place is a micro-partition."""
+        return self.places_a_chunk or self.chunk_partitions
 
     @property
     def is_resident(self) -> bool:

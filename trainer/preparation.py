@@ -94,8 +94,7 @@ def _began_together(plan: dict[str, Any], manifest: dict[str, Any], workers: Wor
             f"this training began with {sharing.num_workers} worker{'s' if sharing.num_workers > 1 else ''}, and goes on "
             f"with as many: this is one of {workers.num}. Start {sharing.num_workers}, or train anew in an empty store"
         )
-    chunk_places = -(-plan["chunk_partitions"] // plan.get("most_a_place", 1))
-    return Way(sharing, manifest["num_blocks"], chunk_places, Wire())
+    return Way(sharing, manifest["num_blocks"], plan.get("places_a_chunk") or plan["chunk_partitions"], Wire())
 
 
 def plan_job(

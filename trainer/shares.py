@@ -7,6 +7,7 @@ in the epoch's order, and between places all are in step. With one worker a plac
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,9 +79,15 @@ def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) 
     return Share(rank, tuple(np.array(sorted(own), dtype=np.int64) for own in shared), tokens)
 
 
-def count_exchanges(place_tokens: Sequence[int], exchange_tokens: float) -> int:
-    """How often the workers exchange at a place where they have so many tokens each: after no more than `exchange_tokens`."""
-    return max(1, int(-(-max(place_tokens) // exchange_tokens)))
+def count_exchanges(tokens: NDArray[Any], exchange_tokens: float) -> NDArray[np.int64]:
+    """How often the workers exchange at each place of an epoch, int64[n]; tokens [n]: of the worker that has most there.
+
+    As often as `exchange_tokens` went by, and at the epoch's end. An exchange comes at a place's end at the latest: after it all
+    workers have the same.
+    """
+    counts = np.diff(np.floor(np.cumsum(tokens) / exchange_tokens), prepend=0).astype(np.int64)
+    counts[-1] = max(counts[-1], 1)
+    return counts
 
 
 def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_exchanges: int) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
-"""What a worker does with the others while it trains: it exchanges what it changed of the items they share, and after each
-place of an epoch they tell each other what they measured and whether to commit.
+"""What a worker does with the others while it trains: it exchanges what it changed of the items they share, and at the end of
+a place at which they did they tell each other what they measured and whether to commit.
 
-So losses, early stopping and commits agree, whoever asks. With asynchronous sharing what was told after a place is heard after
-the next, so that nobody waits for the others here.
+So losses, early stopping and commits agree, whoever asks. With asynchronous sharing what was told is heard the next
+time, so that nobody waits for the others here.
 """
 
 import time
@@ -13,19 +13,17 @@ from dataclasses import astuple, dataclass, fields
 from trainer.curve import Curve
 from trainer.exchange import Exchange
 from trainer.record import Load, Record
-from trainer.schedule import Step
 from trainer.sharing import Sharing
 from trainer.workers import Gathering, Workers
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What all workers told after the place before `position`, added up: the sums of trainer.curve.Curve, tokens, whether one
+    """What all workers told before `position`, added up: the sums of trainer.curve.Curve, tokens, whether one
     wishes to stop or to commit; loads: by rank.
     """
 
     position: int
-    step: Step
     sums: list[float]
     tokens: float
     is_stopping: bool
@@ -45,10 +43,10 @@ class Together:
         self._lag = 1 if sharing.mode == "asynchronous" else 0
         self._before = record.loads[workers.rank] if record.loads else Load()
         self._told_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
-        self._underway: deque[tuple[int, Step, Gathering]] = deque()
+        self._underway: deque[tuple[int, Gathering]] = deque()
 
-    def meet(self, position: int, step: Step, num_exchanges: int, wishes: tuple[bool, bool]) -> Iterator[Heard]:
-        """After a place: make up for exchanges of it that no user of this worker fell to, and tell; answers what is heard.
+    def meet(self, position: int, num_exchanges: int, wishes: tuple[bool, bool]) -> Iterator[Heard]:
+        """At a place's end: make up for exchanges that no user of this worker fell to, and tell; answers what is heard.
 
         wishes: to stop, and to commit.
         """
@@ -58,7 +56,7 @@ class Together:
         tokens, self._told_tokens = self.tokens - self._told_tokens, self.tokens
         numbers = [*self.curve.point_sums, tokens, *map(float, wishes), *astuple(self.load())]
         self.curve = Curve()
-        self._underway.append((position, step, self.workers.gather(numbers)))
+        self._underway.append((position, self.workers.gather(numbers)))
         yield from self._hear(self._lag)
 
     def drain(self) -> Iterator[Heard]:
@@ -97,9 +95,9 @@ class Together:
     def _hear(self, most: int) -> Iterator[Heard]:
         started = time.perf_counter()
         while len(self._underway) > most:
-            position, step, gathering = self._underway.popleft()
+            position, gathering = self._underway.popleft()
             rows = gathering.result().tolist()
             loads = [Load(*row[-len(fields(Load)) :]) for row in rows]
             total = [sum(column) for column in zip(*rows, strict=True)]
-            yield Heard(position, step, total[:4], total[4], total[5] > 0, total[6] > 0, loads)
+            yield Heard(position, total[:4], total[4], total[5] > 0, total[6] > 0, loads)
         self._meet_seconds += time.perf_counter() - started

@@ -11,6 +11,7 @@ from trainer import objectives
 from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.corpus import Histories
+from trainer.errors import ConfigError
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=60), st.integers(2, 4), st.integers(2, 8))
@@ -50,3 +51,23 @@ def test_one_block_is_the_table() -> None:
     assert blocks.rows(0) is None
     assert blocks.num_shared_rows == 0
     assert replace(blocks, config=TrainConfig(hs=1)).num_shared_rows == 0
+
+
+def test_blocks_have_as_many_tokens_to_learn() -> None:
+    """Zipf's law, in any order; with a tree, too, whose rows are dealt about evenly as well."""
+    counts = np.random.default_rng(0).permutation((10**7 / np.arange(1, 20_001)).astype(np.int64))
+    for settings in ({}, {"hs": 1}):
+        for num_blocks in (2, 7):
+            loads = ItemBlocks(TrainConfig(**settings), counts, num_blocks).block_loads()
+            assert loads.max() < 1.02 * loads.mean(), (settings, num_blocks)
+    two_level = ItemBlocks(TrainConfig(hs=1, tree="two_level"), counts, 7)
+    heaviest = np.sort(two_level.counts)[-142:].sum()  # its items are one subtree
+    assert two_level.block_loads().max() <= heaviest
+
+
+def test_blocks_divided_by_an_earlier_version_are_refused() -> None:
+    blocks = ItemBlocks(TrainConfig(), np.arange(100), 2)
+    blocks.check(0, blocks.rows(0), "the store")
+    with pytest.raises(ConfigError, match="in the store were divided by an earlier version"):
+        blocks.check(0, blocks.rows(1), "the store")
+    ItemBlocks(TrainConfig(), np.arange(100), 1).check(0, None, "the store")

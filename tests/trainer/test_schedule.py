@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from trainer.schedule import (
     learning_rates,
-    place_offsets,
     partition_order,
+    place_offsets,
     step_at,
     tokens_before,
     user_order,

@@ -1,0 +1,66 @@
+"""Trainings of several workers as torchrun starts them, and the killing of them."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainer.job import Job
+from trainer.store import has_generation, open_generation
+
+ROOT = Path(__file__).parents[1]
+PATIENCE_SECONDS = 120
+
+
+def start_workers(job: Job, num_workers: int, *options: str, host_memory: str = "4GB") -> subprocess.Popen[str]:
+    """torchrun with so many workers for this job; options: of torchrun. Who starts it also ends it."""
+    settings = job.store_dir.with_name(f"{job.store_dir.name}.json")
+    settings.write_text(json.dumps(dataclasses.asdict(job.config)))
+    command = [
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(num_workers),
+            *options,
+        ),
+        *("-m", "trainer", "--corpus", str(job.corpus_dir), "--store", str(job.store_dir), "--config", str(settings)),
+        *("--host-memory", host_memory, "--resume"),
+    ]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def run_workers(job: Job, num_workers: int, host_memory: str = "4GB") -> dict[str, Any]:
+    """What a training of so many workers tells of itself, left alone."""
+    with start_workers(job, num_workers, host_memory=host_memory) as process:
+        told, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, errors
+    return dict(json.loads(told))
+
+
+def run_and_kill(job: Job, num_workers: int, num_kills: int) -> dict[str, Any]:
+    """The same, with a worker killed after a commit, so often; torchrun starts them again."""
+    position = 0
+    with start_workers(job, num_workers, "--max-restarts", str(num_kills + 1)) as process:
+        for kill in range(num_kills):
+            while not has_generation(job.store_dir) or open_generation(job.store_dir).position <= position:
+                assert process.poll() is None, "the training ended before it could be killed"
+                time.sleep(0.01)
+            position = open_generation(job.store_dir).position
+            workers = [child for child in psutil.Process(process.pid).children() if "trainer" in child.cmdline()]
+            workers[kill % len(workers)].send_signal(signal.SIGKILL)
+        told, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, errors
+    return dict(json.loads(told))
