@@ -121,7 +121,10 @@ class Memory:
 
 
 def plan_epoch(volume: Volume, num_workers: int, config: TrainConfig, memory: Memory) -> Epoch:
-    """An epoch, the first, as the trainer's planner divides it among workers with as much memory each."""
+    """An epoch, the first, as the trainer's planner divides it among workers with as much memory each.
+
+    Raises ConfigError or ResourceError where the planner refuses.
+    """
     tokens = np.array(volume.tokens, dtype=np.int64)
     if num_workers == 1:
         return Epoch("alone", 1, float(tokens.sum()))
@@ -145,9 +148,8 @@ def describe_epoch(way: Way, place_tokens: Sequence[Sequence[int]]) -> Epoch:
     places = list(zip(*place_tokens, strict=True))
     in_step = sum(max(place) for place in places)
     free = max(sum(own) for own in place_tokens)
-    num_exchanges = num_blocks * sum(
-        count_exchanges([tokens / num_blocks for tokens in place], sharing.exchange_tokens) for place in places
-    )
+    most = np.tile(np.array(list(map(max, places))) / num_blocks, num_blocks)
+    num_exchanges = int(count_exchanges(most, sharing.exchange_tokens).sum())
     return Epoch(
         sharing.mode, sharing.num_workers, free if sharing.mode == "asynchronous" else in_step,
         num_meetings=len(places) * num_blocks, num_blocks=num_blocks, num_exchanges=num_exchanges,

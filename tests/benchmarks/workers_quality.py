@@ -30,7 +30,8 @@ Values = dict[str, NDArray[np.float64]]
 
 def compare_with_one(corpus: Corpus, folder: Path) -> list[dict[str, Any]]:
     """One worker under torchrun, teams that train twice, and quality beside one worker."""
-    cases, told = [], {}
+    cases: list[dict[str, Any]] = []
+    told: dict[tuple[str, int, int], dict[str, Any]] = {}
     for seed in SEEDS:
         for mode, num in [("alone", 0), *TEAMS]:
             told[mode, num, seed] = run_team(corpus.folder, folder / name(mode, num, seed), team(mode, num, seed=seed))
@@ -47,7 +48,7 @@ def compare_with_one(corpus: Corpus, folder: Path) -> list[dict[str, Any]]:
 
 def kill_workers(corpus: Corpus, folder: Path) -> list[dict[str, Any]]:
     """Two workers in each way, one of them killed again and again, beside undisturbed ones."""
-    cases = []
+    cases: list[dict[str, Any]] = []
     for mode in MODES:
         here = team(mode, 2, epochs=KILLED_EPOCHS, commit_seconds=0.2)
         beside = run_team(corpus.folder, folder / f"undisturbed-{mode}", here)
