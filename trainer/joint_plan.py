@@ -83,7 +83,7 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
             plan,
             sharing=way.sharing,
             places_a_chunk=way.chunk_places,
-            sent_bytes=round(member.work.epochs * way.wire.num_bytes),
+            sent_bytes=way.wire.over(member.work.epochs),
         )
         plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way))))
     return plans

@@ -66,14 +66,22 @@ ALONE = Sharing()
 
 @dataclass(frozen=True)
 class Wire:
-    """What a worker sends to others in an epoch: `passed_bytes` of item blocks, `summed_bytes` of changes that are added up."""
+    """What a worker sends to others in an epoch: `passed_bytes` of item blocks, `num_turns` times one, and `summed_bytes` of
+    changes that are added up.
+    """
 
     passed_bytes: float = 0.0
     summed_bytes: float = 0.0
+    num_turns: int = 0
 
     @property
     def num_bytes(self) -> float:
         return self.passed_bytes + self.summed_bytes
+
+    def over(self, epochs: int) -> int:
+        """Bytes over so many epochs: after the very last turn no block is passed on."""
+        last_bytes = self.passed_bytes / self.num_turns if self.num_turns else 0
+        return round(epochs * self.num_bytes - last_bytes)
 
 
 def sent_by_sum(num_bytes: int, num_workers: int) -> int:
@@ -90,7 +98,8 @@ def predict_wire(sharing: Sharing, num_exchanges: float, exchanged_bytes: int, t
     if sharing.is_alone:
         return Wire()
     num_turns, block_bytes = turns if sharing.is_sharded else (0, 0)
-    return Wire(num_turns * block_bytes, num_exchanges * sent_by_sum(exchanged_bytes, sharing.num_workers))
+    summed_bytes = num_exchanges * sent_by_sum(exchanged_bytes, sharing.num_workers)
+    return Wire(num_turns * block_bytes, summed_bytes, num_turns)
 
 
 def default_exchange_tokens(num_tokens: int, num_workers: int) -> float:

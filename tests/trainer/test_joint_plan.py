@@ -113,5 +113,7 @@ def test_bytes_on_the_wire() -> None:
     replicated = predict_wire(Sharing("replicated", (1, 1)), 64, 10**6, (8, 10**5))
     assert replicated == Wire(0, 64 * 10**6)
     sharded = predict_wire(Sharing("sharded", (1, 1)), 64, 1000, (8, 10**5))
-    assert sharded == Wire(8 * 10**5, 64_000)
+    assert sharded == Wire(8 * 10**5, 64_000, 8)
     assert sharded.num_bytes == 864_000
+    assert sharded.over(3) == 3 * 864_000 - 10**5  # the last turn's block stays where it is
+    assert replicated.over(3) == 3 * 64 * 10**6

@@ -89,10 +89,14 @@ def test_two_workers_cannot_go_on_with_what_one_began(corpus_dir: Path, tmp_path
 
 
 def test_workers_with_unequal_budgets_have_unequal_shares(corpus_dir: Path, tmp_path: Path) -> None:
-    """All tokens of the second worker's users are of few items, which may all be in one block."""
-    told = run_workers(job_of(corpus_dir, tmp_path / "store", sharing="sharded", epochs=2), 2, host_memory="4GB,2GB")
+    """And both stop at the same epoch."""
+    job = job_of(corpus_dir, tmp_path / "store", sharing="sharded", epochs=60, alpha=1.0, patience=1)
+    told = run_workers(job, 2, host_memory="4GB,2GB")
     first, second = (worker["tokens"] for worker in told["workers"])
     assert 1.5 < first / second < 3.5
+    assert told["stopped_after_epoch"] < 60
+    assert told["best"]["epoch"] < told["stopped_after_epoch"]
+    assert told["heldout_loss"] >= told["best"]["heldout_loss"]
 
 
 def test_a_log_whose_tokens_all_fall_into_one_block_is_trained(tmp_path: Path) -> None:
