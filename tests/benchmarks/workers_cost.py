@@ -3,7 +3,7 @@
     training   tokens of the slowest worker at each place, each by its rate; and for each item block its users meet a visit
     summing    exchanges x (latency + bytes / bandwidth), and the table's bytes that adding up touches in memory
     passing    turns x (latency + block / bandwidth)
-    meeting    places x item blocks x latency of telling each other a few numbers
+    meeting    places at whose end workers exchange x latency of telling each other a few numbers
 
 Where a device computes while it sends, passing with two blocks a worker and asynchronous sums cost what training does not
 cover, and so do visits. Not in it: commits, reading chunks that do not fit, and what workers wait for each other by chance.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.joint_plan import Member, Team, Way, choose_way
@@ -139,22 +140,22 @@ def plan_epoch(volume: Volume, num_workers: int, config: TrainConfig, memory: Me
     ]
     places = share.place_tokens(partition_order(config.seed, 0, len(tokens)))
     team = Team(members, weights, share, [places.tolist()])
-    return describe_epoch(choose_way(team, training_sizes(config, volume.num_items, None), config), places.tolist())
+    way = choose_way(team, training_sizes(config, volume.num_items, None), config)
+    return describe_epoch(way, places, is_on_gpu=memory.device_bytes is not None)
 
 
-def describe_epoch(way: Way, place_tokens: Sequence[Sequence[int]]) -> Epoch:
-    """An epoch with these tokens of each worker at each place, shared in this way."""
+def describe_epoch(way: Way, place_tokens: NDArray[np.int64], *, is_on_gpu: bool) -> Epoch:
+    """An epoch with tokens int64[W, places], shared in this way; on a GPU workers exchange at places' ends alone."""
     sharing, num_blocks = way.sharing, way.num_blocks
-    places = list(zip(*place_tokens, strict=True))
-    in_step = sum(max(place) for place in places)
-    free = max(sum(own) for own in place_tokens)
-    most = np.tile(np.array(list(map(max, places))) / num_blocks, num_blocks)
-    num_exchanges = int(count_exchanges(most, sharing.exchange_tokens).sum())
+    most = place_tokens.max(axis=0)
+    planned = count_exchanges(np.tile(most / num_blocks, num_blocks), sharing.exchange_tokens)
+    made = planned.clip(max=1) if is_on_gpu else planned
+    is_waited = sharing.mode != "asynchronous"
     return Epoch(
-        sharing.mode, sharing.num_workers, free if sharing.mode == "asynchronous" else in_step,
-        num_meetings=len(places) * num_blocks, num_blocks=num_blocks, num_exchanges=num_exchanges,
-        summed_bytes=way.wire.summed_bytes, passed_bytes=way.wire.passed_bytes,
-        num_turns=num_blocks * -(-len(places) // way.chunk_places) if sharing.is_sharded else 0,
+        sharing.mode, sharing.num_workers, float(most.sum() if is_waited else place_tokens.sum(axis=1).max()),
+        num_meetings=int((made > 0).sum()), num_blocks=num_blocks, num_exchanges=int(made.sum()),
+        summed_bytes=way.wire.summed_bytes * made.sum() / planned.sum(), num_turns=way.wire.num_turns,
+        passed_bytes=way.wire.passed_bytes,
     )  # fmt: skip
 
 
