@@ -154,7 +154,7 @@ def describe_epoch(way: Way, place_tokens: NDArray[np.int64], *, is_on_gpu: bool
     return Epoch(
         sharing.mode, sharing.num_workers, float(most.sum() if is_waited else place_tokens.sum(axis=1).max()),
         num_meetings=int((made > 0).sum()), num_blocks=num_blocks, num_exchanges=int(made.sum()),
-        summed_bytes=way.wire.summed_bytes * made.sum() / planned.sum(), num_turns=way.wire.num_turns,
+        summed_bytes=way.wire.summed_bytes * float(made.sum() / planned.sum()), num_turns=way.wire.num_turns,
         passed_bytes=way.wire.passed_bytes,
     )  # fmt: skip
 

@@ -43,7 +43,10 @@ def measure_here(num_workers: int, table_bytes: int, block_bytes: int, folder: P
     """The network between so many workers of this machine, and bytes a second that adding up touches."""
     command = [*TORCHRUN, "--nproc-per-node", str(num_workers), "-m", "tests.benchmarks.workers_rates"]
     command = counted([*command, str(table_bytes), str(block_bytes)], folder / "rates.json")
-    told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"measuring the network ended with {done.returncode}: {done.stderr[-2000:]}")
+    told = json.loads(done.stdout)
     return Network(**told["network"]), told["touched_bytes_per_second"]
 
 
