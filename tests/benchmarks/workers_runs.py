@@ -62,7 +62,8 @@ def run_killed(corpus_dir: Path, store_dir: Path, team: Team, num_kills: int, se
     """The same, where a random worker gets SIGKILL at a random moment after a commit, num_kills times; also says "kills"."""
     shutil.rmtree(store_dir, ignore_errors=True)
     command = counted(team.command(corpus_dir, store_dir), _counts(store_dir))
-    draws, killed = random.Random(seed), []
+    killed: list[int] = []
+    draws = random.Random(seed)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         seen = 0
         while len(killed) < num_kills and process.poll() is None:
