@@ -18,7 +18,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	failed=0; for name in gensim_quality defaults gowalla gensim_speed loader ladder tree exponents tune infer swap blocks serving crash ingest nightly nights replay gpu; do \
+	failed=0; for name in gensim_quality defaults gowalla gensim_speed loader ladder tree exponents tune infer swap blocks serving crash ingest nightly nights replay workers gpu; do \
 		$(BIN)/python -m tests.benchmarks.$$name || failed=1; \
 	done; exit $$failed
 

@@ -82,12 +82,12 @@ def show_peak(folder: Path, share: int) -> dict[str, Any]:
     }
 
 
-def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS) -> Path:
+def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, partitions: int = PARTITIONS) -> Path:
     """A corpus of users who all have TOKENS_A_USER tokens of items that follow Zipf's law; nobody is held out."""
     folder.mkdir()
     rng = np.random.default_rng(1)
     bounds = np.cumsum(1 / np.arange(1, num_items + 1))
-    users = [num_users // PARTITIONS] * PARTITIONS
+    users = [num_users // partitions] * partitions
     for partition, num in enumerate(users):
         name = f"p{partition:05d}"
         hashes = mix_array(np.arange(num, dtype=np.uint64) + np.uint64(partition * num))
@@ -97,7 +97,7 @@ def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS) -> Pa
         np.save(folder / f"{name}.tokens.npy", tokens)
         np.save(folder / f"{name}.held_out.npy", np.full(num, -1, dtype=np.int32))
     manifest = {
-        "format_version": 1, "window_id": folder.name, "partitions": PARTITIONS, "num_users": sum(users),
+        "format_version": 1, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
         "num_items": num_items, "num_tokens": sum(users) * TOKENS_A_USER, "users": users,
         "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1, "num_held_out": 0, "since": None,
         "until": None, "undated": False, "funnel": [], "files": {p.name: describe_file(p) for p in folder.iterdir()},
