@@ -104,7 +104,7 @@ class TrainConfig:
     exchange_tokens: int = setting(
         0,
         "Exchange",
-        "Tokens of a worker after which changes of shared items are added up; 0: a 64th of an epoch.",
+        "Tokens of a worker after which changes of shared items are added up; 0: a 256th of an epoch.",
         ge=0,
     )
     staleness: int = setting(

@@ -141,20 +141,19 @@ def plan_epoch(volume: Volume, num_workers: int, config: TrainConfig, memory: Me
     places = share.place_tokens(partition_order(config.seed, 0, len(tokens)))
     team = Team(members, weights, share, [places.tolist()])
     way = choose_way(team, training_sizes(config, volume.num_items, None), config)
-    return describe_epoch(way, places, is_on_gpu=memory.device_bytes is not None)
+    return describe_epoch(way, places)
 
 
-def describe_epoch(way: Way, place_tokens: NDArray[np.int64], *, is_on_gpu: bool) -> Epoch:
-    """An epoch with tokens int64[W, places], shared in this way; on a GPU workers exchange at places' ends alone."""
+def describe_epoch(way: Way, place_tokens: NDArray[np.int64]) -> Epoch:
+    """An epoch with tokens int64[W, places], shared in this way."""
     sharing, num_blocks = way.sharing, way.num_blocks
     most = place_tokens.max(axis=0)
-    planned = count_exchanges(np.tile(most / num_blocks, num_blocks), sharing.exchange_tokens)
-    made = planned.clip(max=1) if is_on_gpu else planned
+    made = count_exchanges(np.tile(most / num_blocks, num_blocks), sharing)
     is_waited = sharing.mode != "asynchronous"
     return Epoch(
         sharing.mode, sharing.num_workers, float(most.sum() if is_waited else place_tokens.sum(axis=1).max()),
         num_meetings=int((made > 0).sum()), num_blocks=num_blocks, num_exchanges=int(made.sum()),
-        summed_bytes=way.wire.summed_bytes * float(made.sum() / planned.sum()), num_turns=way.wire.num_turns,
+        summed_bytes=way.wire.summed_bytes, num_turns=way.wire.num_turns,
         passed_bytes=way.wire.passed_bytes,
     )  # fmt: skip
 
