@@ -42,9 +42,19 @@ def join_blocks(blocks: list[Arrays], last: int) -> Items:
     )  # none of several blocks: what has any is not divided
     if len(blocks) == 1:
         return Items(Rows(blocks[0]["outputs"], blocks[0]["output_squares"]), inputs)
-    num_rows = max(int(_rows(blocks, block).max(initial=0)) + 1 for block in range(len(blocks)))
+    num_rows = count_rows(blocks)
     outputs = Rows(np.empty((num_rows, blocks[0]["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
+    fill_outputs(outputs, blocks, last)
+    return Items(outputs, inputs)
+
+
+def fill_outputs(outputs: Rows, blocks: list[Arrays], last: int) -> None:
+    """Put the rows of several blocks where they belong. What several blocks have is that of block `last`."""
     for block in _in_order(blocks, last):
         outputs.vectors[_rows(blocks, block)] = blocks[block]["outputs"]
         outputs.squares[_rows(blocks, block)] = blocks[block]["output_squares"]
-    return Items(outputs, inputs)
+
+
+def count_rows(blocks: list[Arrays]) -> int:
+    """The rows of the whole table."""
+    return max(int(_rows(blocks, block).max(initial=0)) + 1 for block in range(len(blocks)))

@@ -20,6 +20,7 @@ from trainer.engine import Ended, conclude, make_engine
 from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.job import Job, effective_recency, identity
+from trainer.join_blocks import join_item_blocks
 from trainer.joint_commit import agree_on
 from trainer.kernels import Kernel, pick_kernel
 from trainer.manifests import next_generation
@@ -84,7 +85,10 @@ def train(
                 training.run(stop or threading.Event())
             finally:
                 training.close()
-        return training.record.story(open_generation(job.store_dir).manifest)
+        record = training.record
+        del training  # what it holds makes room for the items in one piece
+        agree_on(workers, lambda: join_item_blocks(job, corpus, on_event) if workers.is_first else None)
+        return record.story(open_generation(job.store_dir).manifest)
 
 
 class Training:

@@ -33,8 +33,8 @@ from trainer.config import TrainConfig, config_from_dict
 from trainer.deltas import Delta, delta_in, lay_over
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
-from trainer.images import Arrays, Bytes, Image, image_of, map_image, read_image, write_image
-from trainer.item_table import join_blocks, take_items
+from trainer.images import Arrays, Bytes, Image, image_of, make_image, map_image, read_image, write_image
+from trainer.item_table import count_rows, fill_outputs, join_blocks, take_items
 from trainer.manifests import (
     FORMAT_VERSION,
     MANIFEST,
@@ -151,6 +151,22 @@ class Generation:
         with tell_way_out(self.folder):
             images = [read_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
         return join_blocks([image.arrays for image in images], self.manifest.get("resident_block", 0))
+
+    def join_items(self) -> Image:
+        """The image of the item table in one piece, from its blocks; it is all the memory that this takes.
+
+        Raises DamageError when a file was altered.
+        """
+        blocks, last = self._mapped_blocks, self.manifest["resident_block"]
+        num_rows, dims = count_rows(blocks), self.vector_size
+        image = make_image(
+            {
+                "outputs": (np.float32, (num_rows, dims)), "output_squares": (np.float32, (num_rows,)),
+                "inputs": (np.float32, (0, dims)), "input_squares": (np.float32, (0,)),
+            }
+        )  # fmt: skip
+        fill_outputs(items_in(image).outputs, blocks, last)
+        return image
 
     @cached_property
     def _mapped_blocks(self) -> list[Arrays]:

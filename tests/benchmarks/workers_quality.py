@@ -19,7 +19,7 @@ from trainer.store import open_generation
 
 SEEDS = (1, 2, 3)
 MODES = ("replicated", "asynchronous", "sharded")
-EPOCHS = 10
+EPOCHS = 20
 TEAMS = [(mode, num) for mode in MODES for num in (2, 4)]
 SAME_TWICE = (("replicated", 2), ("sharded", 2), ("sharded", 4))
 KILLED_EPOCHS, KILLS, LOSS_LEEWAY = 30, 3, 0.02

@@ -54,6 +54,7 @@ def test_sharded_workers_end_with_the_same_bits_also_where_one_was_killed(corpus
     again = run_and_kill(killed, 2, num_kills=2)
     assert_same_bits(killed.store_dir, undisturbed.store_dir)
     assert again["num_processes"] == 3
+    assert open_generation(killed.store_dir).num_blocks == 1, "a night can go on from it"
     assert again["heldout_loss"] == told["heldout_loss"]
     assert find_topics(killed.store_dir) > 0.9
     sent = sum(worker["passed_bytes"] + worker["summed_bytes"] for worker in told["workers"])

@@ -1,0 +1,51 @@
+"""What is left of a sharded training: its item blocks, which become one table again where one worker has room for it.
+
+A night goes on from a table in one piece, and who infers or ranks reads it once instead of block after block. Users are then
+inferred in the order of time again, so their recency is that of one block.
+"""
+
+import gc
+
+from trainer.corpus import Corpus
+from trainer.events import OnEvent
+from trainer.job import Job, effective_recency
+from trainer.manifests import next_generation
+from trainer.memory import private_bytes
+from trainer.sizes import training_sizes
+from trainer.store import Writer, open_generation
+from trainer.trees import make_tree
+from trainer.units import size
+
+KEPT_BYTES = 64 * 10**6
+"""What stays free of the budget: for buffers, and the manifest."""
+
+
+def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
+    """After a sharded training that ended make a generation with the items in one block, or say why not; else do nothing.
+
+    Raises DamageError when a file was altered, ResourceError when the disk is full; the last generation is whole then.
+    """
+    generation = open_generation(job.store_dir)
+    mode = generation.manifest["plan"].get("sharing", {}).get("mode")
+    if mode != "sharded" or generation.num_blocks == 1 or generation.manifest["stage"] != "trained":
+        return
+    gc.collect()  # blocks and those who read them refer to each other
+    tree = make_tree(generation.config, corpus.count_training_tokens())
+    table_bytes = training_sizes(generation.config, corpus.num_items, tree).item_table_bytes
+    needed = private_bytes() + table_bytes + KEPT_BYTES
+    if needed > job.host_memory_bytes:
+        told = (
+            f"the items stay in {generation.num_blocks} blocks: in one they need {size(needed)}, and the budget is "
+            f"{size(job.host_memory_bytes)}; the next night trains everything anew"
+        )
+        on_event("log", {"message": told})
+        return
+    manifest = dict(generation.manifest)
+    users = manifest.pop("users")
+    values = {name: manifest[name] for name in manifest if name not in ("items", "generation", "format_version")}
+    writer = Writer(job.store_dir, next_generation(job.store_dir), users)
+    writer.write_items(0, generation.join_items())
+    recency = effective_recency(generation.config, corpus)
+    writer.commit(values | {"num_blocks": 1, "resident_block": 0, "recency": recency})
+    message = f"the {generation.num_blocks} item blocks are one table again, {size(table_bytes)}"
+    on_event("log", {"message": message})
