@@ -68,8 +68,9 @@ def plan_team(
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]
     share = share_users(workers.rank, corpus.tokens, weights)
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    if manifest and not began:  # a night's beginning: its items are in one file
+    if manifest and not began:  # a night's beginning: its items are in one file, which is not divided
         sizes = replace(sizes, can_split=False)
+        config = replace(config, sharing="auto") if config.sharing == "sharded" else config
     own = Work(
         corpus.users[share.own].tolist(), int(corpus.tokens[share.own].sum()), config.epochs, config.commit_seconds
     )
