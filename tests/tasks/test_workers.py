@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,17 @@ def make_job(folder: Path, partitions: int = 4, **values: Any) -> Job:
     return dataclasses.replace(Job(folder / "corpus", folder / "store", CONFIG, 4 * 10**9), **values)
 
 
+def descendants() -> set[psutil.Process]:
+    """The processes that this one started, and theirs; other tests may have left some."""
+    return set(psutil.Process().children(recursive=True))
+
+
 def listening() -> set[str]:
     """The addresses on which this process's descendants listen."""
-    connections = [one for child in psutil.Process().children(recursive=True) for one in child.net_connections("all")]
+    connections = []
+    for child in descendants():
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            connections += child.net_connections("all")
     return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
 
 
@@ -67,17 +76,18 @@ def test_two_workers_train_what_one_would(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_a_worker_refuses_is_raised_here_and_not_tried_again(tmp_path: Path) -> None:
     job, crew, messages = make_job(tmp_path, partitions=1), Crew(2, CPU, tmp_path / "workers"), []
+    before = descendants()
     with pytest.raises(ConfigError, match=r"^2 workers cannot share 1 micro-partitions: start fewer workers"):
         train_together(job, crew, lambda name, values: messages.append(values), threading.Event())
     assert "Traceback" not in str(messages)
     assert "restart" not in crew.log.read_text(), "what is wrong does not go by starting again"
-    assert psutil.Process().children(recursive=True) == []
+    assert descendants() <= before
 
 
 @pytest.mark.slow
 def test_stopped_workers_commit_and_go_on(tmp_path: Path) -> None:
     job = make_job(tmp_path, config=dataclasses.replace(CONFIG, epochs=10_000))
-    stop, crew = threading.Event(), Crew(2, CPU, tmp_path / "workers")
+    stop, crew, before = threading.Event(), Crew(2, CPU, tmp_path / "workers"), descendants()
 
     def on_event(name: str, values: dict[str, Any]) -> None:
         if name == "progress":
@@ -85,7 +95,7 @@ def test_stopped_workers_commit_and_go_on(tmp_path: Path) -> None:
 
     with pytest.raises(StoppedError, match=r"stopped at \d+% after committing generation 1: the same command goes on"):
         train_together(job, crew, on_event, stop)
-    assert psutil.Process().children(recursive=True) == []
+    assert descendants() <= before
     assert has_generation(job.store_dir)
     with pytest.raises(ConfigError, match=r"began with 2 workers"):
         train(job)
