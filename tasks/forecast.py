@@ -10,12 +10,11 @@ import numpy as np
 from tasks.config import ResourcesConfig
 from tasks.devices import count_workers, pick_device
 from trainer.config import TrainConfig
-from trainer.joint_plan import Member, Team, plan_together
+from trainer.joint_plan import Member, form_team, plan_together
 from trainer.kernels import pick_kernel
 from trainer.plan import Budget, Plan
 from trainer.prediction import Rates
 from trainer.preparation import look_around, make_plan, warm_up
-from trainer.schedule import partition_order
 from trainer.shares import share_users
 from trainer.sizes import Sizes, Work, training_sizes
 from trainer.trees import make_tree
@@ -78,9 +77,9 @@ def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget
     for own in share.partitions:
         own_work = replace(work, users=[work.users[p] for p in own], num_tokens=int(tokens[own].sum()))
         members.append(Member(own_work, *each, NETWORK_BYTES_PER_SECOND))
-    orders = (partition_order(config.seed, epoch, len(tokens)) for epoch in range(config.epochs))
-    team = Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
-    return max(plan_together(team, sizes, config), key=lambda plan: plan.seconds or 0)
+    return max(
+        plan_together(form_team(members, weights, share, config), sizes, config), key=lambda plan: plan.seconds or 0
+    )
 
 
 def spread_users(num_users: int, partitions: int) -> list[int]:

@@ -143,7 +143,7 @@ class Course:
         users = user_order(config.seed, step.epoch, histories.hashes)
         lengths = np.diff(histories.offsets)[users]
         own_tokens, here = int(self.corpus.tokens[self.share.own].sum()), self.partitions_at(step)
-        offsets = place_offsets(self.places(step.epoch), self.corpus.tokens)
+        offsets = _kept_offsets(self.share, config.seed, step.epoch)
         in_place = int(self.corpus.tokens[here[:index]].sum())
         before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
         alphas = learning_rates(
@@ -168,6 +168,11 @@ class Course:
 @lru_cache(maxsize=2)
 def _kept_places(share: Share, seed: int, epoch: int) -> list[NDArray[np.int64]]:
     return share.places(partition_order(seed, epoch, len(share.tokens)))
+
+
+@lru_cache(maxsize=2)
+def _kept_offsets(share: Share, seed: int, epoch: int) -> NDArray[np.int64]:
+    return place_offsets(_kept_places(share, seed, epoch), share.tokens)
 
 
 @lru_cache(maxsize=2)

@@ -26,7 +26,7 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
     index_bytes = 2 * 8 * (sample_bytes // _row_bytes(sizes) + 1)
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
-    copies_bytes = exchanged_bytes * (1 + max(1, 2 * sizes.sharing.staleness + 1))  # as it was, and what is under way
+    copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # as it was, and what is under way
     held_bytes = copies_bytes + (
         block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
     )

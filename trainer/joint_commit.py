@@ -37,6 +37,11 @@ def agree_on(workers: Workers, work: Callable[[], Any]) -> None:
             raise ResourceError(f"worker {rank} of {workers.num} failed, so that nothing was committed: {message}")
 
 
+def first_does(workers: Workers, work: Callable[[], Any]) -> None:
+    """Let the first worker do the work; the others wait for it, and raise ResourceError where it fails."""
+    agree_on(workers, work if workers.is_first else lambda: None)
+
+
 def _put_manifest(writer: Writer, workers: Workers, values: dict[str, Any]) -> None:
     if workers.is_first:
         writer.commit(values)

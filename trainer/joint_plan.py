@@ -15,6 +15,7 @@ from trainer.errors import ConfigError, ResourceError
 from trainer.images import PAGE_BYTES
 from trainer.plan import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
 from trainer.prediction import Rates
+from trainer.schedule import partition_order
 from trainer.shares import Share, count_exchanges
 from trainer.sharing import Sharing, Wire, default_exchange_tokens, predict_wire
 from trainer.sizes import Sizes, Work
@@ -66,6 +67,12 @@ class Team:
         """Seconds of an epoch's training alone, of the slowest."""
         seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in self.members if member.rates]
         return max(seconds) if len(seconds) == len(self.members) else None
+
+
+def form_team(members: Sequence[Member], weights: Sequence[float], share: Share, config: TrainConfig) -> Team:
+    """The team of these members, with what each trains at each place of each epoch."""
+    orders = (partition_order(config.seed, epoch, len(share.tokens)) for epoch in range(config.epochs))
+    return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 
 
 def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | None = None) -> list[Plan]:

@@ -8,7 +8,7 @@ held-out loss is pinned as "best" at its epoch's end; the training ends with it.
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.job import Job, effective_recency, identity
 from trainer.join_blocks import join_item_blocks
-from trainer.joint_commit import agree_on
+from trainer.joint_commit import first_does
 from trainer.kernels import Kernel, pick_kernel
 from trainer.manifests import next_generation
 from trainer.memory import limit_device_memory, private_bytes
@@ -71,7 +71,7 @@ def train(
     workers = join_workers(on_gpu=job.kernel == "gpu")
     with lock_store(job.store_dir, workers.rank):
         if not workers.is_alone:
-            agree_on(workers, lambda: remove_unreferenced(job.store_dir) if workers.is_first else None)
+            first_does(workers, lambda: remove_unreferenced(job.store_dir))
         corpus = open_corpus(job.corpus_dir)
         training = Training(job, corpus, on_event, workers)
         if training.record.position and not training.is_done and not resume:
@@ -87,7 +87,7 @@ def train(
                 training.close()
         record = training.record
         del training  # what it holds makes room for the items in one piece
-        agree_on(workers, lambda: join_item_blocks(job, corpus, on_event) if workers.is_first else None)
+        first_does(workers, lambda: join_item_blocks(job, corpus, on_event))
         return record.story(open_generation(job.store_dir).manifest)
 
 
@@ -147,8 +147,8 @@ class Training:
                 pin_generation(job.store_dir, "best")  # the crash may have come between the commit and the pin
             users, items = self.generation.manifest["users"], self.generation.item_entries()
             shared_from = self.generation.manifest["resident_block"]
-        writer = Writer(job.store_dir, next_generation(job.store_dir), users, items)
-        writer.has_others = not self.workers.is_alone
+        has_others = not self.workers.is_alone
+        writer = Writer(job.store_dir, next_generation(job.store_dir), users, items, has_others)
         if not self.workers.is_alone:
             self.together = meet_workers(self.workers, self.plan.sharing, self.blocks, self.record)
         exchange = self.together.exchange if self.together else None
@@ -332,14 +332,10 @@ class Training:
             self._commit()
         if verdict.is_best and not is_last:
             self.slots.wait_for_commit()
-            self._first_does(lambda: pin_generation(self.job.store_dir, "best"))
+            first_does(self.workers, lambda: pin_generation(self.job.store_dir, "best"))
         if self.is_done:
             self.slots.wait_for_commit()
-            self._first_does(lambda: unpin_best(self.job.store_dir))
-
-    def _first_does(self, work: Callable[[], object]) -> None:
-        """Let the first worker do something to the store; the others wait for it."""
-        agree_on(self.workers, work if self.workers.is_first else lambda: None)
+            first_does(self.workers, lambda: unpin_best(self.job.store_dir))
 
     def _return_to_best(self) -> None:
         best = self.record.best
@@ -347,7 +343,7 @@ class Training:
         message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
         self.on_event("log", {"message": message})
         generation, values = open_pinned(self.job.store_dir, "best"), self._manifest()
-        self._first_does(lambda: self.slots.writer.commit_again(generation, values))
+        first_does(self.workers, lambda: self.slots.writer.commit_again(generation, values))
 
     def _report(self) -> None:
         self.on_event(

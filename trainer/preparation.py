@@ -12,7 +12,7 @@ from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.errors import ConfigError
 from trainer.job import Job
-from trainer.joint_plan import Member, Team, Way, plan_together
+from trainer.joint_plan import Member, Way, form_team, plan_together
 from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
@@ -22,7 +22,6 @@ from trainer.plan import Budget, Division, Plan, plan_training
 from trainer.prediction import Rates
 from trainer.rates import measure_network, measure_rates
 from trainer.rows import begin_items, begin_users
-from trainer.schedule import partition_order
 from trainer.shares import Share, share_users
 from trainer.sharing import Sharing, Wire
 from trainer.sizes import Sizes, Work, training_sizes
@@ -82,8 +81,7 @@ def plan_team(
         users = corpus.users[share.partitions[rank]].tolist()
         work = Work(users, int(corpus.tokens[share.partitions[rank]].sum()), config.epochs, config.commit_seconds)
         members.append(Member(work, Budget(**one["budget"]), Rates(**one["rates"]), one["network"]))
-    orders = (partition_order(config.seed, epoch, corpus.num_partitions) for epoch in range(config.epochs))
-    team = Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+    team = form_team(members, weights, share, config)
     return plan_together(team, sizes, config, began)[workers.rank], share
 
 

@@ -24,7 +24,7 @@ from trainer.joint_commit import commit_together
 from trainer.record import Record
 from trainer.ring import Ring
 from trainer.rows import Items, Rows, at_rest, begin_users
-from trainer.store import Writer, image_of_items, items_in, rows_in
+from trainer.store import Writer, image_of_items, items_in, rows_in, shapes_of_items
 from trainer.workers import ALONE, Workers
 
 BEGIN_ROWS = 1024
@@ -208,7 +208,8 @@ class Slots:
 
     def _make_block(self, block: int, spare: Bytes | None) -> Image:
         """The image of an item block that is on its way from another worker."""
-        return make_image(shapes_of_items(self.blocks, block), spare)
+        shapes = shapes_of_items(self.blocks.num_outputs(block), self.config.vector_size, has_rows=True)
+        return make_image(shapes, spare)
 
     def _share_rows(self, image: Image) -> None:
         """Bring the rows that all blocks share into the block that comes in: from the one that goes, or from its file."""
@@ -280,13 +281,3 @@ def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | 
         begun = at_rest(config, -1, hashes[some], begin_users(config, hashes[some]))
         rows.vectors[some], rows.squares[some] = begun.vectors, begun.squares
     return image
-
-
-def shapes_of_items(blocks: ItemBlocks, block: int) -> Shapes:
-    """The arrays in the image of an item block, one of several: as `trainer.store.image_of_items` makes it."""
-    num_rows, dims = blocks.num_outputs(block), blocks.config.vector_size
-    num_inputs = num_rows if blocks.config.has_inputs else 0
-    return {
-        "outputs": (np.float32, (num_rows, dims)), "output_squares": (np.float32, (num_rows,)),
-        "inputs": (np.float32, (num_inputs, dims)), "input_squares": (np.float32, (num_inputs,)),
-    } | ({"rows": (np.uint32, (num_rows,))} if blocks.num_blocks > 1 else {})  # fmt: skip

@@ -33,7 +33,7 @@ from trainer.config import TrainConfig, config_from_dict
 from trainer.deltas import Delta, delta_in, lay_over
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
-from trainer.images import Arrays, Bytes, Image, image_of, make_image, map_image, read_image, write_image
+from trainer.images import Arrays, Bytes, Image, Shapes, image_of, make_image, map_image, read_image, write_image
 from trainer.item_table import count_rows, fill_outputs, join_blocks, take_items
 from trainer.manifests import (
     FORMAT_VERSION,
@@ -158,13 +158,7 @@ class Generation:
         Raises DamageError when a file was altered.
         """
         blocks, last = self._mapped_blocks, self.manifest["resident_block"]
-        num_rows, dims = count_rows(blocks), self.vector_size
-        image = make_image(
-            {
-                "outputs": (np.float32, (num_rows, dims)), "output_squares": (np.float32, (num_rows,)),
-                "inputs": (np.float32, (0, dims)), "input_squares": (np.float32, (0,)),
-            }
-        )  # fmt: skip
+        image = make_image(shapes_of_items(count_rows(blocks), self.vector_size))
         fill_outputs(items_in(image).outputs, blocks, last)
         return image
 
@@ -223,6 +217,16 @@ def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: 
         "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
     }  # fmt: skip
     return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
+
+
+def shapes_of_items(num_outputs: int, vector_size: int, has_rows: bool = False) -> Shapes:
+    """The arrays in the image of a table that is or was divided, which has no inputs, as `image_of_items` makes it; has_rows:
+    of a block of several.
+    """
+    return {
+        "outputs": (np.float32, (num_outputs, vector_size)), "output_squares": (np.float32, (num_outputs,)),
+        "inputs": (np.float32, (0, vector_size)), "input_squares": (np.float32, (0,)),
+    } | ({"rows": (np.uint32, (num_outputs,))} if has_rows else {})  # fmt: skip
 
 
 def open_generation(folder: Path) -> Generation:
@@ -286,12 +290,13 @@ class Writer:
     """
 
     def __init__(
-        self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None
-    ) -> None:
+        self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None,
+        has_others: bool = False,
+    ) -> None:  # fmt: skip
         """`users`, `items`: the entries that the next generation starts from, by micro-partition and by block."""
         self.folder, self.generation = folder, generation
         self.users, self.items = dict(users), dict(items or {})
-        self.has_others = False
+        self.has_others = has_others
         self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
 
     def has_users(self, partition: int) -> bool:
