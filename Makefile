@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 demo: setup
 	$(BIN)/python -m flows.demo
 
+# Two processes, a file's tests in one of them; in this order the long ones do not come last.
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -32,6 +32,8 @@ STOP_SECONDS = 600
 POLL_SECONDS = 0.2
 AGENT_BYTES = 200 * 10**6
 """What torchrun's agent holds."""
+WORKER_BYTES = 250 * 10**6
+"""What a worker holds before it begins to train."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Crew:
 
 
 @dataclass
-class Heard:
+class Reported:
     """What the workers have said so far: their result, and what ended some of them."""
 
     result: dict[str, Any] | None = None
@@ -72,12 +74,12 @@ def train_together(job: Job, crew: Crew, on_event: OnEvent, stop: threading.Even
     events_path.write_bytes(b"")
     arguments = ["--job", str(job_path), "--events", str(events_path), "--resume", *_resources(job, crew)]
     with start_agent(crew, arguments) as agent:
-        heard = follow(agent, EventReader(events_path), on_event, stop)
-    if heard.result is None:
-        raise explain_failure(heard, crew, is_stopped=stop.is_set())
+        reported = follow(agent, EventReader(events_path), on_event, stop)
+    if reported.result is None:
+        raise explain_failure(reported, crew, is_stopped=stop.is_set())
     for path in (job_path, events_path):
         path.unlink()
-    return heard.result
+    return reported.result
 
 
 @contextmanager
@@ -117,23 +119,23 @@ def end_agent(agent: "subprocess.Popen[bytes]") -> None:
             agent.wait()
 
 
-def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEvent, stop: threading.Event) -> Heard:
+def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEvent, stop: threading.Event) -> Reported:
     """Hand on what the workers report until the agent ends; end it when `stop` is set, or one failed for good."""
-    heard, is_told = Heard(), False
+    reported, is_told = Reported(), False
     while True:
         has_ended = agent.poll() is not None  # what was written last is read after this
         for name, values in reader.read():
             if name == RESULT:
-                heard.result = values
+                reported.result = values
             elif name == ERROR:
-                heard.errors.append(error_of(values))
+                reported.errors.append(error_of(values))
                 if values["code"] == WorkerLostError.code:
                     on_event("log", {"message": values["message"]})
             else:
                 on_event(name, values)
         if has_ended:
-            return heard
-        if not is_told and (stop.is_set() or heard.final_errors):
+            return reported
+        if not is_told and (stop.is_set() or reported.final_errors):
             agent.terminate()
             is_told = True
         try:
@@ -142,14 +144,14 @@ def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEv
             continue
 
 
-def explain_failure(heard: Heard, crew: Crew, *, is_stopped: bool) -> SurfError:
+def explain_failure(reported: Reported, crew: Crew, *, is_stopped: bool) -> SurfError:
     """The error to raise where there is no result: one worker's own, rather than another's word that one failed."""
-    errors = sorted(heard.final_errors, key=lambda error: error.code == "resources")
+    errors = sorted(reported.final_errors, key=lambda error: error.code == "resources")
     if errors:
         return errors[0]
     if is_stopped:
         return StoppedError("stopped before the workers began to train: the same command goes on from the last commit")
-    lost = f" (at last: {heard.errors[-1]})" if heard.errors else ""
+    lost = f" (at last: {reported.errors[-1]})" if reported.errors else ""
     return WorkerLostError(
         f"{crew.num_workers} workers were started and ended without a result, again and again{lost}; what they said is in "
         f"{crew.log}. The same command goes on from the last commit"
@@ -158,11 +160,14 @@ def explain_failure(heard: Heard, crew: Crew, *, is_stopped: bool) -> SurfError:
 
 def _resources(job: Job, crew: Crew) -> list[str]:
     """The device and the budgets: of the host each worker has its part of what this process and the agent leave."""
-    host_bytes = (job.host_memory_bytes - private_bytes() - AGENT_BYTES) // crew.num_workers
-    if host_bytes <= 0:
+    held_bytes = private_bytes() + AGENT_BYTES
+    host_bytes = (job.host_memory_bytes - held_bytes) // crew.num_workers
+    if host_bytes < WORKER_BYTES:
+        most = max(0, job.host_memory_bytes - held_bytes) // WORKER_BYTES
         raise ConfigError(
-            f"resources.host_memory is {size(job.host_memory_bytes)}, of which this process holds {size(private_bytes())} and "
-            f"torchrun {size(AGENT_BYTES)}: nothing is left for {crew.num_workers} workers; raise it"
+            f"resources.host_memory is {size(job.host_memory_bytes)}; this process and torchrun hold {size(held_bytes)} of it, "
+            f"too little for {crew.num_workers} workers, each of which takes {size(WORKER_BYTES)} before it begins: raise it, or "
+            f"lower resources.workers to {max(1, most)}"
         )
     on_device = ["--device-memory", ",".join(map(str, crew.device.budgets))] if crew.device.budgets else []
     device = "cuda" if crew.device.kernel == "gpu" else "cpu"

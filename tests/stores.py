@@ -16,6 +16,14 @@ def read_tables(store_dir: Path) -> list[Rows]:
     return [*(read_rows(store_dir, users[key]) for key in sorted(users, key=int)), items.outputs, items.inputs]
 
 
+def find_topics(store_dir: Path) -> float:
+    """The share of items whose nearest item is of their topic (tests.corpora.planted_histories)."""
+    items = open_generation(store_dir).read_items()
+    unit = items / np.linalg.norm(items, axis=1, keepdims=True).clip(1e-9)
+    nearest = np.argsort(-(unit @ unit.T), axis=1)[:, 1]
+    return float((nearest % 4 == np.arange(len(items)) % 4).mean())
+
+
 def count_differences(one: list[Rows], other: list[Rows]) -> tuple[int, int]:
     """Rows compared, and rows of which a bit of the vector or of the optimizer's state differs."""
     assert [len(rows.vectors) for rows in one] == [len(rows.vectors) for rows in other]

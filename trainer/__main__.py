@@ -13,7 +13,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, SurfError
@@ -135,5 +135,16 @@ def main() -> int:
     return 0
 
 
+def end(code: int) -> NoReturn:
+    """End this process; of several workers without taking down what is in memory: a thread of torch.distributed that still runs
+    would now and then abort it ("terminate called without an active exception"), and torchrun start all of them again.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from trainer.images import Arrays
 from trainer.rows import Items, Rows
 
+PIECE_ROWS = 65_536
+"""Rows are copied so many at a time, which bounds what lies between."""
+
 
 def take_items(blocks: list[Arrays], last: int, start: int, stop: int) -> NDArray[np.float32]:
     """The vectors of items `start` to `stop`, float32[stop - start, D]. What several blocks have is that of block `last`."""
@@ -26,9 +29,8 @@ def take_items(blocks: list[Arrays], last: int, start: int, stop: int) -> NDArra
 
 def _rows(blocks: list[Arrays], block: int) -> NDArray[np.uint32]:
     """The rows of the table that a block has."""
-    if len(blocks) == 1:
-        return np.arange(len(blocks[0]["outputs"]), dtype=np.uint32)
-    return blocks[block]["rows"]
+    arrays = blocks[block]
+    return arrays["rows"] if "rows" in arrays else np.arange(len(arrays["outputs"]), dtype=np.uint32)
 
 
 def _in_order(blocks: list[Arrays], last: int) -> list[int]:
@@ -48,11 +50,28 @@ def join_blocks(blocks: list[Arrays], last: int) -> Items:
     return Items(outputs, inputs)
 
 
-def fill_outputs(outputs: Rows, blocks: list[Arrays], last: int) -> None:
-    """Put the rows of several blocks where they belong. What several blocks have is that of block `last`."""
+def fill_outputs(outputs: Rows, blocks: list[Arrays], last: int, wanted: NDArray[np.uint32] | None = None) -> None:
+    """Put the rows of several blocks where they belong. What several blocks have is that of block `last`.
+
+    wanted uint32[n]: which rows of the table the outputs are, where they are not all; others of the blocks are left out.
+    """
+    places = None if wanted is None else _places(blocks, wanted)
     for block in _in_order(blocks, last):
-        outputs.vectors[_rows(blocks, block)] = blocks[block]["outputs"]
-        outputs.squares[_rows(blocks, block)] = blocks[block]["output_squares"]
+        rows, vectors, squares = _rows(blocks, block), blocks[block]["outputs"], blocks[block]["output_squares"]
+        for start in range(0, len(rows), PIECE_ROWS):
+            piece = slice(start, start + PIECE_ROWS)
+            into = rows[piece] if places is None else places[rows[piece]]
+            is_wanted = into >= 0
+            outputs.vectors[into[is_wanted]] = vectors[piece][is_wanted]
+            outputs.squares[into[is_wanted]] = squares[piece][is_wanted]
+
+
+def _places(blocks: list[Arrays], wanted: NDArray[np.uint32]) -> NDArray[np.int32]:
+    """Where each row of the table is among those wanted, int32[V]; -1: nowhere."""
+    num_rows = max(count_rows(blocks), int(wanted.max(initial=0)) + 1)
+    places = np.full(num_rows, -1, dtype=np.int32)
+    places[wanted] = np.arange(len(wanted), dtype=np.int32)
+    return places
 
 
 def count_rows(blocks: list[Arrays]) -> int:

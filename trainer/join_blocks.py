@@ -6,14 +6,14 @@ inferred in the order of time again, so their recency is that of one block.
 
 import gc
 
+from trainer.blocks import ItemBlocks
 from trainer.corpus import Corpus
 from trainer.events import OnEvent
 from trainer.job import Job, effective_recency
-from trainer.manifests import next_generation
 from trainer.memory import private_bytes
+from trainer.redivide import commit_in_blocks, sharing_of
 from trainer.sizes import training_sizes
-from trainer.store import Writer, open_generation
-from trainer.trees import make_tree
+from trainer.store import open_generation
 from trainer.units import size
 
 KEPT_BYTES = 64 * 10**6
@@ -26,12 +26,12 @@ def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
     Raises DamageError when a file was altered, ResourceError when the disk is full; the last generation is whole then.
     """
     generation = open_generation(job.store_dir)
-    mode = generation.manifest["plan"].get("sharing", {}).get("mode")
-    if mode != "sharded" or generation.num_blocks == 1 or generation.manifest["stage"] != "trained":
+    manifest = generation.manifest
+    if not sharing_of(manifest).is_sharded or generation.num_blocks == 1 or manifest["stage"] != "trained":
         return
     gc.collect()  # blocks and those who read them refer to each other
-    tree = make_tree(generation.config, corpus.count_training_tokens())
-    table_bytes = training_sizes(generation.config, corpus.num_items, tree).item_table_bytes
+    table = ItemBlocks(generation.config, corpus.count_training_tokens(), 1)
+    table_bytes = training_sizes(generation.config, corpus.num_items, table.tree).item_table_bytes
     needed = private_bytes() + table_bytes + KEPT_BYTES
     if needed > job.host_memory_bytes:
         told = (
@@ -40,12 +40,6 @@ def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
         )
         on_event("log", {"message": told})
         return
-    manifest = dict(generation.manifest)
-    users = manifest.pop("users")
-    values = {name: manifest[name] for name in manifest if name not in ("items", "generation", "format_version")}
-    writer = Writer(job.store_dir, next_generation(job.store_dir), users)
-    writer.write_items(0, generation.join_items())
-    recency = effective_recency(generation.config, corpus)
-    writer.commit(values | {"num_blocks": 1, "resident_block": 0, "recency": recency})
+    commit_in_blocks(generation, table, manifest | {"recency": effective_recency(generation.config, corpus)})
     message = f"the {generation.num_blocks} item blocks are one table again, {size(table_bytes)}"
     on_event("log", {"message": message})

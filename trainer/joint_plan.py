@@ -1,8 +1,9 @@
 """The plan of several workers: how they share the item table, and one division into chunks and blocks that fits all. Pure.
 
 Of the ways of trainer/sharing.py the first that suits is taken, unless `train.sharing` names one: replicated, where the table
-fits every worker and adding up its changes does not take too many bytes; sharded, where it can be divided; asynchronous
-otherwise. What was measured of the network is told, but decides nothing: the same training has the same plan.
+fits every worker and adding up its changes does not take too many bytes, or the workers have GPUs, to which sharding would
+bring all users once a block; sharded, where it can be divided; asynchronous otherwise. What was measured of the network is
+told, but decides nothing: the same training has the same plan.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.images import PAGE_BYTES
-from trainer.plan import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
+from trainer.plan import MAX_BLOCKS, Budget, Division, Others, Plan, explain_refusal, largest_chunk, lay_out
 from trainer.prediction import Rates
 from trainer.schedule import partition_order
 from trainer.shares import Share, count_exchanges
@@ -40,12 +41,13 @@ class Member:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to share, and the division that fits all; wire: what a worker sends in an epoch, the most of all."""
+    """A way to share, why it was taken, and the division that fits all; wire: what a worker sends an epoch, the most of all."""
 
     sharing: Sharing
     num_blocks: int
     chunk_places: int
     wire: Wire
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Team:
     weights: Sequence[float]
     share: Share
     place_tokens: Sequence[Sequence[Sequence[int]]]
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.members[0].budget.device_bytes is not None
 
     def most_a_place(self, rank: int) -> int:
         """The most micro-partitions that a worker trains at a place."""
@@ -82,10 +88,12 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
     """
     way = choose_way(team, sizes, config) if began is None else keep_way(team, sizes, began)
     sized, plans = replace(sizes, sharing=way.sharing), []
+    num_users = sum(sum(member.work.users) for member in team.members)
     for rank, member in enumerate(team.members):
         most, own = team.most_a_place(rank), len(team.share.partitions[rank])
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
-        plan = lay_out(member.work, sized, member.budget, member.rates, division)
+        others = Others(num_users - sum(member.work.users), leave_items=rank == 0)
+        plan = lay_out(member.work, sized, member.budget, member.rates, division, others)
         plan = replace(
             plan,
             sharing=way.sharing,
@@ -104,14 +112,26 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
             "take replicated or asynchronous"
         )
     if config.sharing != "auto":
-        return _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
+        way = _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
+        return replace(way, why="train.sharing asks for it")
     replicated = _fit(team, sizes, config, "replicated")
-    num_tokens = min(member.work.num_tokens for member in team.members)
-    if replicated and replicated.wire.summed_bytes <= SUMMED_BYTES_A_TOKEN * num_tokens:
-        return replicated
     sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
-    last = "sharded" if sizes.can_split else "asynchronous"
-    return sharded or _fit(team, sizes, config, "asynchronous") or replicated or _refuse(team, sizes, config, last)
+    if replicated is None:  # nor asynchronous, which takes more memory
+        last = "sharded" if sizes.can_split else "asynchronous"
+        return replace(sharded or _refuse(team, sizes, config, last), why="a whole table does not fit every worker")
+    if team.is_on_gpu:
+        return replace(replicated, why="the table fits every GPU")
+    token_bytes = replicated.wire.summed_bytes / max(1, min(member.work.num_tokens for member in team.members))
+    cost = f"a token costs {token_bytes:,.0f} bytes to add up"
+    if token_bytes <= SUMMED_BYTES_A_TOKEN:
+        return replace(replicated, why=f"the table fits every worker, and {cost}, at most {SUMMED_BYTES_A_TOKEN}")
+    cost += f", more than {SUMMED_BYTES_A_TOKEN}"
+    if sharded:
+        return replace(sharded, why=f"with all of it at each worker {cost}")
+    asynchronous = _fit(team, sizes, config, "asynchronous")
+    if asynchronous:
+        return replace(asynchronous, why=f"the table cannot be divided, and {cost}")
+    return replace(replicated, why="nothing else fits every worker")
 
 
 def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
@@ -123,15 +143,15 @@ def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
             f"this training began with {began.sharing.num_workers} workers, {began.sharing.mode}, in {began.num_blocks} item "
             f"blocks and chunks of {began.chunk_places} places, which no longer fit: raise --host-memory"
         )
-    return _way(team, replace(sizes, sharing=began.sharing), began.num_blocks, places)
+    way = _way(team, replace(sizes, sharing=began.sharing), began.num_blocks, places)
+    return replace(way, why="this training began so")
 
 
 def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
     num_tokens = sum(member.work.num_tokens for member in team.members)
     tokens = config.exchange_tokens or default_exchange_tokens(num_tokens, len(team.members))
     staleness = config.staleness if mode == "asynchronous" else 0
-    on_gpu = team.members[0].budget.device_bytes is not None
-    return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not on_gpu)
+    return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not team.is_on_gpu)
 
 
 def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None:
@@ -194,7 +214,7 @@ def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
     share = _network_share(team, way.wire.num_bytes)
     told = f"; about {share:.0%} of the training's time" if share else ""
-    sent = f"a worker sends {size(round(way.wire.num_bytes))} an epoch{told}"
+    sent = f"a worker sends {size(round(way.wire.num_bytes))} an epoch{told}; taken because {way.why}"
     if way.sharing.is_sharded:
         held = way.num_blocks // way.sharing.num_workers
         lines.append(

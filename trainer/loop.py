@@ -28,6 +28,7 @@ from trainer.memory import limit_device_memory, private_bytes
 from trainer.patience import judge_epoch
 from trainer.preparation import plan_job, plan_team, warm_up
 from trainer.record import Record, read_record
+from trainer.redivide import is_divided_otherwise, redivide, tell_change
 from trainer.schedule import Step
 from trainer.shares import share_alone
 from trainer.sharing import Sharing
@@ -135,16 +136,13 @@ class Training:
         self.blocks = ItemBlocks(config, counts, self.plan.num_blocks)
         self.course = Course(config, self.corpus, self.plan, self.blocks, self.recency, share)
         self.num_positions = self.course.num_positions
+        self._keep_best()
+        if self.generation and is_divided_otherwise(self.generation.manifest, self.plan):
+            self._redivide(self.generation)
         users, items, shared_from = {}, {}, None
         if self.generation:
             done = f"{self.record.position:,} of {self.num_positions:,} {self.unit}"
             self.on_event("log", {"message": f"resuming at {done}"})
-            if (
-                self.workers.is_first
-                and self.record.best
-                and self.record.best["generation"] == self.generation.generation
-            ):
-                pin_generation(job.store_dir, "best")  # the crash may have come between the commit and the pin
             users, items = self.generation.manifest["users"], self.generation.item_entries()
             shared_from = self.generation.manifest["resident_block"]
         has_others = not self.workers.is_alone
@@ -164,6 +162,21 @@ class Training:
     def unit(self) -> str:
         """What a position is."""
         return "micro-partitions" if self.workers.is_alone else "places"
+
+    def _keep_best(self) -> None:
+        """Pin the best epoch's generation where a crash came between its commit and its pin."""
+        best, generation = self.record.best, self.generation
+        if self.workers.is_first and best and generation and best["generation"] == generation.generation:
+            pin_generation(self.job.store_dir, "best")
+
+    def _redivide(self, generation: Generation) -> None:
+        """Divide what was committed for this plan, and go on from there."""
+        first_does(self.workers, lambda: redivide(generation, self.course))
+        if generation.position:
+            message = tell_change(generation.manifest, self.workers.num, self.config.epochs)
+            self.on_event("log", {"message": message})
+        self.generation = open_generation(self.job.store_dir)
+        self.record = read_record(self.generation.manifest, self.workers.rank)
 
     def _begin_from(self, warm_start: WarmStart) -> None:
         """Let the items begin from the vectors given; there is one block then."""

@@ -47,6 +47,14 @@ class Division:
 
 
 @dataclass(frozen=True)
+class Others:
+    """Who writes to the same disk: their users, and whether they leave a table that all have to this worker."""
+
+    num_users: int
+    leave_items: bool
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
@@ -110,10 +118,12 @@ def plan_training(
     return lay_out(work, sizes, budget, rates, division)
 
 
-def lay_out(work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division) -> Plan:
+def lay_out(
+    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division, others: Others | None = None
+) -> Plan:
     """The plan for a division that fits. Raises ResourceError when the disk cannot hold two generations."""
-    users_bytes = sum(work.users) * sizes.user_bytes
-    disk_bytes = 2 * (users_bytes + sizes.item_table_bytes)
+    num_users = sum(work.users) + (others.num_users if others else 0)
+    disk_bytes = 2 * (num_users * sizes.user_bytes + sizes.item_table_bytes)
     if disk_bytes > budget.disk_free_bytes:
         raise ResourceError(
             f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "
@@ -127,7 +137,7 @@ def lay_out(work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, divis
     num_slots = 1 if is_resident else 3
     item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
-    traffic = _plan_traffic(work, sizes, division)
+    traffic = _plan_traffic(work, sizes, division, commits_items=others is None or others.leave_items)
     told = predict(work, traffic, rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
@@ -197,13 +207,16 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
 
 
-def _plan_traffic(work: Work, sizes: Sizes, division: Division) -> Traffic:
+def _plan_traffic(work: Work, sizes: Sizes, division: Division, *, commits_items: bool) -> Traffic:
     users_bytes, block_bytes = sum(work.users) * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
     is_resident = division.chunk_partitions >= len(work.users)
     read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
     begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
     moved_bytes = _moved_bytes(work, sizes, division)
-    block_bytes *= division.num_blocks // sizes.sharing.num_workers if sizes.sharing.is_sharded else 1
+    if sizes.sharing.is_sharded:
+        block_bytes *= division.num_blocks // sizes.sharing.num_workers
+    elif not commits_items:
+        block_bytes = 0
     return Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, users_bytes if is_resident else 0)
 
 

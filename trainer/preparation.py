@@ -1,7 +1,7 @@
 """What comes before the first token: compiling the kernel, measuring the machine, looking at memory and disk, the plan."""
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
-from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.joint_plan import Member, Way, form_team, plan_together
 from trainer.kernels import Kernel
@@ -21,12 +20,13 @@ from trainer.objectives import make_sampling
 from trainer.plan import Budget, Division, Plan, plan_training
 from trainer.prediction import Rates
 from trainer.rates import measure_network, measure_rates
+from trainer.redivide import sharing_of
 from trainer.rows import begin_items, begin_users
 from trainer.shares import Share, share_users
-from trainer.sharing import Sharing, Wire
+from trainer.sharing import Wire
 from trainer.sizes import Sizes, Work, training_sizes
 from trainer.trees import make_tree
-from trainer.workers import ALONE, Workers
+from trainer.workers import Workers
 
 
 def make_plan(
@@ -61,15 +61,11 @@ def plan_team(
 ) -> tuple[Plan, Share]:
     """This worker's plan and share of the users, after all workers told each other what they have."""
     config = job.training_config
-    plan = (manifest or {}).get("plan", {})
-    began = _began_together(plan, manifest, workers) if manifest and manifest["position"] else None
+    began = _began_with(manifest, workers.num)
     budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]
     share = share_users(workers.rank, corpus.tokens, weights)
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    if manifest and not began:  # a night's beginning: its items are in one file, which is not divided
-        sizes = replace(sizes, can_split=False)
-        config = replace(config, sharing="auto") if config.sharing == "sharded" else config
     own = Work(
         corpus.users[share.own].tolist(), int(corpus.tokens[share.own].sum()), config.epochs, config.commit_seconds
     )
@@ -85,25 +81,23 @@ def plan_team(
     return plan_together(team, sizes, config, began)[workers.rank], share
 
 
-def _began_together(plan: dict[str, Any], manifest: dict[str, Any], workers: Workers) -> Way:
-    """The way of sharing that a training began with. Raises ConfigError when it had another number of workers."""
-    sharing = Sharing(**plan.get("sharing", {}))  # before there were workers: alone
-    if sharing.num_workers != workers.num:
-        raise ConfigError(
-            f"this training began with {sharing.num_workers} worker{'s' if sharing.num_workers > 1 else ''}, and goes on "
-            f"with as many: this is one of {workers.num}. Start {sharing.num_workers}, or train anew in an empty store"
-        )
-    return Way(sharing, manifest["num_blocks"], plan.get("places_a_chunk") or plan["chunk_partitions"], Wire())
+def _began_with(manifest: dict[str, Any] | None, num_workers: int) -> Way | None:
+    """The way of sharing of a training that as many workers began and go on with."""
+    if manifest is None or not manifest["position"] or sharing_of(manifest).num_workers != num_workers:
+        return None
+    plan = manifest["plan"]
+    places = plan.get("places_a_chunk") or plan["chunk_partitions"]
+    return Way(sharing_of(manifest), manifest["num_blocks"], places, Wire())
 
 
 def plan_job(
     kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any] | None
 ) -> Plan:
-    """The plan for a job; manifest: of the generation that it goes on from. Raises ResourceError when nothing fits."""
+    """The plan for one worker; manifest: of the generation that it goes on from. Raises ResourceError when nothing fits."""
     config = job.training_config
-    if manifest and manifest["position"]:
-        _began_together(manifest["plan"], manifest, ALONE)
-    began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if manifest else None
+    began = None
+    if manifest and sharing_of(manifest).num_workers == 1:
+        began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"])
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
     work = Work(corpus.users.tolist(), int(corpus.tokens.sum()), config.epochs, config.commit_seconds)
     memory_bytes = job.host_memory_bytes, job.device_memory_bytes

@@ -86,12 +86,6 @@ class Record:
             "bytes_written",
         )
         workers = [dataclasses.asdict(load) for load in self.loads]
-        of_all = {
-            "bytes_read": round(sum(load.bytes_read for load in self.loads)),
-            "bytes_written": round(sum(load.bytes_written for load in self.loads)),
-            "peak_bytes": round(max(load.peak_bytes for load in self.loads)),
-            "workers": workers,
-        } if workers else {}  # fmt: skip
         return {
             **{name: manifest[name] for name in ("generation", "kernel", "kernel_reason", "plan")},
             **{name: getattr(self, name) for name in told},
@@ -101,7 +95,27 @@ class Record:
             "curve": self.curve.points,
             "stall": self.stall_seconds / seconds,
             "commit_stall": self.commit_stall_seconds / seconds,
-        } | of_all
+            **add_loads(self.loads),
+            **({"workers": workers} if workers else {}),
+        }
+
+
+def begin_epoch_anew(manifest: dict[str, Any], epoch: int) -> dict[str, Any]:
+    """What a manifest says, for workers of another number who begin the epoch, from 0, anew: sums over those before."""
+    loads = [Load(**load) for load in manifest.get("loads", [])]
+    points = [point for point in manifest.get("curve", {}).get("points", []) if point["epoch"] <= epoch]
+    return manifest | add_loads(loads) | {"loads": [], "curve": dataclasses.asdict(Curve(points))}
+
+
+def add_loads(loads: list[Load]) -> dict[str, int]:
+    """The bytes of all workers, and the most memory of one; nothing where one trains alone."""
+    if not loads:
+        return {}
+    return {
+        "bytes_read": round(sum(load.bytes_read for load in loads)),
+        "bytes_written": round(sum(load.bytes_written for load in loads)),
+        "peak_bytes": round(max(load.peak_bytes for load in loads)),
+    }
 
 
 def read_record(manifest: dict[str, Any], rank: int = 0) -> Record:
@@ -114,8 +128,8 @@ def read_record(manifest: dict[str, Any], rank: int = 0) -> Record:
     if manifest.get("stage") == "training":
         values["num_processes"] = manifest.get("num_processes", 1) + 1
     loads = [Load(**load) for load in manifest.get("loads", [])]
-    if loads and rank:
-        own = loads[rank]
+    if rank:
+        own = loads[rank] if rank < len(loads) else Load(train_seconds=manifest.get("train_seconds", 0.0))  # it is new
         values |= {
             "train_seconds": own.train_seconds,
             "stall_seconds": own.stall_seconds,

@@ -11,6 +11,8 @@ from trainer.trees import Tree, tree_bytes
 
 BYTES = {"float32": 4, "bfloat16": 2}
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
+MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
+DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # its tokens, if all blocks have it, its block and row; while rows are found
 THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds, counts: all that a tree has of these
 CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: its block and first row, while they are reckoned
 
@@ -68,10 +70,10 @@ class Sizes:
         """The tables beside a block of items, by which its tokens are learned."""
         if num_blocks == 1:
             return self.sampling_bytes + self.tree_bytes
-        counts_bytes = 16 * self.num_items
         if self.tree_bytes:
-            return self.sampling_bytes + self.tree_bytes + self.cut_bytes + counts_bytes
-        return -(-self.sampling_bytes // num_blocks) + counts_bytes
+            return self.sampling_bytes + self.tree_bytes + self.cut_bytes + THINNING_BYTES_AN_ITEM * self.num_items
+        making_bytes = MAKING_BYTES_A_ROW * (self.block_bytes(num_blocks) // self.row_bytes)
+        return -(-self.sampling_bytes // num_blocks) + making_bytes + DEALING_BYTES_AN_ITEM * self.num_items
 
 
 def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:

@@ -34,7 +34,7 @@ from trainer.deltas import Delta, delta_in, lay_over
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
 from trainer.images import Arrays, Bytes, Image, Shapes, image_of, make_image, map_image, read_image, write_image
-from trainer.item_table import count_rows, fill_outputs, join_blocks, take_items
+from trainer.item_table import fill_outputs, join_blocks, take_items
 from trainer.manifests import (
     FORMAT_VERSION,
     MANIFEST,
@@ -117,8 +117,7 @@ class Generation:
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
-        last = self.manifest.get("resident_block", 0)
-        return take_items(self._mapped_blocks, last, start, self.num_items if stop is None else stop)
+        return take_items(*self._trained_blocks, start, self.num_items if stop is None else stop)
 
     def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
         """All that training keeps of an item block; the first rows, which all blocks of a tree have, as training left them.
@@ -143,7 +142,7 @@ class Generation:
 
         Raises DamageError when the file was altered.
         """
-        (arrays,) = self._mapped_blocks
+        (arrays,) = self._mapped_blocks.values()
         return _items_of(arrays)
 
     def read_item_table(self) -> Items:
@@ -152,20 +151,32 @@ class Generation:
             images = [read_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
         return join_blocks([image.arrays for image in images], self.manifest.get("resident_block", 0))
 
-    def join_items(self) -> Image:
-        """The image of the item table in one piece, from its blocks; it is all the memory that this takes.
+    def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
+        """The image of an item block with these rows of the table, or with all of it, from the blocks that there are.
+
+        It is all the memory that this takes. Rows of blocks that were not trained yet are zero, as they begin.
 
         Raises DamageError when a file was altered.
         """
-        blocks, last = self._mapped_blocks, self.manifest["resident_block"]
-        image = make_image(shapes_of_items(count_rows(blocks), self.vector_size))
-        fill_outputs(items_in(image).outputs, blocks, last)
+        image = make_image(shapes_of_items(num_rows, self.vector_size, has_rows=rows is not None))
+        fill_outputs(items_in(image).outputs, *self._trained_blocks, rows)
+        if rows is not None:
+            image.arrays["rows"][:] = rows
         return image
 
     @cached_property
-    def _mapped_blocks(self) -> list[Arrays]:
+    def _mapped_blocks(self) -> dict[int, Arrays]:
+        """Those that were trained; looked through once."""
         with tell_way_out(self.folder):
-            return [map_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
+            return {
+                block: map_image(self.folder / entry["file"], entry) for block, entry in self.item_entries().items()
+            }
+
+    @property
+    def _trained_blocks(self) -> tuple[list[Arrays], int]:
+        """The blocks in order, and which of them was in memory last."""
+        last = self.manifest.get("resident_block", 0)
+        return list(self._mapped_blocks.values()), list(self._mapped_blocks).index(last)
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -343,7 +354,8 @@ class Writer:
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Make the next generation of the files of an older one: the way back to the best."""
-        kept = {name: older.manifest[name] for name in ("users", "items", "resident_block") if name in older.manifest}
+        names = ("users", "items", "num_blocks", "resident_block", "recency")
+        kept = {name: older.manifest[name] for name in names if name in older.manifest}
         return self._put_manifest(values | kept)
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:

@@ -186,7 +186,7 @@ def run_watched(arguments: list[str]) -> dict[str, Any]:
         for file in (out, log):
             file.seek(0)
         if process.returncode:
-            raise SystemExit(f"{arguments} ended with {process.returncode}: {log.read().decode()[-2000:]}")
+            raise SystemExit(f"{arguments} ended with {process.returncode}: {log.read().decode()[-20_000:]}")
         seconds, now = time.perf_counter() - start, os.times()
         own_seconds = now.children_user + now.children_system - own.children_user - own.children_system
         busy_cores = max(0.0, (busy_seconds() - busy - own_seconds) / seconds)

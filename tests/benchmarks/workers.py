@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import find_log, make_corpus
-from tests.benchmarks.swap import write_corpus
+from tests.benchmarks.swap import ROW_BYTES, write_corpus
 from tests.benchmarks.workers_clusters import predict_clusters
 from tests.benchmarks.workers_cost import ALONE, Device, Memory, Volume, named, plan_epoch, predict_epoch
 from tests.benchmarks.workers_quality import MODES, balance, compare_with_one, kill_workers
@@ -33,7 +33,6 @@ from trainer.sharing import sent_by_sum
 LOG = "wikispeedia_unfinished"
 NUM_USERS, NUM_ITEMS, PARTITIONS = 40_000, 20_000, 32
 EPOCHS, REPEATS, MOST = 3, 2, 4
-ROW_BYTES = 516
 BYTES_MARK, MODEL_MARK = 0.05, 0.25
 HOST_BYTES = 2 * 10**9
 

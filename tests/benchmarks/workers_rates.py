@@ -2,7 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 -m tests.benchmarks.workers_rates TABLE_BYTES BLOCK_BYTES    prints one JSON object
 
-Each figure is the median of REPEATS; bandwidth is what many bytes take beyond what a few do.
+Each figure is the mean of REPEATS, each after some milliseconds of work: in training workers come to a sum a little apart, with
+threads that slept, which takes longer than to send a few bytes. Bandwidth is what many bytes take beyond what a few do.
 """
 
 import json
@@ -33,7 +34,7 @@ from trainer.schedule import user_order
 from trainer.sharing import sent_by_sum
 from trainer.workers import Workers, join_workers
 
-REPEATS = 15
+REPEATS = 60
 FEW_BYTES = 256
 FEW = 12
 """Numbers that workers tell each other when they meet."""
@@ -54,32 +55,34 @@ def measure(workers: Workers, table_bytes: int, block_bytes: int) -> dict[str, A
     """The same, by the workers themselves."""
     few, many = torch.zeros(FEW_BYTES // 4), torch.zeros(table_bytes // 4)
     sums = [
-        median_seconds(workers, lambda numbers=numbers: workers.wait(workers.add_up(numbers)))
-        for numbers in (few, many)
+        mean_seconds(workers, lambda numbers=numbers: workers.wait(workers.add_up(numbers))) for numbers in (few, many)
     ]
-    passes = [median_seconds(workers, _passing(workers, num_bytes)) for num_bytes in (FEW_BYTES, block_bytes)]
+    passes = [mean_seconds(workers, _passing(workers, num_bytes)) for num_bytes in (FEW_BYTES, block_bytes)]
     base, own = torch.ones_like(many), torch.empty_like(many)
-    touching = median_seconds(workers, lambda: (torch.sub(many, base, out=own), base.add_(own), many.copy_(base)))
+    touching = mean_seconds(workers, lambda: (torch.sub(many, base, out=own), base.add_(own), many.copy_(base)))
     return {
         "network": {
             "sum_bytes_per_second": sent_by_sum(table_bytes, workers.num) / (sums[1] - sums[0]),
             "pass_bytes_per_second": block_bytes / (passes[1] - passes[0]),
             "sum_seconds": sums[0], "pass_seconds": passes[0],
-            "meet_seconds": median_seconds(workers, lambda: workers.gather([0.0] * FEW).result()),
+            "meet_seconds": mean_seconds(workers, lambda: workers.gather([0.0] * FEW).result()),
         },
         "touched_bytes_per_second": 8 * table_bytes / touching,
     }  # fmt: skip
 
 
-def median_seconds(workers: Workers, work: Callable[[], object]) -> float:
-    """Of something that all workers do at a time."""
+def mean_seconds(workers: Workers, work: Callable[[], object]) -> float:
+    """Of something that all workers do at a time, beside their work."""
     seconds = []
+    matrix = np.ones((160, 160), dtype=np.float32)
     for _ in range(REPEATS + 1):
         workers.gather([0.0]).result()
+        for _ in range(30):  # as long as a few thousand tokens take
+            matrix @ matrix
         started = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[1:])  # the first makes the connections
+    return statistics.mean(seconds[1:])  # the first makes the connections
 
 
 def _passing(workers: Workers, num_bytes: int) -> Callable[[], None]:

@@ -57,6 +57,7 @@ def backfill(root: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
 def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
     logs, root = write_days(tmp_path / "logs", (1, 3)), tmp_path / "root"
     arguments = ["--logs", f"{logs}/*.csv", "--since", "2026-01-01", "--until", "2026-01-03"]
@@ -82,6 +83,7 @@ def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
 def test_neither_a_hole_nor_a_day_of_few_events_keeps_a_night_of_the_past_back(tmp_path: Path) -> None:
     logs = write_days(tmp_path / "logs", (1, 2, 3, 4, 6, 7))
     few = (logs / "d7.csv").read_text().splitlines()[:30]

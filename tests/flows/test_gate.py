@@ -1,7 +1,6 @@
 """Three nights by the real command: one that serves, one half delivered that is held back, and a person's word."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL
 
 from flows.config import load_config
 from flows.nightly import nightly
@@ -38,11 +36,10 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(root: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """A command of its own process, which uses the tests' Prefect server; its exit code and its one object."""
+    """A command of its own process; its exit code and its one object."""
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     command = [*COMMAND, *arguments, "--root", str(root), "--json", *settings]
-    environment = os.environ | {"PREFECT_API_URL": PREFECT_API_URL.value()}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -116,6 +116,7 @@ def test_doctor_finds_a_whole_root_whole_and_a_flipped_byte(night: tuple[Path, d
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
 def test_killed_nights_end_as_an_undisturbed_one(tmp_path: Path) -> None:
     """kill -9 at several moments of the run; the same command then ends with the very same vectors."""
     logs = str(write_logs(tmp_path / "logs" / "day.csv"))
@@ -144,6 +145,7 @@ def test_killed_nights_end_as_an_undisturbed_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
 def test_a_late_file_makes_a_second_release(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs" / "a.csv", num_users=100)
     first = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))

@@ -21,17 +21,21 @@ from tests.stores import assert_same_bits
 from trainer.errors import ConfigError
 from trainer.fan_out import HERE
 
-FAST = ("train.epochs=1", "train.vector_size=16", "train.threads=1", "evaluate.max_users=500")
+FAST = (
+    "train.epochs=1", "train.vector_size=16", "train.threads=1", "evaluate.max_users=500", "gate.newest_day_events=0",
+    "nightly.full_every_days=3650",
+)  # fmt: skip
 needs_ray = pytest.mark.skipif(not Path(RAY).exists(), reason="Ray is not installed: pip install -e '.[ray]'")
 
 
 @pytest.fixture
 def logs(data_dir: Path, tmp_path: Path) -> Path:
-    """The first days of people walking through Wikipedia, a real log, in four files."""
-    log = pl.read_parquet(data_dir / "wikispeedia_unfinished.parquet").sort("ts").head(12_000)
+    """The first days of people walking through Wikipedia, a real log, in four files; some of what comes next lies beside."""
+    log = pl.read_parquet(data_dir / "wikispeedia_unfinished.parquet").sort("ts").head(13_000)
     (tmp_path / "logs").mkdir()
     for number in range(4):
-        log[number::4].write_parquet(tmp_path / "logs" / f"{number}.parquet")
+        log[number:12_000:4].write_parquet(tmp_path / "logs" / f"{number}.parquet")
+    log[12_000:].write_parquet(tmp_path / "next.parquet")
     return tmp_path / "logs" / "*.parquet"
 
 
@@ -69,7 +73,7 @@ def bytes_of(root: Path, *names: str) -> dict[str, bytes]:
 
 @needs_ray
 @pytest.mark.slow
-def test_a_night_whose_workers_are_killed_is_the_night_of_one_machine(tmp_path: Path, logs: Path) -> None:
+def test_nights_whose_workers_are_killed_are_the_nights_of_one_machine(tmp_path: Path, logs: Path) -> None:
     alone = start_night(tmp_path / "one", logs, {})
     with open_cluster() as cluster:
         told_alone, errors = alone.communicate()
@@ -79,10 +83,21 @@ def test_a_night_whose_workers_are_killed_is_the_night_of_one_machine(tmp_path: 
         told, errors = night.communicate()
         assert night.returncode == 0, errors
         assert num_killed == 2
+        for part in ("sample_part", "stage_part", "clean_part", "write_part", "refit_part", "write_users"):
+            assert f"{part}: " in errors
+        assert json.loads(told)["metrics"] == json.loads(told_alone)["metrics"]
+        assert_same_bits(tmp_path / "one" / "store", tmp_path / "many" / "store")
+
+        (tmp_path / "next.parquet").rename(logs.parent / "4.parquet")
+        alone = start_night(tmp_path / "one", logs, {})
+        told_alone, errors = alone.communicate()
+        assert alone.returncode == 0, errors
+        night = start_night(tmp_path / "many", logs, cluster.env, f"resources.ray_address={cluster.address}")
+        told, errors = night.communicate()
+        assert night.returncode == 0, errors
+        assert json.loads(told)["night"]["kind"] == "incremental"
+        assert json.loads(told)["metrics"] == json.loads(told_alone)["metrics"]
     assert cluster.processes() == []
-    for part in ("sample_part", "stage_part", "clean_part", "write_part", "refit_part", "write_users"):
-        assert f"{part}: " in errors
-    assert json.loads(told)["metrics"] == json.loads(told_alone)["metrics"]
     one, many = (bytes_of(tmp_path / name, "sources.json", "events", "corpus", "export") for name in ("one", "many"))
     assert one.keys() == many.keys()
     assert [name for name in one if one[name] != many[name]] == []

@@ -19,11 +19,12 @@ from tests.flows.test_cli import COMMAND
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
 from trainer.errors import ResourceError
 from trainer.files import read_json
-from trainer.store import has_generation, lock_store, open_generation
+from trainer.manifests import MANIFEST, read_manifest
+from trainer.store import lock_store
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 SETTINGS = [
-    *FAST, "resources.workers=2", "train.sharing=replicated", "train.exchange_tokens=1000000", "train.epochs=100",
+    *FAST, "resources.workers=2", "train.sharing=sharded", "train.epochs=100",
 ]  # fmt: skip
 PATIENCE_SECONDS = 120
 
@@ -49,7 +50,8 @@ def die_twice(root: Path) -> None:
 
         def num_processes() -> int:
             assert process.poll() is None, process.stderr and process.stderr.read()
-            return open_generation(root / "store").manifest["num_processes"] if has_generation(root / "store") else 0
+            path = root / "store" / MANIFEST
+            return read_manifest(path)["num_processes"] if path.exists() else 0
 
         wait_until(lambda: num_processes() == 1, "the first commit")
         children = psutil.Process(process.pid).children(recursive=True)
@@ -60,8 +62,8 @@ def die_twice(root: Path) -> None:
         with pytest.raises(ResourceError, match="is training on the store"), lock_store(root / "store"):
             pass
         children = psutil.Process(process.pid).children(recursive=True)
+        trainers = [child for child in children if child.is_running() and "--job" in child.cmdline()]
         process.kill()
-    trainers = [child for child in children if "--job" in child.cmdline()]
     assert psutil.wait_procs(trainers, timeout=30)[1] == [], "workers do not outlive the night"
 
 

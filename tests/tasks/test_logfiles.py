@@ -79,7 +79,7 @@ def test_json_keys_come_from_all_of_the_first_lines(tmp_path: Path) -> None:
     [
         ("a.csv", "", r"a\.csv is empty \(0 bytes\)"),
         ("a.csv", "\n \n", r"a\.csv is empty"),
-        ("a.csv.gz", gzip.compress(b""), "is empty"),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), "is empty"),
         ("a.csv", "user_id,url,ts\n", "has a header and no lines"),
         ("a.csv", "\n" + CSV, "first line of .* is blank: it must name the columns"),
         ("a.csv", "user,url,ts\nu,/a,1\n",
@@ -89,7 +89,7 @@ def test_json_keys_come_from_all_of_the_first_lines(tmp_path: Path) -> None:
         ("a.csv", "someone@example.com,/a,2026-01-01\n" * 2, "its first line looks like data.*give it a header line"),
         ("a.json", '[\n {"user_id": 1}\n]\n', "has no JSON object a line: an array.*jq -c"),
         ("a.csv.gz", CSV, r"is not compressed as its name says.*without \.gz"),
-        ("a.csv.gz", gzip.compress(CSV.encode() * 1000)[:-12], "is cut short or damaged"),
+        ("a.csv.gz", gzip.compress(CSV.encode() * 1000, mtime=0)[:-12], "is cut short or damaged"),
         ("a.csv.gz", b"\x1f\x8bnothing", "is cut short or damaged"),
         ("a.parquet", CSV, "is no Parquet file"),
         ("a.parquet", b"PAR1nothing", "is cut short or damaged Parquet"),

@@ -1,5 +1,6 @@
 """Which rows an item block has, and that tokens find them."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
 from trainer.corpus import Histories
 from trainer.errors import ConfigError
+from trainer.sizes import MAKING_BYTES_A_ROW
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=60), st.integers(2, 4), st.integers(2, 8))
@@ -71,3 +73,13 @@ def test_blocks_divided_by_an_earlier_version_are_refused() -> None:
     with pytest.raises(ConfigError, match="in the store were divided by an earlier version"):
         blocks.check(0, blocks.rows(1), "the store")
     ItemBlocks(TrainConfig(), np.arange(100), 1).check(0, None, "the store")
+
+
+def test_the_tables_of_a_block_are_made_in_what_the_plan_counts() -> None:
+    blocks = ItemBlocks(TrainConfig(), np.maximum(1, 10**6 // np.arange(1, 200_001)), 4)
+    blocks.targets(0)  # items are dealt to blocks once
+    tracemalloc.start()
+    blocks.targets(1)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.9 < peak_bytes / (MAKING_BYTES_A_ROW * blocks.num_rows(1)) <= 1

@@ -42,13 +42,28 @@ def test_a_small_table_is_replicated_and_a_large_one_goes_round() -> None:
     small = plan_together(team, *sizes_of(10_000))
     assert [plan.sharing.mode for plan in small] == ["replicated"] * 2
     assert "2 workers have 50.0%, 50.0% of the tokens" in small[0].reasons
+    assert (
+        small[0].reasons[-1].endswith("the table fits every worker, and a token costs 33 bytes to add up, at most 100")
+    )
     large = plan_together(team, *sizes_of(1_000_000))
     assert [plan.sharing.mode for plan in large] == ["sharded"] * 2
     assert large[0].num_blocks == 4  # blocks of 129 MB: one is passed on while another is trained
     assert "sharded: 4 item blocks" in large[0].reasons[-1]
+    assert "taken because with all of it at each worker a token costs 3,302 bytes to add up" in large[0].reasons[-1]
     context = plan_together(team_of([16 * 10**9] * 2, [50_000] * 64), *sizes_of(1_000_000, dm=1))
     assert context[0].sharing.mode == "asynchronous"
     assert context[0].sharing.staleness == 2
+    assert "taken because the table cannot be divided" in context[0].reasons[-1]
+
+
+def test_with_gpus_a_table_goes_round_only_where_it_does_not_fit_them() -> None:
+    """Sharding would bring all users to the GPU once for each block."""
+    for device_bytes, mode in ((8 * 10**9, "replicated"), (3 * 10**9, "sharded")):
+        team = team_of([32 * 10**9] * 2, [50_000] * 64)
+        members = [replace(one, budget=replace(one.budget, device_bytes=device_bytes)) for one in team.members]
+        plans = plan_together(replace(team, members=members), *sizes_of(2_000_000))
+        assert [plan.sharing.mode for plan in plans] == [mode] * 2
+        assert ("fits every GPU" if mode == "replicated" else "does not fit every worker") in plans[0].reasons[-1]
 
 
 def test_a_table_that_fits_no_worker_fits_all_together() -> None:
@@ -61,6 +76,19 @@ def test_a_table_that_fits_no_worker_fits_all_together() -> None:
     assert max(plan.peak_bytes for plan in plans) <= 4 * 10**9
     with pytest.raises(ResourceError, match="2 workers, sharded: the smallest plan needs .* raise --host-memory"):
         plan_together(team_of([10**9] * 2, users), *sizes_of(10**7, sharing="sharded"))
+
+
+def test_the_disk_has_to_hold_the_users_of_all_and_the_first_worker_writes_the_items() -> None:
+    team, (sizes, config) = team_of([8 * 10**9] * 2, [50_000] * 64), sizes_of(10_000)
+    plans = plan_together(team, sizes, config)
+    both_bytes = 2 * (64 * 50_000 + 10_000) * 516
+    assert [plan.disk_bytes for plan in plans] == [both_bytes] * 2
+    assert [plan.commit_bytes for plan in plans] == [(32 * 50_000 + 10_000) * 516, 32 * 50_000 * 516]
+    members = [replace(one, budget=replace(one.budget, disk_free_bytes=both_bytes - 1)) for one in team.members]
+    with pytest.raises(ResourceError, match=r"two generations need 3\.3 GB of disk and 3\.3 GB are free"):
+        plan_together(replace(team, members=members), sizes, config)
+    sharded = plan_together(team, *sizes_of(10_000, sharing="sharded"))
+    assert sharded[0].commit_bytes == sharded[1].commit_bytes
 
 
 def test_what_cannot_be_divided_is_not_sharded() -> None:
@@ -101,6 +129,7 @@ def test_a_training_goes_on_as_it_began() -> None:
     plans = plan_together(team, sizes, config, began)
     assert plans[0].sharing == began.sharing
     assert (plans[0].num_blocks, plans[0].chunk_places) == (6, 2)
+    assert plans[0].reasons[-1].endswith("taken because this training began so")
     tight = team_of([60 * 10**6] * 2, [1000] * 8)
     with pytest.raises(ResourceError, match="began with 2 workers, sharded, in 6 item blocks"):
         plan_together(tight, sizes, config, replace(began, chunk_places=4))

@@ -9,8 +9,8 @@ import pytest
 from torch.distributed import HashStore
 
 from tests.corpora import planted_histories, write_corpus
-from tests.stores import assert_same_bits
-from tests.torchrun import PATIENCE_SECONDS, run_and_kill, run_workers, start_workers
+from tests.stores import assert_same_bits, find_topics
+from tests.torchrun import run_and_kill, run_workers
 from trainer.config import TrainConfig
 from trainer.job import Job
 from trainer.loop import train
@@ -29,14 +29,6 @@ def corpus_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job_of(corpus_dir: Path, store_dir: Path, **settings: object) -> Job:
     return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **settings), 4 * 10**9)  # type: ignore[arg-type]
-
-
-def find_topics(store_dir: Path) -> float:
-    """The share of items whose nearest item is of their topic."""
-    items = open_generation(store_dir).read_items()
-    unit = items / np.linalg.norm(items, axis=1, keepdims=True).clip(1e-9)
-    nearest = np.argsort(-(unit @ unit.T), axis=1)[:, 1]
-    return float((nearest % 4 == np.arange(len(items)) % 4).mean())
 
 
 def test_one_worker_of_torchrun_is_the_training_without_it(corpus_dir: Path, tmp_path: Path) -> None:
@@ -75,18 +67,6 @@ def test_replicated_workers_end_although_one_was_killed(corpus_dir: Path, tmp_pa
     late = max(worker["staleness_most"] for worker in told["workers"])
     assert late <= CONFIG.staleness
     assert sharing == "asynchronous" or late == 0
-
-
-def test_two_workers_cannot_go_on_with_what_one_began(corpus_dir: Path, tmp_path: Path) -> None:
-    job = job_of(corpus_dir, tmp_path / "store", sharing="sharded", epochs=10_000)
-    with start_workers(job, 2) as process:
-        while not (tmp_path / "store" / "MANIFEST.json").exists():
-            assert process.poll() is None
-        process.terminate()
-        errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
-    assert "the same command goes on from there" in errors
-    with pytest.raises(Exception, match="began with 2 workers, and goes on with as many: this is one of 1"):
-        train(job)
 
 
 def test_workers_with_unequal_budgets_have_unequal_shares(corpus_dir: Path, tmp_path: Path) -> None:
