@@ -47,7 +47,7 @@ class TrainConfig:
     share_negatives: int = setting(
         1,
         "Tokens a block",
-        "Tokens of a user that share their negatives: 1 is best, 8 about five times as fast.",
+        "Tokens of a user that share their negatives, or a tree's root: 1 is best, 8 about five times as fast.",
         ge=1,
         le=256,
     )
@@ -143,8 +143,8 @@ def check_combination(config: TrainConfig) -> None:
         )
     if config.dm and config.dbow_words:
         raise ConfigError("train.dbow_words is for PV-DBOW; with train.dm = 1 set it to 0")
-    if config.share_negatives > 1 and (config.has_inputs or config.hs):
-        other = "train.hs" if config.hs else "train.dm" if config.dm else "train.dbow_words"
+    if config.share_negatives > 1 and config.has_inputs:
+        other = "train.dm" if config.dm else "train.dbow_words"
         raise ConfigError(f"train.share_negatives is {config.share_negatives}, but with {other} = 1 it has to be 1")
     if config.dbow_words and (2 * config.window + 1) * (config.negative + 1) > MAX_DRAWS:
         raise ConfigError(

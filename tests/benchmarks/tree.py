@@ -3,8 +3,8 @@
 build    10 million classes with Zipf counts: seconds and bytes of a tree without its parameters, the best of two.
 a token  Seconds a token in one pass over users with 25 Zipf tokens each, plain gradient steps, beside full softmax: torch
          by matrix products for a batch of users, every row updated in place, the fastest of three batch sizes. 10
-         million classes have 32 dimensions (1.3 GB of rows; 128 would be 5 GB), 100,000 have 128. Two threads, the
-         sides in turn, the best of two.
+         million classes have 32 dimensions (1.3 GB of rows; 128 would be 5 GB), 100,000 have 128. Trees learn BLOCK_TOKENS
+         of a user at once, which meet the root together. Two threads, the sides in turn, the best of two.
 loss     Where full softmax can be trained to the end: wikispeedia, 64 dimensions. The loss is the mean -log p of the
          held-out items over all classes, through `log_probabilities` or log_softmax. All learn by row-wise Adagrad with
          the same settings, those that are best for full softmax among a few; it takes the n-th token of 256 users at
@@ -52,6 +52,7 @@ BUILDERS: dict[str, Callable[[NDArray[np.int64]], Tree]] = {
 SIZES = ((MANY_CLASSES, 32, (8, 16, 32), 4_000), (100_000, 128, (64, 256, 1024), 50_000))
 """Classes, dimensions, batches of full softmax, tokens of the two-level pass (Huffman's is ten times as long)."""
 TOKENS_A_USER = 25
+BLOCK_TOKENS = 8
 COST_MARK = 25
 REPEATS = 2
 
@@ -61,6 +62,7 @@ LEARNING: dict[str, Any] = {
     "vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0, "recency": 0, "sample": 0,
     "threads": THREADS,
 }  # fmt: skip
+TREE = {"hs": 1, "share_negatives": BLOCK_TOKENS}
 BATCH_USERS = 256
 SHAPES: dict[str, dict[str, Any]] = {"two-level": {"tree": "two_level"}, "Huffman": {"tree": "huffman"}}
 SWEEP: dict[str, dict[str, Any]] = {
@@ -190,7 +192,7 @@ def begin_tree_training(counts: NDArray[np.int64], num_dims: int, shape: str, nu
     offsets = np.arange(0, num_tokens + 1, TOKENS_A_USER)
     hashes = mix_array(np.arange(1, len(offsets), dtype=np.uint64))
     plain = {"optimizer": "sgd", "alpha": 0.05, "min_alpha": 0.005, "l2": 0, "recency": 0, "sample": 0, "epochs": 1}
-    config = config_from_dict(plain | {"vector_size": num_dims, "hs": 1, "tree": shape, "threads": THREADS})
+    config = config_from_dict(plain | {"vector_size": num_dims, "tree": shape, "threads": THREADS} | TREE)
     training = KernelTraining(tokens, offsets, hashes, counts, config)
     training.items.outputs.vectors.fill(0.01)
     return training
@@ -209,7 +211,7 @@ def compare_losses(log: str, corpus: Corpus, num_partitions: int | None) -> list
     full = train_full(begin(TrainConfig(**LEARNING)), *asked)
     cases: list[dict[str, Any]] = [{"case": f"{name}, full softmax"} | judge_loss(full, full, has_mark=False)]
     for shape, settings in (SHAPES if num_partitions else SHAPES | SWEEP).items():
-        training = begin(TrainConfig(**LEARNING | settings, hs=1))
+        training = begin(TrainConfig(**LEARNING | TREE | settings))
         tree = the_tree(training)
         counts = np.bincount(training.tokens, minlength=corpus.num_items)
         case = judge_loss(train_tree(training, *asked), full, bool(num_partitions) and shape == "two-level")

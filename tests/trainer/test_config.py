@@ -20,7 +20,6 @@ from trainer.errors import ConfigError
         ({"min_alpha": 0.5}, r"above train.alpha"),
         ({"dm": 1, "dbow_words": 1}, r"dbow_words is for PV-DBOW"),
         ({"dm": 1, "share_negatives": 8}, r"with train.dm = 1 it has to be 1"),
-        ({"hs": 1, "share_negatives": 8}, r"with train.hs = 1 it has to be 1"),
         ({"dbow_words": 1, "share_negatives": 8}, r"with train.dbow_words = 1 it has to be 1"),
         ({"dbow_words": 1, "window": 100, "negative": 1000}, r"draws a token"),
         ({"dm": "1"}, r"0 or 1"),

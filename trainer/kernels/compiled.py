@@ -28,7 +28,7 @@ _ONE = np.uint64(1)
 _27, _30, _31, _32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 _LOW_32 = np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
-_ROWS_AHEAD = 2
+_ROWS_AHEAD = 8
 _LINE_FLOATS = 16  # of a cache line of 64 bytes
 _MAX_SCORE = np.float32(MAX_SCORE)
 _MAX_EXPONENT = np.float32(80)  # exp of it is still a finite float32
@@ -86,7 +86,7 @@ class Scratch(NamedTuple):
     kept int64[n]: the positions that subsampling keeps of a history, at its beginning;
     user, hidden, step float32[D]: the user's row, what predicts, and the answer of the learn functions, the step up of it;
     of the rows that take part in a prediction: rows uint32[R] (unsigned: numba wraps negative indices), dots, squares,
-    scores, pulls, step_pulls, weights, shrinks, grows float32[R].
+    scores, pulls, step_pulls, weights, shrinks, grows float32[R]; root_slots uint32[R]: where a block's tokens leave the root.
     """
 
     kept: Any
@@ -102,6 +102,7 @@ class Scratch(NamedTuple):
     weights: Any
     shrinks: Any
     grows: Any
+    root_slots: Any
 
 
 class Model(NamedTuple):
@@ -244,14 +245,12 @@ def score_rows(table, hidden, num_rows, scratch):
 def pull_rows(model, hidden, num_rows, num_own, alpha):
     """The rows of a prediction and the hidden vector pull each other, one row after the other.
 
-    step = sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows; the rates
+    step += sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows; the rates
     are those of the rows as they were scored.
     """
     rule, scratch = model.rule, model.scratch
     vectors, sums, step = model.outputs.vectors, model.outputs.sums, scratch.step
     num_dims = hidden.shape[0]
-    for d in range(num_dims):
-        step[d] = np.float32(0)
     if rule.is_frozen:
         for i in range(num_rows):
             row, step_pull = scratch.rows[i], scratch.step_pulls[i]
@@ -305,8 +304,11 @@ def learn(model, hidden, turn, place, num_own, purpose, first_draw):
 
     A token has its weight in scratch.weights for `hidden`, but always 1 for the outputs.
     """
+    step = model.scratch.step
+    for d in range(step.shape[0]):
+        step[d] = np.float32(0)
     if model.rule.has_tree:
-        learn_by_tree(model, hidden, turn, turn.kept[place])
+        learn_by_tree(model, hidden, turn, place, num_own)
     else:
         learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw)
 
@@ -360,43 +362,92 @@ def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
 
 
 @_inlined
-def learn_by_tree(model, hidden, turn, position):
-    """Hierarchical softmax of one token, from the leaf up."""
+def learn_by_tree(model, hidden, turn, place, num_own):
+    """Hierarchical softmax of a block: the nodes on each token's way, from the leaf up, then the root, once for all of them."""
+    for i in range(num_own):
+        num_rows = pull_on_the_way(model, hidden, turn, place, i)
+        pull_rows(model, hidden, num_rows, 0, turn.alpha)
+    if model.paths.widths.shape[0] > 0:
+        num_rows = pull_at_the_root(model, hidden, num_own)
+        pull_rows(model, hidden, num_rows, 0, turn.alpha)
+
+
+@_inlined
+def pull_on_the_way(model, hidden, turn, place, own):
+    """The pulls of the nodes between the block's token `own` and the root, and its slot at the root; answers their rows."""
     paths, scratch = model.paths, model.scratch
-    rows, scores, pulls = scratch.rows, scratch.scores, scratch.pulls
-    num_rows = np.int64(0)
-    node = np.int64(turn.history[position])
-    while paths.parents[node] >= 0:
+    rows, pulls = scratch.rows, scratch.pulls
+    leaf = np.int64(turn.history[turn.kept[place + own]])
+    num_rows, node = np.int64(0), leaf
+    while paths.parents[node] > 0:
         inner = np.int64(paths.parents[node])
-        first, width = np.int64(paths.first_rows[inner]), np.int64(paths.widths[inner])
-        for child in range(width if width > 2 else width - 1):
+        first = np.int64(paths.first_rows[inner])
+        for child in range(rows_of(paths.widths[inner])):
             rows[num_rows] = first + child
             num_rows += 1
         node = paths.num_classes + inner
+    scratch.root_slots[own] = paths.slots[node]
     score_rows(model.outputs, hidden, num_rows, scratch)
-    start = np.int64(0)
-    node = np.int64(turn.history[position])
-    while paths.parents[node] >= 0:
-        slot = np.int64(paths.slots[node])
+    start, node = np.int64(0), leaf
+    while paths.parents[node] > 0:
         inner = np.int64(paths.parents[node])
-        width = np.int64(paths.widths[inner])
-        stop = start + (width if width > 2 else width - 1)
-        if width == 2:
-            pulls[start] = np.float32(1 - slot) - sigmoid(scratch.dots[start])
-        elif width > 2:
-            highest, total = np.float32(-1e30), np.float32(0)
-            for i in range(start, stop):
-                highest = max(highest, scratch.dots[i])
-            for i in range(start, stop):
-                scores[i] = exp(scratch.dots[i] - highest)
-                total += scores[i]
-            for i in range(start, stop):
-                pulls[i] = np.float32(i - start == slot) - scores[i] / total
+        stop = start + rows_of(paths.widths[inner])
+        choose(scratch, start, stop)
+        slot = np.int64(paths.slots[node])
+        if slot < stop - start:
+            pulls[start + slot] += np.float32(1)
         start = stop
         node = paths.num_classes + inner
     for i in range(num_rows):
-        scratch.step_pulls[i] = scratch.weights[0] * pulls[i]
-    pull_rows(model, hidden, num_rows, 0, turn.alpha)
+        scratch.step_pulls[i] = scratch.weights[own] * pulls[i]
+    return num_rows
+
+
+@_inlined
+def pull_at_the_root(model, hidden, num_own):
+    """The pulls of the root for all tokens of a block; answers its rows."""
+    paths, scratch = model.paths, model.scratch
+    pulls, step_pulls, weights = scratch.pulls, scratch.step_pulls, scratch.weights
+    num_rows = rows_of(paths.widths[0])
+    for i in range(num_rows):
+        scratch.rows[i] = np.int64(paths.first_rows[0]) + i
+    score_rows(model.outputs, hidden, num_rows, scratch)
+    choose(scratch, np.int64(0), num_rows)
+    weight = np.float32(0)
+    for i in range(num_own):
+        weight += weights[i]
+    for i in range(num_rows):
+        step_pulls[i] = weight * pulls[i]
+        pulls[i] *= np.float32(num_own)
+    for i in range(num_own):
+        slot = np.int64(scratch.root_slots[i])
+        if slot < num_rows:
+            pulls[slot] += np.float32(1)
+            step_pulls[slot] += weights[i]
+    return num_rows
+
+
+@_inlined
+def rows_of(width):
+    """The parameter rows of a node with so many children."""
+    return np.int64(width) if width > 2 else np.int64(width) - 1
+
+
+@_inlined
+def choose(scratch, start, stop):
+    """pulls[start:stop] of a node's rows: minus the probability of each child, of one row that of slot 0."""
+    dots, pulls = scratch.dots, scratch.pulls
+    if stop - start == 1:
+        pulls[start] = -sigmoid(dots[start])
+        return
+    highest, total = np.float32(-1e30), np.float32(0)
+    for i in range(start, stop):
+        highest = max(highest, dots[i])
+    for i in range(start, stop):
+        pulls[i] = exp(dots[i] - highest)
+        total += pulls[i]
+    for i in range(start, stop):
+        pulls[i] = -pulls[i] / total
 
 
 @_inlined

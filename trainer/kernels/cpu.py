@@ -118,9 +118,11 @@ def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
     not hang on where the allocator happens to put them.
     """
     sizes = {"user": num_dims, "hidden": num_dims, "step": num_dims} | dict.fromkeys(
-        ("rows", "dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows"), num_rows
+        ("rows", "dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows", "root_slots"),
+        num_rows,
     )
     starts = np.cumsum([GAP_FLOATS] + [-(-size // 16) * 16 + GAP_FLOATS for size in sizes.values()]).tolist()
     buffer = np.zeros(starts[-1], dtype=np.float32)
     arrays = {name: buffer[start : start + size] for (name, size), start in zip(sizes.items(), starts, strict=False)}
-    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | {"rows": arrays["rows"].view(np.uint32)})
+    whole = {name: arrays[name].view(np.uint32) for name in ("rows", "root_slots")}
+    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | whole)

@@ -96,7 +96,7 @@ def learn(
 ) -> np.ndarray:  # fmt: skip
     """Let `hidden_D` predict the tokens of a block: moves the outputs, answers the step up of hidden_D, weighted by token."""
     if history.work.config.hs:
-        return learn_by_tree(outputs, hidden_D, history, block[0], weights[0], alpha)
+        return learn_by_tree(outputs, hidden_D, history, block, weights, alpha)
     return learn_by_draws(outputs, hidden_D, history, block, weights, alpha, purpose, first_draw)
 
 
@@ -129,24 +129,33 @@ def learn_by_draws(
 
 
 def learn_by_tree(
-    outputs: Rows, hidden_D: np.ndarray, history: History, position: int, weight: float, alpha: np.float32
+    outputs: Rows,
+    hidden_D: np.ndarray,
+    history: History,
+    block: Sequence[int],
+    weights: Sequence[Any],
+    alpha: np.float32,
 ) -> np.ndarray:
-    """Hierarchical softmax: at every inner node above the token, the child that leads to it against the others."""
+    """Hierarchical softmax: at every inner node above a token, the child that leads to it against the others.
+
+    Each token of a block meets the nodes on its own way, from the leaf up; the root they meet together, in the end.
+    """
     work, tree = history.work, history.work.tree
     assert tree is not None
-    rows: list[int] = []
-    pulls: list[float] = []
-    for node, slot in reversed(path(tree, int(history.tokens[position]))):
-        width, first = int(tree.widths[node]), int(tree.first_rows[node])
-        rows += range(first, first + (width if width > 2 else width - 1))
-        scores = outputs.vectors[first : first + width] @ hidden_D
-        if width > 2:
-            pulls += ((np.arange(width) == slot) - softmax(scores)).tolist()
-        elif width == 2:
-            pulls += [(1 - slot) - float(sigmoid(scores[0]))]
-    pulls_R = np.array(pulls, dtype=np.float32)
-    weights_R = np.float32(weight) * pulls_R
-    return pull_rows(outputs, hidden_D, np.array(rows, int), pulls_R, weights_R, np.zeros_like(pulls_R), alpha, work)
+    ways = [path(tree, int(history.tokens[position])) for position in block]
+    visits = [(node, [slot], [weight]) for way, weight in zip(ways, weights, strict=True) for node, slot in way[:0:-1]]
+    if ways[0]:
+        visits.append((0, [way[0][1] for way in ways], list(weights)))
+    step_D = np.zeros_like(hidden_D)
+    for node, slots_B, weights_B in visits:
+        first, width = int(tree.first_rows[node]), int(tree.widths[node])
+        rows_R = np.arange(first, first + (width if width > 2 else width - 1))
+        scores_R = outputs.vectors[rows_R] @ hidden_D
+        p_R = softmax(scores_R) if width > 2 else sigmoid(scores_R)
+        pulls_BR = (np.array(slots_B)[:, None] == np.arange(len(rows_R))).astype(np.float32) - p_R
+        pulls_R, step_pulls_R = pulls_BR.sum(axis=0), np.array(weights_B, dtype=np.float32) @ pulls_BR
+        step_D += pull_rows(outputs, hidden_D, rows_R, pulls_R, step_pulls_R, np.zeros_like(pulls_R), alpha, work)
+    return step_D
 
 
 def pull_rows(

@@ -104,17 +104,22 @@ def test_negative_sampling_leaves_scores_far_out_alone(name: str, score: float) 
     assert any(has_moved) == (abs(score) < 6)
 
 
+@pytest.mark.parametrize("tokens", [1, 2])
 @pytest.mark.parametrize("tree", ["huffman", "two_level", "balanced"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str) -> None:
-    work, users, items = one_token({"hs": 1, "tree": tree, "tree_branching": 5})
+def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str, tokens: int) -> None:
+    """One token, or a block of two whose ways meet at the root only."""
+    work, users, items = one_token({"hs": 1, "tree": tree, "tree_branching": 5, "share_negatives": 2})
+    assert work.tree is not None
+    other = next(item for item in range(50) if path(work.tree, item)[0] != path(work.tree, 3)[0])
+    block = np.array([3, other], np.int32)[:tokens]
+    work = dataclasses.replace(work, tokens=block, ends=np.array([tokens]))
     new_users, new_items = users.copy(), items.copy()
     pick_kernel(name, work.config).train_users(new_users, new_items, work)
     u = torch.tensor(users.vectors[0], requires_grad=True)
     v = torch.tensor(items.outputs.vectors, requires_grad=True)
     loss = torch.zeros(())
-    assert work.tree is not None
-    for node, slot in path(work.tree, 3):
+    for node, slot in (choice for item in block for choice in path(work.tree, int(item))):
         first, width = int(work.tree.first_rows[node]), int(work.tree.widths[node])
         if width == 2:
             loss = loss - torch.nn.functional.logsigmoid((1 - 2 * slot) * (u @ v[first]))
