@@ -224,6 +224,7 @@ def _move_store(change: Change) -> dict[str, Any]:
     if moved.manifest["users"] != regrouper.num_users.tolist():
         raise DamageError(f"{moved.folder} does not have the users of {corpus.folder}: remove it and run this again")
     _pin_exported(root, generation)
+    writer.sync()
     hold_manifest(root.store, _describe(generation, corpus, moved, writer))
     return {"window_id_before": corpus.manifest["window_id"], "window_id": window_id, "users": corpus.num_users}
 

@@ -1,10 +1,13 @@
-"""What all tests share: where the real logs are, and that no property is judged by how busy the machine is."""
+"""What all tests share: where the real logs are, that no property is judged by how busy the machine is, and that no store
+names a file that may be lost."""
 
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.stores import watch_commits
 
 DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
 settings.register_profile("unhurried", settings.default, deadline=None)
@@ -24,3 +27,9 @@ def data_dir() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return path
+
+
+@pytest.fixture(autouse=True)
+def only_synced_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a test commits in its own process."""
+    watch_commits(monkeypatch)

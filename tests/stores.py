@@ -1,11 +1,18 @@
-"""What a store holds, to be compared bit for bit."""
+"""What a store holds, to be compared bit for bit; and what has to be on the disk before a manifest names it."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+import trainer.store
+from trainer.files import read_json
+from trainer.images import Image
+from trainer.manifests import MANIFEST
 from trainer.rows import Rows
-from trainer.store import open_generation, read_rows
+from trainer.store import Generation, open_generation, read_rows
 
 
 def read_tables(store_dir: Path) -> list[Rows]:
@@ -41,3 +48,42 @@ def assert_same_bits(one: Path, other: Path) -> None:
     num_rows, num_different = count_differences(read_tables(one), read_tables(other))
     assert num_rows > 0
     assert num_different == 0
+
+
+def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no manifest of a store may count before all that this process wrote of it, and the names, were synced."""
+    write_image, fsync, replace = trainer.store.write_image, os.fsync, os.replace
+    unsynced: set[tuple[int, int]] = set()
+    unsynced_names: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def watched_write(path: Path, image: Image) -> dict[str, Any]:
+        about = write_image(path, image)
+        unsynced.add(place_of(path.stat()))
+        unsynced_names[place_of(path.stat())] = place_of(path.parent.stat())
+        return about
+
+    def watched_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        place = place_of(os.fstat(descriptor))
+        unsynced.discard(place)
+        for file in [file for file, folder in unsynced_names.items() if folder == place]:
+            del unsynced_names[file]
+
+    def watched_replace(source: Any, target: Any, **named: Any) -> None:
+        path = Path(target)
+        if path.name == MANIFEST or path.parent.name == "pinned":
+            folder = path.parent if path.name == MANIFEST else path.parent.parent
+            files = [place_of((folder / name).stat()) for name in Generation(folder, read_json(Path(source))).files()]
+            late = len(unsynced.intersection(files))
+            assert not late, f"{path} would name {late} files that are not on the disk"
+            assert not unsynced_names.keys() & set(files), f"{path} would name files whose names may be lost"
+        replace(source, target, **named)
+
+    monkeypatch.setattr(trainer.store, "write_image", watched_write)
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+
+
+def place_of(about: os.stat_result) -> tuple[int, int]:
+    """What tells one file or folder from all others."""
+    return about.st_dev, about.st_ino

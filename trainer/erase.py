@@ -33,6 +33,7 @@ def erase_rows(
             writer.write_users(partition, image_of_rows(Rows(rows.vectors[kept], rows.squares[kept])))
         else:  # a training writes no file for a micro-partition without users
             del writer.users[str(partition)]
+    writer.sync()
     return writer.users
 
 

@@ -81,16 +81,19 @@ def image_of(arrays: Arrays, spare: Bytes | None = None) -> Image:
 
 
 def write_image(path: Path, image: Image) -> dict[str, Any]:
-    """Write the file anew, durably; answers `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses."""
+    """Write the file, over what it held; answers `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses.
+
+    Bytes and size are on the disk for certain when the file is synced (trainer.files). A file that is there already is not
+    cut off first: its places on the disk are used again, which spares the file system to give them back and to find others.
+    """
 
     def write(descriptor: int) -> None:
         done = 0
         while done < len(image.pages):
             done += os.pwrite(descriptor, image.pages[done:].data, done)
         os.ftruncate(descriptor, image.num_bytes)
-        os.fsync(descriptor)
 
-    _with_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, write)
+    _with_file(path, os.O_WRONLY | os.O_CREAT, write)
     return {"bytes": image.num_bytes, "checksum": checksum(iter([image.pages[: image.num_bytes]]))}
 
 

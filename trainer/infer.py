@@ -215,6 +215,7 @@ def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
         written[str(partition)] = writer.users[str(partition)]
         done = {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"}
         on_event("progress", done)
+    writer.sync()
     return written
 
 

@@ -16,7 +16,12 @@ def commit_together(writer: Writer, workers: Workers, values: dict[str, Any], wr
 
     Raises what `write_last` or the manifest raised here; ResourceError for what another worker could not write.
     """
-    agree_on(workers, write_last)
+
+    def write() -> None:
+        write_last()
+        writer.sync()
+
+    agree_on(workers, write)
     for fresh in workers.gather_json(writer.take_fresh()):
         writer.add_written(fresh)
     agree_on(workers, lambda: _put_manifest(writer, workers, values))

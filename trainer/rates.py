@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key, mix_array
-from trainer.files import TEMPORARY_SUFFIX, told_if_unwritten
+from trainer.files import TEMPORARY_SUFFIX, sync_file, told_if_unwritten
 from trainer.images import image_of, read_image, write_image
 from trainer.kernels import Kernel
 from trainer.kernels.accumulation import train_in_steps
@@ -98,6 +98,7 @@ def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:
         try:
             started = time.perf_counter()
             about = write_image(path, image)
+            sync_file(path)
             between = time.perf_counter()
             read_image(path, about, image.pages)
             ended = time.perf_counter()

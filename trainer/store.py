@@ -9,8 +9,8 @@
                                    of the item table a block of several has, "rows" uint32[R] says: blocks share the first
     store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
 
-New files are written beside the old; the manifest is renamed last; only then are files that no manifest names removed.
-So a crash at any moment leaves the last generation whole.
+New files are written beside the old, and written over until they count; when all are on the disk the manifest is renamed;
+only then are files that no manifest names removed. So a crash at any moment leaves the last generation whole.
 
 What is damaged later, by a disk or a hand, is refused by name and not trained on. There is no generation before it to fall
 back on: it would be a third of the size of the store, for what a crash cannot do and a copy or a training mends.
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig, config_from_dict
 from trainer.deltas import Delta, delta_in, lay_over
 from trainer.errors import ConfigError, ResourceError
-from trainer.files import TEMPORARY_SUFFIX, read_json, replace_file, told_if_unwritten, verify_size
+from trainer.files import TEMPORARY_SUFFIX, read_json, sync_files, sync_folder, told_if_unwritten, verify_size
 from trainer.images import Arrays, Bytes, Image, Shapes, image_of, make_image, map_image, read_image, write_image
 from trainer.item_table import fill_outputs, join_blocks, take_items
 from trainer.manifests import (
@@ -296,8 +296,9 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
 class Writer:
     """Writes the next generation of a store: files first, then one manifest that makes them count.
 
-    Not for several threads at once; a file belongs to the generation that is next when it is written. has_others: whether other
-    workers write for the same generations (trainer/joint_commit.py).
+    Not for several threads at once; a file belongs to the generation that is next when it is written. Whoever names its files in
+    a manifest without `commit` calls `sync` before. has_others: whether other workers write for the same generations
+    (trainer/joint_commit.py).
     """
 
     def __init__(
@@ -309,6 +310,7 @@ class Writer:
         self.users, self.items = dict(users), dict(items or {})
         self.has_others = has_others
         self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
+        self._unsynced: set[str] = set()
 
     def has_users(self, partition: int) -> bool:
         """Whether vectors of this micro-partition are in a file."""
@@ -337,6 +339,14 @@ class Writer:
         """Write an item block; it counts from the next commit on."""
         self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
 
+    def sync(self) -> None:
+        """Wait until all that this writer wrote is on the disk, with its names. Raises ResourceError when it cannot be."""
+        if self._unsynced:
+            with told_if_unwritten(self.folder, f"{len(self._unsynced):,} files"):
+                sync_files(self.folder / name for name in self._unsynced)
+                sync_folder(self.folder)
+            self._unsynced.clear()
+
     def take_fresh(self) -> dict[str, dict[str, Any]]:
         """The entries of what this writer wrote since it was asked last, by micro-partition and by block, as JSON has them."""
         fresh, self._fresh = self._fresh, {"users": {}, "items": {}}
@@ -360,6 +370,7 @@ class Writer:
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
         manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
+        self.sync()
         write_manifest(self.folder, MANIFEST, manifest)
         self.generation += 1
         remove_unreferenced(self.folder, before=self.generation if self.has_others else None)
@@ -371,9 +382,17 @@ class Writer:
 
     def _write(self, stem: str, image: Image) -> dict[str, Any]:
         name = f"{stem}-g{self.generation:06d}.safetensors"
-        what = f"{name} ({image.num_bytes:,} bytes)"
-        with told_if_unwritten(self.folder, what), replace_file(self.folder / name) as temporary:
-            about = write_image(temporary, image)
+        path = self.folder / name
+        with told_if_unwritten(self.folder, f"{name} ({image.num_bytes:,} bytes)"):
+            if name not in self._unsynced:
+                path.unlink(missing_ok=True)  # of a run that was killed: somebody may have it under a second name
+            self._unsynced.add(name)
+            try:
+                about = write_image(path, image)
+            except OSError:
+                self._unsynced.discard(name)
+                path.unlink(missing_ok=True)  # a part of it would only take room
+                raise
         return {"file": name, **about}
 
 

@@ -29,6 +29,7 @@ def hold(folder: Path) -> dict[str, Any]:
     """Let the second generation wait: one micro-partition with all six users."""
     writer = Writer(folder, 2, {})
     writer.write_users(0, image_of_rows(filled(6)))
+    writer.sync()
     manifest = open_generation(folder).manifest | {"generation": 2, "partitions": 1, "users": writer.users}
     hold_manifest(folder, manifest)
     return manifest

@@ -71,6 +71,40 @@ def test_files_without_a_manifest_count_for_nothing(tmp_path: Path) -> None:
     assert [level for level, _, _ in examine_store(tmp_path)] == ["ok", "warning"]
 
 
+def test_a_file_is_written_over_until_it_counts(tmp_path: Path) -> None:
+    commit(tmp_path, 1, 1)
+    writer = Writer(tmp_path, 2, open_generation(tmp_path).manifest["users"])
+    places = set()
+    for value, num_rows in ((2, 9000), (3, 10), (4, 9000)):
+        writer.write_users(0, image_of_rows(filled(num_rows, value)))
+        places.add((tmp_path / writer.users["0"]["file"]).stat().st_ino)
+        np.testing.assert_array_equal(rows_in(writer.read_users(0)).vectors, filled(num_rows, value).vectors)
+    assert len(places) == 1
+    np.testing.assert_array_equal(open_generation(tmp_path).read_users(0), np.full((5, 4), 1, np.float32))
+
+
+def test_what_a_killed_run_left_is_not_written_over(tmp_path: Path) -> None:
+    """It may have a second name, in a release of a store whose manifest was taken away since."""
+    Writer(tmp_path, 1, {}).write_users(0, image_of_rows(filled(5, 1)))
+    (tmp_path / "second").hardlink_to(tmp_path / "users-00000-g000001.safetensors")
+    before = (tmp_path / "second").read_bytes()
+    commit(tmp_path, 2, 1)
+    assert (tmp_path / "second").read_bytes() == before
+    np.testing.assert_array_equal(open_generation(tmp_path).read_users(0), np.full((5, 4), 2, np.float32))
+
+
+@pytest.mark.parametrize("forgotten", ["a file", "the folder"])
+def test_a_manifest_that_names_what_may_be_lost_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: str
+) -> None:
+    """Of the watch over all tests (tests/conftest.py)."""
+    monkeypatch.setattr(
+        "trainer.store.sync_files" if forgotten == "a file" else "trainer.store.sync_folder", lambda _: 0
+    )
+    with pytest.raises(AssertionError, match="are not on the disk" if forgotten == "a file" else "names may be lost"):
+        commit(tmp_path, 1, 1)
+
+
 def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
     commit(tmp_path, 1, 1)
     path = next(tmp_path.glob("users-00001-*"))
