@@ -309,6 +309,8 @@ class Training:
         At a block's first: evict the block before, and begin to read the one after.
         """
         slots, partitions = self.slots, self.course.partitions(step)
+        if self.targets is None and slots.ring is None:
+            slots.prefetch_block(step.block)  # before the users: with it the first of them can be trained
         if self.plan.is_resident:
             slots.prefetch(partitions)
         elif step.is_chunk_start or not slots.residents:
