@@ -129,13 +129,9 @@ def learn_by_draws(
 
 
 def learn_by_tree(
-    outputs: Rows,
-    hidden_D: np.ndarray,
-    history: History,
-    block: Sequence[int],
-    weights: Sequence[Any],
+    outputs: Rows, hidden_D: np.ndarray, history: History, block: Sequence[int], weights: Sequence[Any],
     alpha: np.float32,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Hierarchical softmax: at every inner node above a token, the child that leads to it against the others.
 
     Each token of a block meets the nodes on its own way, from the leaf up; the root they meet together, in the end.
