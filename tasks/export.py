@@ -166,7 +166,11 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
         raise ConfigError(
             f"export.pca_dim is {pca_dim}, but the vectors have {generation.vector_size} numbers: set it lower, or leave it out"
         )
-    storage = {"dtype": job.config.dtype, "pca_dim": pca_dim}
+    told: dict[str, Any] = {}
+    if (storage := {"dtype": job.config.dtype, "pca_dim": pca_dim}) != {"dtype": "float32", "pca_dim": None}:
+        told["storage"] = storage
+    if generation.bias and pca_dim is None:
+        told["bias"] = generation.bias
     return {
         "format_version": FORMAT_VERSION,
         "release": job.release,
@@ -177,7 +181,7 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
         "num_items": corpus["num_items"],
         "generation": generation.generation,
         "created_from": {"window_id": corpus["window_id"], "run_id": job.run_id},
-    } | ({} if storage == {"dtype": "float32", "pca_dim": None} else {"storage": storage})
+    } | told
 
 
 def _write_projection(write: Writing, dim: int) -> dict[str, Any]:

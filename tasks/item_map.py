@@ -1,8 +1,8 @@
 """A map of the item vectors: the most frequent pages of an export laid out in two dimensions, grouped, with neighbours.
 
-Pages are compared by direction, after the mean of the vectors is taken off: a vector added to all items moves all of a
-user's scores alike and changes no ranking, so what items share says nothing of them. The layout is t-SNE on the leading
-principal components, exact, on at most MAX_PAGES points: a few seconds whatever the export's size. Nothing is drawn at
+Pages are compared by direction, without their bias and after the mean of the vectors is taken off: a vector added to all items
+moves all of a user's scores alike and changes no ranking, so what items share says nothing of them. The layout is t-SNE on the
+leading principal components, exact, on at most MAX_PAGES points: a few seconds whatever the export's size. Nothing is drawn at
 random: the same vectors give the same map.
 """
 
@@ -13,6 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
+
+from tasks.export import MANIFEST
+from tasks.vector_files import directions_of
+from trainer.files import read_json
 
 MAX_PAGES = 1200
 LAYOUT_STEPS = 500
@@ -56,7 +60,7 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
                 flat = table["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
                 vectors.append(flat.astype(np.float32).reshape(-1, vector_size))
             start += num_rows
-    directions, is_usable = point_apart(np.concatenate(vectors))
+    directions, is_usable = point_apart(directions_of(np.concatenate(vectors), read_json(export_dir / MANIFEST)))
     order = np.argsort(-counts[wanted], kind="stable")
     order = order[is_usable[order]]
     return Pages([urls[ix] for ix in order], counts[wanted][order], directions[order], len(counts))

@@ -189,7 +189,7 @@ def settle(
 
 def _can_align(generation: Generation, space: Generation) -> bool:
     both_have_items = space.has_item_vectors and generation.has_item_vectors
-    return both_have_items and space.vector_size == generation.vector_size
+    return both_have_items and (space.vector_size, space.bias) == (generation.vector_size, generation.bias)
 
 
 def _require(root: Root, base: dict[str, Any]) -> BaseRelease:

@@ -43,19 +43,21 @@ def search_space(
     """The settings to search and their bounds, which always take in those of `config`; counts int64[V].
 
     Only settings that act are searched: `window` with context, `negative`, `ns_exponent` and `item_l2` without a tree,
-    `recency` where the log has times, `sample` between the share of the average and of the most frequent item (above, it
-    thins nothing; below, it throws half the log away). `vector_size` only up to a `max_vector_size` that is asked for: more
-    dimensions need more data than a sample has, so a sample alone would choose too few.
+    `discount` with sampled softmax, `recency` where the log has times, `sample` between the share of the average and of
+    the most frequent item (above, it thins nothing; below, it throws half the log away). `vector_size` only up to a
+    `max_vector_size` that is asked for: more dimensions need more data than a sample has, so a sample alone would choose too few.
     """
     space: Space = {
         "alpha": FloatDistribution(0.02, 0.5, log=True),
         "epochs": IntDistribution(3, 30, log=True),
-        "l2": FloatDistribution(0.02, 1.0, log=True),
+        "l2": FloatDistribution(0.02, 4.0, log=True),
     }
     if not config.hs:
         space["negative"] = IntDistribution(5, 60, log=True)
         space["ns_exponent"] = FloatDistribution(_EXPONENT_FROM[config.objective], 1.0)
         space["item_l2"] = FloatDistribution(0.01, 0.5, log=True)
+        if config.objective == "sampled_softmax":
+            space["discount"] = FloatDistribution(0.0, 0.7)
     if config.has_inputs:
         space["window"] = IntDistribution(1, 10, log=True)
     if is_dated:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tasks.export import MANIFEST, unit_rows
 from tasks.run import Root
-from tasks.vector_files import decode_vectors
+from tasks.vector_files import decode_vectors, directions_of
 from trainer.errors import DamageError, InputError
 from trainer.files import read_json
 
@@ -55,15 +55,19 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
 
 
 def similar_items(export_dir: Path, url: str, k: int) -> list[dict[str, Any]]:
-    """The k items nearest to `url` by cosine: `[{"url", "score"}]`, nearest first. Raises InputError for no item."""
+    """The k items nearest to `url` by cosine of what is not bias: `[{"url", "score"}]`, nearest first.
+
+    Raises InputError for no item.
+    """
     _check_k(k)
-    urls, vectors = _read_items(export_dir, _read_manifest(export_dir))
+    manifest = _read_manifest(export_dir)
+    urls, vectors = _read_items(export_dir, manifest)
     if url not in urls:
         alike = [other for other in urls if url.lower() in other.lower()][:3]
         hint = f"; alike are {', '.join(alike)}" if alike else ""
         raise InputError(f"{url!r} is not among the {len(urls):,} items of {export_dir}{hint}")
     item = urls.index(url)
-    units = unit_rows(vectors)
+    units = unit_rows(directions_of(vectors, manifest))
     scores = units @ units[item]
     scores[item] = -np.inf
     return [{"url": urls[i], "score": float(scores[i])} for i in _top(scores, min(k, len(urls) - 1))]

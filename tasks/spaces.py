@@ -25,7 +25,6 @@ _HOST = r"^([a-z][a-z0-9+.-]*://[^/]*)"
 
 def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Generation]) -> Rotation:
     """The rotation from a new generation's space into the base's; of the identity where they share no item."""
-    size = new[1].vector_size
     before, now = (_read_urls(corpus.folder, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
     rows = now.join(before, on="url", how="inner", suffix="_base", maintain_order="left")
 
@@ -33,7 +32,7 @@ def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Gene
         newer, older = new[1].read_items(0, len(now)), base[1].read_items(0, len(before))
         yield newer[rows["row"].to_numpy()], older[rows["row_base"].to_numpy()]
 
-    return find_rotation(pairs() if len(rows) else [], size)
+    return find_rotation(pairs() if len(rows) else [], new[1].vector_size, new[1].config.num_free)
 
 
 def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,6 +124,14 @@ def read_vectors(
                 rows = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
                 yield rows, decode_vectors(file.read_row_groups(groups, columns=list(VECTOR_COLUMNS)))
             first_row, first_group = starts[-1], first_group + len(counts)
+
+
+def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDArray[np.float32]:
+    """What items are compared by, float32[n, D] or [n, D-1]: all of their vectors but the bias, where the export has one.
+
+    The bias says how popular an item is: by it two rare pages would be alike whatever they are about.
+    """
+    return vectors[:, :-1] if "bias" in manifest else vectors
 
 
 def read_part(export_dir: Path, partition: int) -> pa.Table | None:

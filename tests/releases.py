@@ -27,6 +27,7 @@ class FakeGeneration:
     items: np.ndarray
     generation: int = 1
     has_item_vectors: bool = True
+    bias: float = 0.0
 
     @property
     def num_partitions(self) -> int:

@@ -33,23 +33,27 @@ class Rotation:
     num_items: int
 
 
-def find_rotation(pairs: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]], vector_size: int) -> Rotation:
+def find_rotation(
+    pairs: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]], vector_size: int, num_free: int
+) -> Rotation:
     """The rotation of new item vectors that brings them nearest to old ones by direction: each item counts the same.
 
     pairs: (new, old) float32[n, D], as many at a time as the caller likes; only a matrix of D x D is kept. Items without
-    a direction on either side count nothing. Without any the rotation is the identity.
+    a direction on either side count nothing. Without any the rotation is the identity. Only the first `num_free`
+    coordinates turn: a bias, which comes after them, means the same in every space.
     """
-    moment, num_items = np.zeros((vector_size, vector_size)), 0
+    matrix, moment, num_items = np.eye(vector_size), np.zeros((num_free, num_free)), 0
     for new, old in pairs:
-        new_units, old_units = (rows.astype(np.float64) for rows in (new, old))
+        new_units, old_units = (rows[:, :num_free].astype(np.float64) for rows in (new, old))
         lengths = np.linalg.norm(new_units, axis=1) * np.linalg.norm(old_units, axis=1)
         is_usable = np.isfinite(lengths) & (lengths > 0)
         moment += (new_units[is_usable] / lengths[is_usable, None]).T @ old_units[is_usable]
         num_items += int(is_usable.sum())
     if not num_items:
-        return Rotation(np.eye(vector_size), 0.0, 0)
+        return Rotation(matrix, 0.0, 0)
     left, stretch, right = np.linalg.svd(moment)
-    return Rotation(left @ right, float(stretch.sum() / num_items), num_items)
+    matrix[:num_free, :num_free] = left @ right
+    return Rotation(matrix, float(stretch.sum() / num_items), num_items)
 
 
 def align_generation(

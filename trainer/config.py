@@ -52,20 +52,34 @@ class TrainConfig:
         le=256,
     )
     ns_exponent: float = setting(
-        0.75, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
+        0.5, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
+    )
+    discount: float = setting(
+        0.5,
+        "Popularity discount",
+        "Vectors rank by probability / count ** this (sampled softmax): 0 by probability alone, more: rarer items first.",
+        ge=0,
+        le=1,
+    )
+    bias: float = setting(
+        0.5,
+        "Bias",
+        "The last coordinate of every user, which never moves: items learn in theirs how popular they are; 0: none.",
+        ge=0,
+        le=10,
     )
     optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
     alpha: float = setting(0.15, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
     min_alpha: float = setting(0.015, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
     l2: float = setting(
-        0.7,
+        1.2,
         "L2",
         "Pull of a user's vector towards zero at each of its n tokens, divided by the root of n.",
         ge=0,
         le=10,
     )
     item_l2: float = setting(
-        0.08, "Item L2", "Pull of an item's vector towards zero, at each of its tokens.", ge=0, le=10
+        0.06, "Item L2", "Pull of an item's vector towards zero, at each of its tokens.", ge=0, le=10
     )
     recency: float = setting(
         3.0,
@@ -125,6 +139,11 @@ class TrainConfig:
         check_combination(self)
 
     @property
+    def num_free(self) -> int:
+        """Coordinates of a user that move: all but the bias."""
+        return self.vector_size - (self.bias > 0)
+
+    @property
     def has_inputs(self) -> bool:
         """Whether items have input vectors beside those that predict them."""
         return bool(self.dm or self.dbow_words)
@@ -136,6 +155,11 @@ def check_combination(config: TrainConfig) -> None:
         raise ConfigError(
             f"train.min_alpha is {config.min_alpha:g}, above train.alpha {config.alpha:g}: "
             "the learning rate falls, so lower min_alpha or raise alpha"
+        )
+    if config.bias and config.vector_size == 1:
+        raise ConfigError(
+            f"train.vector_size is 1, and train.bias {config.bias:g} takes that coordinate of every user: "
+            "raise vector_size, or set train.bias to 0"
         )
     if config.items_from and config.hs:
         raise ConfigError(

@@ -88,6 +88,8 @@ def why_not(config: TrainConfig, base: Generation) -> str | None:
     """Why a training cannot begin from the base; None where it can."""
     if config.vector_size != base.vector_size or config.has_inputs != base.config.has_inputs:
         return "its vectors are of another kind"
+    if config.bias != base.bias:
+        return f"its users have a train.bias of {base.bias:g}, not {config.bias:g}"
     if config.hs or base.config.hs:
         return "a tree is made anew from each night's counts"
     if base.num_blocks > 1:

@@ -1,10 +1,11 @@
 """What a token is learned against: drawn items, their distribution, its correction, and the thinning of frequent items.
 
     negative sampling   loss of a token = -log σ(u·v⁺) - Σ_k log σ(-u·v_k)
-    sampled softmax     loss of a token = -log softmax of s⁺ among s⁺, s_1 ... s_K,   s_i = u·v_i - log q_i
+    sampled softmax     loss of a token = -log softmax of s⁺ among s⁺, s_1 ... s_K,   s_i = u·v_i + t log n_i - log q_i
 
 v_k is drawn with probability q_k ∝ count_k ** ns_exponent. Subtracting log q makes the sampled softmax estimate the full
-one: u·v then ranks by probability, whatever the exponent (Bengio and Senécal, 2008; Jean et al., ACL 2015).
+one: u·v + t log n_i, with an item's count n_i and t = `discount`, is then the log of its probability whatever the exponent
+(Bengio and Senécal, 2008; Jean et al., ACL 2015), and u·v ranks by probability / n_i ** t (Menon et al., ICLR 2021).
 Negative sampling: Mikolov et al., NIPS 2013; for documents Le and Mikolov, ICML 2014.
 """
 
@@ -30,7 +31,8 @@ class Sampling:
 
     thresholds uint64[V], aliases int32[V]: Walker's alias table of the noise distribution, in units of 2**-32.
     keep uint64[V]: a token of the item stays when 32 random bits are below it.
-    corrections float32[V]: what sampled softmax subtracts from an item's score, log(q V); zeros for negative sampling.
+    corrections float32[V]: what sampled softmax subtracts from an item's score, log q - t log n up to a constant; zeros
+    for negative sampling.
     """
 
     thresholds: NDArray[np.uint64]
@@ -44,10 +46,16 @@ def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
 
     An item with count 0 (all its events are held out) is drawn as a negative as if it had one.
     """
-    weights = np.maximum(counts, 1).astype(np.float64) ** config.ns_exponent
-    corrections = np.log(weights / weights.mean()) * (config.objective == "sampled_softmax")
+    weights, corrections = _weigh(counts, config)
     keep = keep_thresholds(counts, int(counts.sum()), config.sample)
-    return Sampling(*alias_table(weights), keep, corrections.astype(np.float32))
+    return Sampling(*alias_table(weights), keep, corrections)
+
+
+def _weigh(counts: NDArray[np.int64], config: TrainConfig) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """How much each item is drawn, float64[V], and the corrections, float32[V], both up to a constant."""
+    known = np.maximum(counts, 1).astype(np.float64)
+    exponent = config.ns_exponent - config.discount if config.objective == "sampled_softmax" else 0.0
+    return known**config.ns_exponent, (exponent * np.log(known)).astype(np.float32)
 
 
 def shared_items(num_items: int) -> int:
@@ -67,11 +75,10 @@ def block_sampling(
     A row one beyond the last stands for items of other blocks: none of their tokens is kept.
     """
     own = counts[rows]
-    weights = np.maximum(own, 1).astype(np.float64) ** config.ns_exponent
-    corrections = np.log(weights / weights.mean()) * (config.objective == "sampled_softmax")
+    weights, corrections = _weigh(own, config)
     weights[:num_shared] /= num_blocks
     keep = np.append(keep_thresholds(own, int(counts.sum()), config.sample), np.uint64(0))
-    return Sampling(*alias_table(weights), keep, corrections.astype(np.float32))
+    return Sampling(*alias_table(weights), keep, corrections)
 
 
 def thinning_alone(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:

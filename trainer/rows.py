@@ -61,8 +61,9 @@ def join_rows(parts: list[Rows]) -> Rows:
 
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
-    """The first rows of users with these hashes, uniform in ±`first_range`."""
+    """The first rows of users with these hashes, uniform in ±`first_range`; the bias, where there is one, comes last."""
     vectors = initial_vectors(config.seed, hashes, config.vector_size, first_range(config))
+    vectors[:, config.num_free :] = config.bias
     return Rows(vectors, np.zeros(len(hashes), dtype=np.float32))
 
 

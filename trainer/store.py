@@ -87,8 +87,13 @@ class Generation:
 
     @property
     def config(self) -> TrainConfig:
-        """The settings that it was trained with."""
-        return config_from_dict(self.manifest["config"])
+        """The settings that it was trained with; those that came later were not at work in older generations."""
+        return config_from_dict({"bias": 0.0, "discount": 0.0} | self.manifest["config"])
+
+    @property
+    def bias(self) -> float:
+        """The last coordinate of every user, 0 where it is none of its own."""
+        return self.config.bias
 
     def read_users(self, partition: int) -> NDArray[np.float32]:
         """The user vectors of a micro-partition, float32[n, D], none where it has no users.

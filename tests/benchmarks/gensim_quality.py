@@ -51,6 +51,7 @@ LIKE_GENSIM: dict[str, Any] = {
     "l2": 0,
     "item_l2": 0,
     "recency": 0,
+    "bias": 0,
 }
 METRICS = {"hit@10": lambda ranks: ranks <= 10, "MRR": lambda ranks: 1 / ranks}
 

@@ -47,7 +47,7 @@ USUAL: dict[str, Any] = {"vector_size": 128, "negative": 5, "sample": SAMPLE, "s
 FAST: dict[str, Any] = {"share_negatives": 256, "negative": 4}
 QUICK: dict[str, Any] = {"negative": 5}  # our defaults but for fewer negatives: steps that go furthest in few epochs
 LIKE_GENSIM: dict[str, Any] = {
-    "objective": "negative_sampling", "optimizer": "sgd", "l2": 0, "item_l2": 0, "recency": 0, "negative": 5,
+    "objective": "negative_sampling", "optimizer": "sgd", "l2": 0, "item_l2": 0, "recency": 0, "bias": 0, "negative": 5,
     "alpha": 0.025, "min_alpha": 1e-4,
 }  # fmt: skip
 SHOWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -94,6 +94,7 @@ class RandomVectors:
     num_items: int = NUM_ITEMS
     vector_size: int = VECTOR_SIZE
     has_item_vectors: bool = True
+    bias: float = 0.0
 
     @property
     def num_partitions(self) -> int:

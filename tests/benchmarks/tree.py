@@ -60,7 +60,7 @@ LOSSES: dict[str, int | None] = {"wikispeedia_unfinished": None, "gowalla_train"
 """Logs of which losses are measured, and of how many of their 8 micro-partitions; None: all."""
 LEARNING: dict[str, Any] = {
     "vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0, "recency": 0, "sample": 0,
-    "threads": THREADS,
+    "bias": 0, "threads": THREADS,
 }  # fmt: skip
 TREE = {"hs": 1, "share_negatives": BLOCK_TOKENS}
 BATCH_USERS = 256

@@ -29,7 +29,7 @@ from trainer.corpus import Corpus
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 WORD2VEC = TrainConfig(
     objective="negative_sampling", optimizer="sgd", negative=5, ns_exponent=0.75, alpha=0.025, min_alpha=0.0001, sample=1e-3,
-    epochs=5, l2=0.0, item_l2=0.0, recency=0.0, threads=THREADS,
+    epochs=5, l2=0.0, item_l2=0.0, recency=0.0, bias=0.0, threads=THREADS,
 )  # fmt: skip
 TRIALS = 30
 SAMPLE = 0.1

@@ -149,6 +149,7 @@ def test_demo_prints_what_a_perfect_export_holds(tmp_path: Path, monkeypatch: py
         export / "user_vectors/part-00000.parquet", "user_id", write_ids(keys_of(numbers, seed)).to_pylist(), users
     )
     write_vectors(export / "item_vectors/part-00000.parquet", "url", urls, directions[topics])
+    (export / "manifest.json").write_text("{}")
     result = {
         "export_dir": str(export),
         "report": "runs/x/report.html",

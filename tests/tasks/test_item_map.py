@@ -1,5 +1,6 @@
 """The map of items: which pages are read, that alike lies together, that the same gives the same."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from tasks.item_map import Matrix, divide_map, lay_out, layout_gradient, nearest_pages, neighbour_shares, read_pages
 
 
-def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix) -> Path:
+def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix, bias: float = 0) -> Path:
     (folder / "item_vectors").mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"bias": bias} if bias else {}))
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), X.shape[1])
     table = pa.table({"url": urls, "count": pa.array(counts, pa.int64()), "vector": vectors})
     pq.write_table(table, folder / "item_vectors" / "part-00000.parquet", row_group_size=3)
@@ -34,6 +36,13 @@ def test_the_most_frequent_pages_are_read_in_order(tmp_path: Path) -> None:
     assert pages.counts.tolist() == [9, 9, 8, 7]
     assert np.array_equal(pages.directions, X[[1, 3, 5, 7]])
     assert pages.num_items == 8
+
+
+def test_a_bias_is_no_direction(tmp_path: Path) -> None:
+    X = np.array([[1, 0, 9], [0, 2, -9], [0, 0, 5]], np.float32)
+    pages = read_pages(write_export(tmp_path, list("abc"), [3, 2, 1], X, bias=0.5))
+    assert pages.urls == ["a", "b"]
+    assert np.array_equal(pages.directions, np.eye(2))
 
 
 def test_rows_without_a_direction_are_left_out(tmp_path: Path) -> None:

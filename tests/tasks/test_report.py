@@ -122,6 +122,7 @@ def write_items(export_dir: Path, urls: list[str], dim: int = 8) -> Path:
     ):
         (export_dir / folder).mkdir(parents=True, exist_ok=True)
         pq.write_table(table, export_dir / folder / "part-00000.parquet", row_group_size=7)
+    (export_dir / "manifest.json").write_text("{}")
     return export_dir
 
 
@@ -254,6 +255,7 @@ def test_vectors_that_are_all_the_same_or_not_finite(tmp_path: Path) -> None:
     for name, X in {"same": np.ones((30, 4)), "zero": np.zeros((5, 4)), "nan": np.full((30, 4), np.nan)}.items():
         folder = tmp_path / name / "item_vectors"
         folder.mkdir(parents=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), 4)
         urls = [f"/p{ix}" for ix in range(len(X))]
         pq.write_table(pa.table({"url": urls, "count": [3] * len(X), "vector": vectors}), folder / "part-00000.parquet")

@@ -14,7 +14,8 @@ from trainer.errors import ConfigError
 
 COUNTS = np.array([500, 100, *[10] * 100], dtype=np.int64)
 ALWAYS = {"alpha", "epochs", "l2"}
-SAMPLED = ALWAYS | {"negative", "ns_exponent", "item_l2"}
+DRAWN = ALWAYS | {"negative", "ns_exponent", "item_l2"}
+SAMPLED = DRAWN | {"discount"}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ SAMPLED = ALWAYS | {"negative", "ns_exponent", "item_l2"}
     [
         (TrainConfig(), False, SAMPLED | {"sample"}),
         (TrainConfig(), True, SAMPLED | {"sample", "recency"}),
+        (TrainConfig(objective="negative_sampling"), False, DRAWN | {"sample"}),
         (TrainConfig(dm=1), False, SAMPLED | {"sample", "window"}),
         (TrainConfig(dbow_words=1), False, SAMPLED | {"sample", "window"}),
         (TrainConfig(hs=1), True, ALWAYS | {"sample", "recency"}),
@@ -36,7 +38,7 @@ def test_bounds_take_in_what_was_given() -> None:
     assert (space["alpha"].low, space["alpha"].high) == (0.02, 2.0)
     assert (space["negative"].low, space["negative"].high) == (3, 60)
     assert (space["epochs"].low, space["epochs"].high) == (3, 100)
-    assert (space["l2"].low, space["l2"].high) == (0.02, 1.0)
+    assert (space["l2"].low, space["l2"].high) == (0.02, 4.0)
     assert space["ns_exponent"].low == 0
     assert search_space(TrainConfig(objective="negative_sampling"), COUNTS, False)["ns_exponent"].low == -0.5
 

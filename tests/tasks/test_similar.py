@@ -9,7 +9,7 @@ import pytest
 from tasks.export import unit_rows
 from tasks.run import Root
 from tasks.similar import similar_items, similar_users
-from tests.releases import ODD_IDS, make_release, read_items, read_users
+from tests.releases import ODD_IDS, draw_generation, export_release, make_corpus, make_release, read_items, read_users
 from trainer.errors import DamageError, InputError
 
 
@@ -62,6 +62,18 @@ def test_similar_items_are_those_of_brute_force(root: Root) -> None:
     found = similar_items(root.export("r1"), "/page/3", k=4)
     assert [one["url"] for one in found] == [urls[i] for i in np.argsort(-cosines)[:4]]
     assert len(similar_items(root.export("r1"), "/page/3", k=1000)) == 39
+
+
+def test_similar_items_are_alike_but_for_their_popularity(tmp_path: Path) -> None:
+    """The last coordinate of a release with a bias tells how popular an item is, and no more."""
+    corpus_dir = make_corpus(Root(tmp_path))
+    generation = draw_generation(corpus_dir)
+    generation.bias = 0.5
+    generation.items[:, -1] *= 1000
+    folder = export_release(Root(tmp_path), "r1", corpus_dir, generation)
+    units = unit_rows(generation.items[:, :-1])
+    found = similar_items(folder, "/page/3", k=4)
+    assert [one["url"] for one in found] == [f"/page/{i}" for i in np.argsort(-(units @ units[3]))[1:5]]
 
 
 def test_an_unknown_item_is_told_what_is_alike(root: Root) -> None:

@@ -27,10 +27,23 @@ def test_a_known_rotation_is_found_from_any_pieces(seed: int, dims: int, piece: 
     new = rng.normal(size=(dims + 20, dims)).astype(np.float32)
     old = (new @ known * rng.uniform(0.5, 2, (len(new), 1))).astype(np.float32)  # longer or shorter: directions count
     pairs = ((new[start : start + piece], old[start : start + piece]) for start in range(0, len(new), piece))
-    found = find_rotation(pairs, dims)
+    found = find_rotation(pairs, dims, dims)
     np.testing.assert_allclose(found.matrix, known, atol=1e-5)
     assert found.cosine == pytest.approx(1, abs=1e-5)
     assert found.num_items == len(new)
+
+
+def test_a_bias_stays_where_it_is() -> None:
+    """It says how popular an item is, in the older space as in the newer: no rotation mixes it with what turns."""
+    rng = np.random.default_rng(3)
+    known, popular = rotation_of(rng, 4), 100 * rng.normal(size=(2, 30, 1))
+    new = rng.normal(size=(30, 4))
+    pairs = np.hstack((new, popular[0])).astype(np.float32), np.hstack((new @ known, popular[1])).astype(np.float32)
+    found = find_rotation([pairs], 5, 4)
+    np.testing.assert_allclose(found.matrix[:4, :4], known, atol=1e-5)
+    np.testing.assert_array_equal(found.matrix[4], [0, 0, 0, 0, 1])
+    np.testing.assert_array_equal(found.matrix[:, 4], [0, 0, 0, 0, 1])
+    assert found.cosine == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}, {"dm": 1, "negative": 3}])
@@ -58,12 +71,12 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
 def test_items_without_a_direction_count_nothing() -> None:
     new = np.array([[1, 0], [0, 0], [np.nan, 1], [0, 1]], np.float32)
     old = np.array([[0, 1], [1, 1], [1, 1], [-1, 0]], np.float32)
-    found = find_rotation([(new, old)], 2)
+    found = find_rotation([(new, old)], 2, 2)
     np.testing.assert_allclose(found.matrix, [[0, 1], [-1, 0]], atol=1e-12)
     assert found.num_items == 2
 
 
 def test_without_items_nothing_is_turned() -> None:
-    found = find_rotation([], 3)
+    found = find_rotation([], 3, 2)
     np.testing.assert_array_equal(found.matrix, np.eye(3))
     assert (found.cosine, found.num_items) == (0.0, 0)

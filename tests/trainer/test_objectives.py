@@ -45,13 +45,15 @@ def test_sample_zero_keeps_all() -> None:
     assert (keep_thresholds(np.array([10**9, 1]), 10**9 + 1, 0) == RANGE_32).all()
 
 
-def test_the_correction_is_the_log_of_the_drawing_probability() -> None:
-    """Only sampled softmax needs it; with it the scores rank by probability whatever the exponent."""
+@pytest.mark.parametrize("discount", [0.0, 0.25])
+def test_the_correction_is_the_log_of_the_drawing_probability_less_the_discount(discount: float) -> None:
+    """Only sampled softmax needs it; with it the scores rank by discounted probability whatever the exponent."""
     counts = np.array([1, 10, 100])
-    config = TrainConfig(ns_exponent=0.5)
+    config = TrainConfig(ns_exponent=0.5, discount=discount)
     sampling = make_sampling(counts, config)
     drawn = probabilities(sampling.thresholds, sampling.aliases)
-    np.testing.assert_allclose(sampling.corrections, np.log(drawn * 3), atol=1e-6)
+    expected = np.log(drawn) - discount * np.log(counts)
+    np.testing.assert_allclose(np.diff(sampling.corrections), np.diff(expected), atol=1e-6)
     other = make_sampling(counts, TrainConfig(ns_exponent=0.5, objective="negative_sampling"))
     assert (other.corrections == 0).all()
 

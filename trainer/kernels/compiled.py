@@ -75,6 +75,7 @@ class Rule(NamedTuple):
     window: int
     num_negatives: int
     block_tokens: int
+    num_free: int
     recency: Any
     l2: Any
     item_l2: Any
@@ -245,8 +246,8 @@ def score_rows(table, hidden, num_rows, scratch):
 def pull_rows(model, hidden, num_rows, num_own, alpha):
     """The rows of a prediction and the hidden vector pull each other, one row after the other.
 
-    step += sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows; the rates
-    are those of the rows as they were scored.
+    step += sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows but not for
+    their bias; the rates are those of the rows as they were scored.
     """
     rule, scratch = model.rule, model.scratch
     vectors, sums, step = model.outputs.vectors, model.outputs.sums, scratch.step
@@ -263,15 +264,20 @@ def pull_rows(model, hidden, num_rows, num_own, alpha):
             for d in range(num_dims):
                 step[d] += step_pull * vectors[row, d]
                 sums[row, d] += pull * hidden[d] - l2 * vectors[row, d]
+            for d in range(rule.num_free, num_dims):
+                sums[row, d] += l2 * vectors[row, d]
             model.outputs.touched[row] = np.float32(1)
     else:
         set_rates(model, hidden, num_rows, num_own, alpha)
         for i in range(num_rows):
             row, step_pull, shrink, grow = scratch.rows[i], scratch.step_pulls[i], scratch.shrinks[i], scratch.grows[i]
+            bias = vectors[row, num_dims - 1]
             for d in range(num_dims):
                 value = vectors[row, d]
                 step[d] += step_pull * value
                 vectors[row, d] = shrink * value + grow * hidden[d]
+            if rule.num_free < num_dims:
+                vectors[row, num_dims - 1] = bias + grow * hidden[num_dims - 1]
 
 
 @_inlined
@@ -282,6 +288,11 @@ def set_rates(model, hidden, num_rows, num_own, alpha):
     num_dims, hidden_square = hidden.shape[0], np.float32(0)
     for d in range(num_dims):
         hidden_square += hidden[d] * hidden[d]
+    for i in range(num_own):
+        for d in range(rule.num_free, num_dims):
+            bias = model.outputs.vectors[rows[i], d]
+            scratch.dots[i] -= hidden[d] * bias
+            squares[i] -= bias * bias
     for i in range(num_rows):
         shrinks[i] = rule.item_l2 if i < num_own else np.float32(0)
     for i in range(num_rows):
@@ -452,17 +463,17 @@ def choose(scratch, start, stop):
 
 @_inlined
 def move_user(model, turn, weight):
-    """One step up of the user's row, by scratch.step and L2 times `weight`."""
+    """One step up of the user's row, but for its bias, by scratch.step and L2 times `weight`."""
     rule, user, step = model.rule, model.scratch.user, model.scratch.step
     num_dims = user.shape[0]
     l2 = weight * rule.l2 / np.float32(math.sqrt(np.float32(max(1, turn.history.shape[0]))))
     square = np.float32(0)
-    for d in range(num_dims):
+    for d in range(rule.num_free):
         gradient = step[d] - l2 * user[d]
         square += gradient * gradient
     rate = rate_of(model.users.squares, turn.user, square, num_dims, turn.alpha, rule.is_adagrad)
     shrink = np.float32(1) - rate * l2
-    for d in range(num_dims):
+    for d in range(rule.num_free):
         user[d] = shrink * user[d] + rate * step[d]
 
 

@@ -105,6 +105,7 @@ def _rule(work: Pass) -> Rule:
         window=config.window,
         num_negatives=config.negative,
         block_tokens=config.share_negatives,
+        num_free=config.num_free,
         recency=np.float32(work.recency),
         l2=np.float32(config.l2),
         item_l2=np.float32(config.item_l2),

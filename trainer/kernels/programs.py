@@ -62,7 +62,7 @@ def keep_tokens(tokens, starts, ends, keys, order, keep, kept, num_kept, CHUNK: 
 def train_user(
     users, user_squares, outputs, output_squares, tokens, starts, ends, keys, order, alphas, kept, num_kept,
     thresholds, aliases, corrections, num_items, recency_rate, l2, item_l2,
-    D: tl.constexpr, B: tl.constexpr, K: tl.constexpr,
+    D: tl.constexpr, B: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr,
     IS_SOFTMAX: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr,
 ):  # fmt: skip
     """One user over all its kept tokens, a block at a time."""
@@ -86,9 +86,9 @@ def train_user(
         rows_K = _draw_negatives(bits_K, k < K, thresholds, aliases, num_items)
         step_D = _learn(
             outputs, output_squares, u_D, rows_B, has_B, weights_B, rows_K, corrections, alpha, item_l2,
-            D, B, K, IS_SOFTMAX, IS_ADAGRAD, IS_FROZEN,
+            D, B, K, NUM_FREE, IS_SOFTMAX, IS_ADAGRAD, IS_FROZEN,
         )  # fmt: skip
-        gradient_D = step_D - user_l2 * tl.sum(weights_B, axis=0) * u_D
+        gradient_D = tl.where(d < NUM_FREE, step_D - user_l2 * tl.sum(weights_B, axis=0) * u_D, 0.0)
         rate = alpha
         if IS_ADAGRAD:
             square += tl.sum(gradient_D * gradient_D, axis=0) / D
@@ -110,7 +110,7 @@ def _draw_negatives(bits_K, has_K, thresholds, aliases, num_items):
 @triton.jit
 def _learn(
     outputs, squares, u_D, rows_B, has_B, weights_B, rows_K, corrections, alpha, item_l2,
-    D: tl.constexpr, B: tl.constexpr, K: tl.constexpr,
+    D: tl.constexpr, B: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr,
     IS_SOFTMAX: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr,
 ):  # fmt: skip
     """The user's row predicts the tokens of a block against K negatives: moves the outputs, answers the step up of u_D."""
@@ -123,6 +123,7 @@ def _learn(
         tl.sum(v_BD * u_D[None, :], axis=1), tl.sum(v_KD * u_D[None, :], axis=1), rows_B, has_B, rows_K, has_K,
         corrections, IS_SOFTMAX,
     )  # fmt: skip
+    is_free_1D = (d < NUM_FREE)[None, :]
     pulls_K = -tl.sum(p_BK, axis=0)
     step_pulls_B = weights_B * pulls_B
     step_pulls_K = -tl.sum(weights_B[:, None] * p_BK, axis=0)
@@ -130,13 +131,14 @@ def _learn(
     if not IS_FROZEN:
         rates_B, rates_K = tl.full(has_B.shape, 0.0, tl.float32) + alpha, tl.full(has_K.shape, 0.0, tl.float32) + alpha
         if IS_ADAGRAD:
-            gradient_BD = pulls_B[:, None] * u_D[None, :] - item_l2 * v_BD
+            gradient_BD = pulls_B[:, None] * u_D[None, :] - tl.where(is_free_1D, item_l2 * v_BD, 0.0)
             rates_B = _adagrad_rates(squares + rows_B, tl.sum(gradient_BD * gradient_BD, axis=1) / D, has_B, alpha)
             mean_squares_K = pulls_K * pulls_K * (tl.sum(u_D * u_D, axis=0) / D)
             rates_K = _adagrad_rates(squares + rows_K, mean_squares_K, has_K, alpha)
         grows_B, decays_B, grows_K = rates_B * pulls_B, tl.where(has_B, rates_B * item_l2, 0.0), rates_K * pulls_K
         left_B, added_B, left_K, added_K = _moved_before(rows_B, has_B, grows_B, decays_B, rows_K, has_K, grows_K, B, K)
-        moves_BD = (grows_B - decays_B * added_B)[:, None] * u_D[None, :] - (decays_B * left_B)[:, None] * v_BD
+        decays_BD = (decays_B * added_B)[:, None] * u_D[None, :] + (decays_B * left_B)[:, None] * v_BD
+        moves_BD = grows_B[:, None] * u_D[None, :] - tl.where(is_free_1D, decays_BD, 0.0)
         tl.atomic_add(at_BD, moves_BD, mask=has_BD, sem="relaxed")
         tl.atomic_add(at_KD, grows_K[:, None] * u_D[None, :], mask=has_KD, sem="relaxed")
         added = tl.sum(step_pulls_B * added_B, axis=0) + tl.sum(step_pulls_K * added_K, axis=0)

@@ -73,7 +73,7 @@ def train_dbow(users: Rows, items: Items, history: History, alpha: np.float32) -
         weights = [history.weight(position) for position in block]
         u = users.vectors[history.user].copy()
         step = learn(items.outputs, u, history, block, weights, alpha, NEGATIVE, 0)
-        move(users, history.user, step - np.float32(history.l2 * sum(weights)) * u, alpha, work)
+        move_user(users, history.user, step - np.float32(history.l2 * sum(weights)) * u, alpha, work)
 
 
 def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
@@ -85,7 +85,7 @@ def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> 
         hidden = (u + items.inputs.vectors[words].sum(axis=0)) / np.float32(1 + len(words))
         step = learn(items.outputs, hidden, history, [position], [1.0], alpha, NEGATIVE, 0)
         weight = np.float32(history.weight(position))
-        move(users, history.user, weight * (step - np.float32(history.l2) * u), alpha, work)
+        move_user(users, history.user, weight * (step - np.float32(history.l2) * u), alpha, work)
         for word in words:
             move_item(items.inputs, word, step, alpha, work, inputs_of(work))
 
@@ -158,24 +158,29 @@ def pull_rows(
     outputs: Rows, hidden_D: np.ndarray, rows_R: np.ndarray, pulls_R: np.ndarray, step_pulls_R: np.ndarray,
     l2_R: np.ndarray, alpha: np.float32, work: Pass,
 ) -> np.ndarray:  # fmt: skip
-    """Rows and hidden_D pull each other: rates by the rows at the beginning, moved in turn. Answers the step of hidden_D."""
-    gradients_RD = pulls_R[:, None] * hidden_D - l2_R[:, None] * outputs.vectors[rows_R]
+    """Rows and hidden_D pull each other: rates by the rows at the beginning, moved in turn. Answers the step of hidden_D.
+
+    L2 is not for the bias: how popular an item is needs no prior, the log tells it.
+    """
+    l2_RD = l2_R[:, None] * (np.arange(len(hidden_D)) < work.config.num_free)
+    gradients_RD = pulls_R[:, None] * hidden_D - l2_RD * outputs.vectors[rows_R]
     is_moving = work.update_items and work.sums is None
     rates_R = [
         rate_of(outputs, row, g, alpha, work) if is_moving else alpha
         for row, g in zip(rows_R, gradients_RD, strict=True)
     ]
     step_D = np.zeros_like(hidden_D)
-    for row, rate, pull, step_pull, l2 in zip(rows_R, rates_R, pulls_R, step_pulls_R, l2_R, strict=True):
+    for row, rate, pull, step_pull, l2_D in zip(rows_R, rates_R, pulls_R, step_pulls_R, l2_RD, strict=True):
         v_D = outputs.vectors[row]
         step_D += step_pull * v_D
-        put_item(outputs, row, rate, pull * hidden_D - l2 * v_D, work, outputs_of(work))
+        put_item(outputs, row, rate, pull * hidden_D - l2_D * v_D, work, outputs_of(work))
     return step_D
 
 
-def move(rows: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass) -> None:
-    """One step up of a row."""
-    rows.vectors[row] += rate_of(rows, row, gradient_D, alpha, work) * gradient_D
+def move_user(users: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass) -> None:
+    """One step up of a user's row, but for its bias."""
+    gradient_D[work.config.num_free :] = 0
+    users.vectors[row] += rate_of(users, row, gradient_D, alpha, work) * gradient_D
 
 
 def rate_of(rows: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass) -> np.float32:

@@ -136,7 +136,8 @@ def test_it_does_what_the_reference_does(
 @pytest.mark.parametrize(("dims", "negative", "num_items"), [(1, 1, 1), (33, 9, 1), (63, 1, 40), (128, 5, 100)])
 @pytest.mark.parametrize("share_negatives", [1, 3])
 def test_odd_sizes(dims: int, negative: int, num_items: int, share_negatives: int) -> None:
-    config = TrainConfig(vector_size=dims, negative=negative, share_negatives=share_negatives, sample=0)
+    bias = 0.5 if dims > 1 else 0.0
+    config = TrainConfig(vector_size=dims, negative=negative, share_negatives=share_negatives, sample=0, bias=bias)
     check_agreement(make_work(config, num_users=3, num_items=num_items, recency=3))
 
 
@@ -249,8 +250,9 @@ def compile_for_hopper(config: TrainConfig) -> bytes:
 
     kernel = gpu.train_user
     constants: dict[str, Any] = {
-        "D": config.vector_size, "B": config.share_negatives, "K": config.negative, "IS_FROZEN": False,
-        "IS_SOFTMAX": config.objective == "sampled_softmax", "IS_ADAGRAD": config.optimizer == "adagrad",
+        "D": config.vector_size, "B": config.share_negatives, "K": config.negative, "NUM_FREE": config.num_free,
+        "IS_FROZEN": False, "IS_SOFTMAX": config.objective == "sampled_softmax",
+        "IS_ADAGRAD": config.optimizer == "adagrad",
     }  # fmt: skip
     types = dict.fromkeys(("users", "user_squares", "outputs", "output_squares", "alphas", "corrections"), "*fp32")
     types |= dict.fromkeys(("tokens", "kept", "num_kept", "aliases"), "*i32")

@@ -42,10 +42,14 @@ def test_cpu_does_what_the_reference_does(name: str, optimizer: str) -> None:
 def test_cpu_does_what_the_reference_does_at_any_size(
     num_users: int, num_items: int, dims: int, sample: float, recency: float
 ) -> None:
-    assert_like_the_reference(make_work(make_config(vector_size=dims, sample=sample), num_users, num_items, recency))
+    bias = 0.5 if dims > 1 else 0.0
+    config = make_config(vector_size=dims, sample=sample, bias=bias)
+    assert_like_the_reference(make_work(config, num_users, num_items, recency))
 
 
-@pytest.mark.parametrize("settings", [{}, {"l2": 0.0, "item_l2": 0.0}, {"negative": 1}, {"negative": 64}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"l2": 0.0, "item_l2": 0.0}, {"negative": 1}, {"negative": 64}, {"bias": 0.0}]
+)
 @pytest.mark.parametrize("share", [1, 7, 256])
 def test_cpu_does_what_the_reference_does_under_other_settings(settings: dict[str, Any], share: int) -> None:
     assert_like_the_reference(make_work(make_config(share_negatives=share, **settings)))
@@ -68,6 +72,15 @@ def assert_gradient(before: np.ndarray, after: np.ndarray, tensor: torch.Tensor)
     np.testing.assert_allclose(after - before, -0.01 * tensor.grad.numpy(), atol=1e-6)
 
 
+def assert_user_gradient(before: np.ndarray, after: np.ndarray, tensor: torch.Tensor) -> None:
+    """Of all coordinates but the last, the bias, which stands still although the loss would move it."""
+    assert tensor.grad is not None
+    assert tensor.grad[-1] != 0
+    assert after[-1] == before[-1] == np.float32(TrainConfig().bias)
+    tensor.grad[-1] = 0
+    assert_gradient(before, after, tensor)
+
+
 @pytest.mark.parametrize("objective", ["sampled_softmax", "negative_sampling"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
@@ -87,8 +100,22 @@ def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
     else:
         loss = -torch.nn.functional.logsigmoid(u @ v[3]) - torch.nn.functional.logsigmoid(-(u @ v[negative]))
     loss.backward()
-    assert_gradient(users.vectors[0], new_users.vectors[0], u)
+    assert_user_gradient(users.vectors[0], new_users.vectors[0], u)
     assert_gradient(items.outputs.vectors, new_items.outputs.vectors, v)
+
+
+@pytest.mark.parametrize("accumulate", [1, 5])
+@pytest.mark.parametrize("name", KERNELS)
+def test_l2_holds_back_all_of_an_item_but_its_bias(name: str, accumulate: int) -> None:
+    work, users, items = one_token({"negative": 1, "accumulate": accumulate})
+    rows = []
+    for item_l2 in (0.0, 0.5):
+        held = dataclasses.replace(work, config=dataclasses.replace(work.config, item_l2=item_l2))
+        new_items = items.copy()
+        train_in_steps(pick_kernel(name, held.config).train_users, users.copy(), new_items, held)
+        rows.append(new_items.outputs.vectors[3])
+    np.testing.assert_allclose(rows[1][:-1], (rows[0] - 0.01 * 0.5 * items.outputs.vectors[3])[:-1], atol=1e-7)
+    assert rows[1][-1] == pytest.approx(rows[0][-1], abs=1e-7) != items.outputs.vectors[3, -1]
 
 
 @pytest.mark.parametrize("score", [5.9, 6.1, -5.9, -6.1])
@@ -126,7 +153,7 @@ def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str, to
         elif width > 2:
             loss = loss - torch.log_softmax(v[first : first + width] @ u, dim=0)[slot]
     loss.backward()
-    assert_gradient(users.vectors[0], new_users.vectors[0], u)
+    assert_user_gradient(users.vectors[0], new_users.vectors[0], u)
     assert_gradient(items.outputs.vectors, new_items.outputs.vectors, v)
 
 
