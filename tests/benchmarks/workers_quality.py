@@ -125,7 +125,7 @@ def balance(corpus: Corpus, told: Mapping[str, Any], case: str, weights: tuple[f
     tokens = np.array([load["tokens"] for load in told["workers"]])
     wanted = np.array(weights or [1.0] * len(tokens))
     workers = float((tokens / tokens.sum() * wanted.sum() / wanted).max())
-    config = dataclasses.replace(TrainConfig(), vector_size=2)
+    config = dataclasses.replace(TrainConfig(), vector_size=1, bias=0)
     blocks = ItemBlocks(config, corpus.count_training_tokens(), told["plan"]["num_blocks"]).block_loads()
     return {
         "case": f"balance, {case} workers", "ratio": workers, "mark": "<= 1.05", "passed": workers <= 1.05,
