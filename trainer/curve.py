@@ -49,7 +49,7 @@ def token_losses(
     other = np.einsum("md,mkd->mk", users, outputs[negatives]).astype(np.float64)
     if targets.config.objective == "negative_sampling":
         return np.logaddexp(0, -own) + np.logaddexp(0, other).sum(axis=1)
-    own -= targets.sampling.corrections[items]
+    own -= targets.sampling.corrections[items] + targets.config.handicap
     other -= targets.sampling.corrections[negatives]
     other[negatives == items[:, None]] = -np.inf
     return np.logaddexp(own, np.logaddexp.reduce(other, axis=1)) - own

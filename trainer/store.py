@@ -88,7 +88,7 @@ class Generation:
     @property
     def config(self) -> TrainConfig:
         """The settings that it was trained with; those that came later were not at work in older generations."""
-        return config_from_dict({"bias": 0.0, "discount": 0.0} | self.manifest["config"])
+        return config_from_dict({"bias": 0.0, "discount": 0.0, "negative_weight": 1.0} | self.manifest["config"])
 
     @property
     def bias(self) -> float:

@@ -45,7 +45,7 @@ SPEED_MARK, TIME_MARK = 20, 20
 SAMPLE = 1e-3
 USUAL: dict[str, Any] = {"vector_size": 128, "negative": 5, "sample": SAMPLE, "seed": 1}
 FAST: dict[str, Any] = {"share_negatives": 256, "negative": 4}
-QUICK: dict[str, Any] = {"negative": 5}  # our defaults but for fewer negatives: steps that go furthest in few epochs
+QUICK: dict[str, Any] = {"negative": 3}  # our defaults but for fewer negatives: steps that go furthest in few epochs
 LIKE_GENSIM: dict[str, Any] = {
     "objective": "negative_sampling", "optimizer": "sgd", "l2": 0, "item_l2": 0, "recency": 0, "bias": 0, "negative": 5,
     "alpha": 0.025, "min_alpha": 1e-4,

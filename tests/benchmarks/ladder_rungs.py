@@ -30,6 +30,7 @@ from trainer.store import open_generation
 PLENTY, THREADS, WORKERS = "4GB", 2, 2
 SETTINGS: dict[str, Any] = {
     "vector_size": DIMENSIONS, "negative": NEGATIVES, "ns_exponent": EXPONENT, "share_negatives": BLOCK_PAIRS,
+    "negative_weight": 1, "discount": 0, "bias": 0, "alpha": 0.15, "min_alpha": 0.015, "l2": 0.7, "item_l2": 0.08,
 }  # fmt: skip
 PATIENCE = 1
 WATCH_SECONDS = 0.05

@@ -17,6 +17,7 @@ from trainer.errors import ConfigError
         ({"vector_size": 0}, r"train.vector_size is 0, but it has to be at least 1"),
         ({"vector_size": 1}, r"train.vector_size is 1, and train.bias 0.5 takes that coordinate of every user"),
         ({"bias": -0.5}, r"train.bias is -0.5, but it has to be at least 0"),
+        ({"negative_weight": 0}, r"train.negative_weight is 0, but it has to be above 0"),
         ({"discount": 1.5}, r"train.discount is 1.5, but it has to be at most 1"),
         ({"alpha": float("nan")}, r"train.alpha is nan, but it has to be a number"),
         ({"ns_exponent": 1.5}, r"at most 1"),

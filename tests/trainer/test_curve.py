@@ -25,14 +25,14 @@ def test_the_loss_down_a_tree_is_the_items_log_probability(tree: str) -> None:
 
 def test_sampled_softmax_by_hand() -> None:
     """Two rivals, one of which is the token itself and does not count."""
-    config = make_config(ns_exponent=0.0, discount=0.0)
+    config = make_config(ns_exponent=0.0, discount=0.0, negative_weight=3.0)
     work = make_work(config)
     outputs = np.eye(30, 19, dtype=np.float32)
     user = np.zeros((1, 19), np.float32)
     user[0, :2] = (2.0, 1.0)
     targets = Targets(config, work.sampling, None)
     found = token_losses(targets, user, outputs, np.array([0]), np.array([[1, 0]]))
-    np.testing.assert_allclose(found, [np.log(1 + np.exp(1.0 - 2.0))], atol=1e-6)
+    np.testing.assert_allclose(found, [np.log(1 + 3 * np.exp(1.0 - 2.0))], atol=1e-6)
 
 
 def test_negative_sampling_by_hand() -> None:

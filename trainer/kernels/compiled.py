@@ -66,6 +66,7 @@ class Rule(NamedTuple):
     """What is learned, as numbers."""
 
     is_softmax: bool
+    handicap: Any
     is_adagrad: bool
     is_dm: bool
     has_words: bool
@@ -339,6 +340,8 @@ def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
     highest = np.float32(-1e30)
     for i in range(num_rows):
         scores[i] = scratch.dots[i] - noise.corrections[rows[i]]
+    for i in range(num_own):
+        scores[i] -= rule.handicap
     for i in range(num_own, num_rows):
         highest = max(highest, scores[i])
     for i in range(num_rows):

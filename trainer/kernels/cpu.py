@@ -96,6 +96,7 @@ def _rule(work: Pass) -> Rule:
     config = work.config
     return Rule(
         is_softmax=config.objective == "sampled_softmax",
+        handicap=np.float32(config.handicap),
         is_adagrad=config.optimizer == "adagrad",
         is_dm=bool(config.dm),
         has_words=bool(config.dbow_words),

@@ -102,7 +102,7 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
         users.vectors, users.squares, outputs.vectors, outputs.squares,
         work.tokens, work.starts, work.ends, keys, work.order, work.alphas, scratch.kept, scratch.num_kept,
         work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections,
-        num_items, 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2),
+        num_items, 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap,
         D=dims, B=config.share_negatives, K=config.negative, NUM_FREE=config.num_free,
         IS_SOFTMAX=config.objective == "sampled_softmax", IS_ADAGRAD=config.optimizer == "adagrad",
         IS_FROZEN=not work.update_items, num_warps=num_warps(config),

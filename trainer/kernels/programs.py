@@ -61,7 +61,7 @@ def keep_tokens(tokens, starts, ends, keys, order, keep, kept, num_kept, CHUNK: 
 @triton.jit(do_not_specialize=["num_items"])  # else Triton compiles anew for 1, and for multiples of 16
 def train_user(
     users, user_squares, outputs, output_squares, tokens, starts, ends, keys, order, alphas, kept, num_kept,
-    thresholds, aliases, corrections, num_items, recency_rate, l2, item_l2,
+    thresholds, aliases, corrections, num_items, recency_rate, l2, item_l2, handicap,
     D: tl.constexpr, B: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr,
     IS_SOFTMAX: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr,
 ):  # fmt: skip
@@ -85,7 +85,7 @@ def train_user(
         bits_K = _draw(key, first_position, _NEGATIVE, (k + 1).to(tl.uint64))
         rows_K = _draw_negatives(bits_K, k < K, thresholds, aliases, num_items)
         step_D = _learn(
-            outputs, output_squares, u_D, rows_B, has_B, weights_B, rows_K, corrections, alpha, item_l2,
+            outputs, output_squares, u_D, rows_B, has_B, weights_B, rows_K, corrections, handicap, alpha, item_l2,
             D, B, K, NUM_FREE, IS_SOFTMAX, IS_ADAGRAD, IS_FROZEN,
         )  # fmt: skip
         gradient_D = tl.where(d < NUM_FREE, step_D - user_l2 * tl.sum(weights_B, axis=0) * u_D, 0.0)
@@ -109,7 +109,7 @@ def _draw_negatives(bits_K, has_K, thresholds, aliases, num_items):
 
 @triton.jit
 def _learn(
-    outputs, squares, u_D, rows_B, has_B, weights_B, rows_K, corrections, alpha, item_l2,
+    outputs, squares, u_D, rows_B, has_B, weights_B, rows_K, corrections, handicap, alpha, item_l2,
     D: tl.constexpr, B: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr,
     IS_SOFTMAX: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr,
 ):  # fmt: skip
@@ -121,7 +121,7 @@ def _learn(
     v_KD = tl.load(at_KD, mask=has_KD, other=0.0, cache_modifier=".cg")
     pulls_B, p_BK = _probabilities(
         tl.sum(v_BD * u_D[None, :], axis=1), tl.sum(v_KD * u_D[None, :], axis=1), rows_B, has_B, rows_K, has_K,
-        corrections, IS_SOFTMAX,
+        corrections, handicap, IS_SOFTMAX,
     )  # fmt: skip
     is_free_1D = (d < NUM_FREE)[None, :]
     pulls_K = -tl.sum(p_BK, axis=0)
@@ -152,14 +152,16 @@ def _learn(
 
 
 @triton.jit
-def _probabilities(scores_B, scores_K, rows_B, has_B, rows_K, has_K, corrections, IS_SOFTMAX: tl.constexpr):
+def _probabilities(
+    scores_B, scores_K, rows_B, has_B, rows_K, has_K, corrections, handicap, IS_SOFTMAX: tl.constexpr
+):  # fmt: skip
     """How far each token is from certain, [B], and the probability of each negative against each token, [B, K].
 
     A negative that is the token itself does not count for this token.
     """
     counts_BK = has_B[:, None] & has_K[None, :] & (rows_B[:, None] != rows_K[None, :])
     if IS_SOFTMAX:
-        scores_B -= tl.load(corrections + rows_B, mask=has_B, other=0.0)
+        scores_B -= tl.load(corrections + rows_B, mask=has_B, other=0.0) + handicap
         scores_K -= tl.load(corrections + rows_K, mask=has_K, other=0.0)
         scores_BK = tl.where(counts_BK, scores_K[None, :], float("-inf"))
         highest_B = tl.maximum(scores_B, tl.max(scores_BK, axis=1))

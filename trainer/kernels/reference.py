@@ -113,7 +113,7 @@ def learn_by_draws(
     weights_B = np.array(weights, dtype=np.float32)
     scores_BK = np.tile(v[negatives_K] @ hidden_D - corrections[negatives_K], (len(block), 1))
     scores_BK[negatives_K == positives_B[:, None]] = -np.inf
-    scores_B1 = (v[positives_B] @ hidden_D - corrections[positives_B])[:, None]
+    scores_B1 = (v[positives_B] @ hidden_D - corrections[positives_B] - np.float32(config.handicap))[:, None]
     probability = softmax if config.objective == "sampled_softmax" else sigmoid
     scores = np.concatenate((scores_B1, scores_BK), axis=1)
     p = probability(scores).astype(np.float32)

@@ -257,9 +257,8 @@ def compile_for_hopper(config: TrainConfig) -> bytes:
     types = dict.fromkeys(("users", "user_squares", "outputs", "output_squares", "alphas", "corrections"), "*fp32")
     types |= dict.fromkeys(("tokens", "kept", "num_kept", "aliases"), "*i32")
     types |= dict.fromkeys(("starts", "ends", "keys", "order", "thresholds"), "*i64")
-    types |= {"num_items": "i32", "recency_rate": "fp32", "l2": "fp32", "item_l2": "fp32"} | dict.fromkeys(
-        constants, "constexpr"
-    )
+    types |= dict.fromkeys(("recency_rate", "l2", "item_l2", "handicap"), "fp32")
+    types |= {"num_items": "i32"} | dict.fromkeys(constants, "constexpr")
     signature = {name: types[name] for name in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
     source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)

@@ -96,7 +96,7 @@ def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
     v = torch.tensor(items.outputs.vectors, requires_grad=True)
     if objective == "sampled_softmax":
         scores = torch.stack([u @ v[3], u @ v[negative]]) - torch.from_numpy(work.sampling.corrections[[3, negative]])
-        loss = -torch.log_softmax(scores, dim=0)[0]
+        loss = -torch.log(scores[0].exp() / (scores[0].exp() + work.config.negative_weight * scores[1].exp()))
     else:
         loss = -torch.nn.functional.logsigmoid(u @ v[3]) - torch.nn.functional.logsigmoid(-(u @ v[negative]))
     loss.backward()
