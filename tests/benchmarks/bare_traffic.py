@@ -1,7 +1,8 @@
 """The least that swapping costs a machine: files read and written past the page cache at a steady rate, and nothing else done.
 
-`python -m tests.benchmarks.bare_traffic FOLDER BYTES PER_SECOND`: so many files of BYTES a second are read, and as many are
-written durably, until it is killed. No checksum, no copy: what training beside it loses, the machine takes for the transfer.
+`python -m tests.benchmarks.bare_traffic FOLDER BYTES PER_SECOND`: so many files of BYTES a second are read, and as many
+written over in place, as training writes them between commits, until it is killed. No checksum, no copy: what training
+beside it loses, the machine takes for the transfer.
 """
 
 import mmap
@@ -54,9 +55,8 @@ def read(path: Path, pages: memoryview) -> None:
 
 
 def write(path: Path, pages: memoryview) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
     os.pwrite(descriptor, pages, 0)
-    os.fsync(descriptor)
     os.close(descriptor)
 
 

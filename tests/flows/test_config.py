@@ -53,7 +53,7 @@ def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
         ("train.epochs=abc", r"train.epochs: Input should be a valid integer.*'abc'"),
         ("train.epochs=0", r"train.epochs.*greater than or equal to 1"),
         ("train.alpha=NaN", r"train.alpha"),
-        ("train.min_alpha=1", r"train.min_alpha is 1, above train.alpha 0.15"),
+        ("train.min_alpha=1", r"train.min_alpha is 1, above train.alpha 0.2"),
         ("ingest.timezone=Mars", r"'Mars' is no time zone: write for instance Europe/Berlin"),
         ("store.partitions=12", r"12 is no power of two: take 8 or 16"),
         ("resources.host_memory=4 elephants", r"is no size in bytes: write for instance 4GB"),

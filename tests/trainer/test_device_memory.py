@@ -28,7 +28,7 @@ from trainer.sizes import Work, training_sizes
 
 
 @pytest.mark.parametrize(
-    "settings", [{"vector_size": 128}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5}], ids=str
+    "settings", [{"vector_size": 128, "negative": 20}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5}], ids=str
 )
 def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any]) -> None:
     config, users, num_items = TrainConfig(**settings), [20_000, 30_000, 10_000], 50_000
