@@ -47,7 +47,7 @@ class TrainConfig:
     negative_weight: float = setting(
         4.0,
         "Weight of negatives",
-        "How many items each drawn one stands for in a sampled softmax: 10 of weight 4 rank like 20 of 1, in half the time.",
+        "How many items a drawn one stands for in a sampled softmax: 10 of weight 4 rank about like 20 of 1, for half the work.",
         gt=0,
         le=1000,
     )
