@@ -201,7 +201,8 @@ class Build:
         """Make the table `vocabulary`; answers how many items the window has. Raises InputError when none is kept."""
         config = self.config
         params = self.params | {"item_counts": [escape(str(group.item_counts(self.scratch))) for group in groups]}
-        create_table(self.con, "intermediate/int_item_totals", params)
+        is_alone = len(groups) == 1
+        create_table(self.con, f"intermediate/{'alone/' if is_alone else ''}int_item_totals", params)
         seen = fetch_rows(self.con, "intermediate/int_item_summary")[0]
         if self.base is None or self.base.is_full:
             create_table(self.con, "marts/vocabulary", params)

@@ -17,8 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sql.runner import create_table, stream_rows
-from tasks.events_files import EVENTS_SCHEMA
-from tasks.numbering import Numbering, sort_by
+from tasks.numbering import sort_by
 from tasks.source_pages import find_pages
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
 from tasks.urls import UrlRules
@@ -43,7 +42,8 @@ class SourceRules:
 
 @dataclass(frozen=True)
 class Events:
-    """Events by day and then in the order of events files, as columns of EVENTS_SCHEMA; day int64[n] from 1970-01-01.
+    """Events by day and then in the order of events files, as the columns of EVENTS_SCHEMA, of which strings may be
+    dictionaries; day int64[n] from 1970-01-01.
 
     refused (line, verdict): lines that make none.
     """
@@ -61,11 +61,11 @@ class Events:
 
 def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRules) -> Events:
     """The events that some rows of int_timed_lines make; those without a date are of day 0."""
-    user_ids, user = _number(pl.Series(lines["user_id"]))
-    page_keys, page = _number(pl.Series(lines["page_key"]))
+    user_ids, user = _number(lines["user_id"])
+    page_keys, page = _number(lines["page_key"])
     users, rank_of_code = _look_up_users(con, user_ids, rules.sql)
     users = _leave_out(users, rules.forgotten)
-    pages = find_pages(page_keys, rules.urls, rules.drops_assets)
+    pages = find_pages(pl.Series(page_keys), rules.urls, rules.drops_assets)
     user_rank = rank_of_code[user]
     is_event = _has_none(users["verdict"])[user_rank] & _has_none(pages["verdict"])[page]
     is_event &= _has_none(pl.Series(lines["time_verdict"]))
@@ -76,25 +76,30 @@ def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRu
     chosen = chosen[order]
     rank = user_rank[chosen]
     columns = {
-        "micro_partition": users["micro_partition"].gather(rank),
-        "user_id": users["user_id"].gather(rank),
-        "ts": pl.Series(us[chosen]).cast(pl.Datetime("us")),
+        "micro_partition": users["micro_partition"].to_numpy()[rank],
+        "user_id": _take_later(users["user_id"], rank),
+        "ts": us[chosen].view("datetime64[us]"),
         "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),
         "line": line[chosen],
-        "url": pages["item"].gather(page[chosen]),
+        "url": _take_later(pages["item"], page[chosen]),
     }
-    rows = pl.DataFrame(columns).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(EVENTS_SCHEMA)
+    rows = pa.table(columns)
     refused = np.flatnonzero(~is_event)
     of_user, of_page = users["verdict"].gather(user_rank[refused]), pages["verdict"].gather(page[refused])
     return Events(rows, day[order], _explain(lines.take(refused), of_user, of_page))
 
 
-def _number(strings: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
+def _number(strings: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int32]]:
     """The distinct strings, the last of them null, and which of them each is, int32[n]."""
-    numbering = Numbering()
-    codes = numbering.add(strings)
-    codes = np.where(codes < 0, np.int32(numbering.num_distinct), codes)
-    return numbering.distinct().extend(pl.Series([None], dtype=pl.String)), codes
+    encoded = strings.dictionary_encode().combine_chunks()
+    distinct, codes = encoded.dictionary, encoded.indices
+    return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)]), codes.fill_null(len(distinct)).to_numpy()
+
+
+def _take_later(strings: pl.Series, places: NDArray) -> pa.DictionaryArray:
+    """The strings at these places, not copied until they are written: most are there many times."""
+    distinct = strings.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), distinct)
 
 
 def _has_none(verdicts: pl.Series) -> NDArray[np.bool_]:
@@ -102,10 +107,10 @@ def _has_none(verdicts: pl.Series) -> NDArray[np.bool_]:
 
 
 def _look_up_users(
-    con: duckdb.DuckDBPyConnection, raw_ids: pl.Series, params: dict[str, Any]
+    con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, params: dict[str, Any]
 ) -> tuple[pl.DataFrame, NDArray[np.int64]]:
     """The rows of int_ranked_users for distinct ids; in which of them each id is, int64[num_ids]."""
-    raw_users = {"raw_id": raw_ids.to_arrow(), "user_code": np.arange(len(raw_ids), dtype=np.int32)}
+    raw_users = {"raw_id": raw_ids, "user_code": np.arange(len(raw_ids), dtype=np.int32)}
     con.register("int_raw_users", pa.table(raw_users))
     create_table(con, "intermediate/int_source_users", params)
     users = pl.DataFrame(stream_rows(con, "intermediate/int_ranked_users", params).read_all())

@@ -19,6 +19,7 @@ INIT, SUBSAMPLE, NEGATIVE, ORDER, HELDOUT, WINDOW, WORDS, ROUND = range(8)
 
 DRAW_BITS = 12
 PURPOSE_BITS = 4
+BLOCK_ROWS = 256  # of first vectors drawn at once: their 64-bit draws fit the second cache
 
 
 def mix(x: int) -> int:
@@ -60,9 +61,9 @@ def initial_vectors(seed: int, hashes: NDArray[np.uint64], vector_size: int, hal
     keys = user_keys(seed, -1, hashes)
     counters = np.array([counter(d, INIT, 0) for d in range(vector_size)], dtype=np.uint64)
     vectors = np.empty((len(hashes), vector_size), dtype=np.float32)
-    for start in range(0, len(hashes), 1024):  # in blocks: the 64-bit draws would take twice the vectors' memory
-        block = draws(keys[start : start + 1024, None], counters[None, :])
-        vectors[start : start + 1024] = (block >> np.uint64(40)).astype(np.float32) * np.float32(2**-23)
+    for start in range(0, len(hashes), BLOCK_ROWS):
+        block = draws(keys[start : start + BLOCK_ROWS, None], counters[None, :])
+        vectors[start : start + BLOCK_ROWS] = (block >> np.uint64(40)).astype(np.float32) * np.float32(2**-23)
     vectors -= np.float32(1)
     vectors *= np.float32(half_range)
     return vectors

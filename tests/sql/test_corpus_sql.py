@@ -85,6 +85,8 @@ def test_totals_add_the_groups(con: duckdb.DuckDBPyConnection, tmp_path: Path) -
     assert sorted(con.table("int_item_totals").fetchall()) == [("/a", 7, 3), ("/b", 0, 0)]
     summary = fetch_rows(con, "intermediate/int_item_summary")
     assert summary == [{"num_items": 2, "max_events": 7, "max_users": 3}]
+    create_table(con, "intermediate/alone/int_item_totals", {"item_counts": [first]})
+    assert sorted(con.table("int_item_totals").fetchall()) == [("/a", 3, 2), ("/b", 0, 0)]
 
 
 def test_no_items_have_a_summary_too(con: duckdb.DuckDBPyConnection) -> None:
