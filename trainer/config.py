@@ -182,6 +182,12 @@ def check_combination(config: TrainConfig) -> None:
     if config.share_negatives > 1 and config.has_inputs:
         other = "train.dm" if config.dm else "train.dbow_words"
         raise ConfigError(f"train.share_negatives is {config.share_negatives}, but with {other} = 1 it has to be 1")
+    if config.objective == "negative_sampling" and not config.hs and config.share_negatives > config.negative:
+        raise ConfigError(
+            f"train.share_negatives is {config.share_negatives}, above train.negative {config.negative}: with negative sampling "
+            "a drawn item is pushed away by more tokens at once than there are draws, and vectors rank badly; lower it, "
+            "draw more, or set train.objective to sampled_softmax"
+        )
     if config.dbow_words and (2 * config.window + 1) * (config.negative + 1) > MAX_DRAWS:
         raise ConfigError(
             f"train.window {config.window} and train.negative {config.negative} need more than {MAX_DRAWS} draws a token: "

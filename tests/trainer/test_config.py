@@ -25,6 +25,7 @@ from trainer.errors import ConfigError
         ({"dm": 1, "dbow_words": 1}, r"dbow_words is for PV-DBOW"),
         ({"dm": 1, "share_negatives": 8}, r"with train.dm = 1 it has to be 1"),
         ({"dbow_words": 1, "share_negatives": 8}, r"with train.dbow_words = 1 it has to be 1"),
+        ({"objective": "negative_sampling", "share_negatives": 11}, r"share_negatives is 11, above train.negative 10"),
         ({"dbow_words": 1, "window": 100, "negative": 1000}, r"draws a token"),
         ({"dm": "1"}, r"0 or 1"),
     ],
@@ -32,6 +33,12 @@ from trainer.errors import ConfigError
 def test_what_is_wrong_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**settings)
+
+
+def test_as_many_tokens_as_draws_may_share_them_and_more_where_nothing_is_drawn() -> None:
+    TrainConfig(objective="negative_sampling", share_negatives=10)
+    TrainConfig(objective="negative_sampling", share_negatives=11, hs=1)
+    TrainConfig(share_negatives=256, negative=4)
 
 
 def test_an_unknown_setting_is_refused_and_the_known_ones_named() -> None:
