@@ -19,7 +19,6 @@ INIT, SUBSAMPLE, NEGATIVE, ORDER, HELDOUT, WINDOW, WORDS, ROUND = range(8)
 
 DRAW_BITS = 12
 PURPOSE_BITS = 4
-BLOCK_ROWS = 256  # of first vectors drawn at once: their 64-bit draws fit the second cache
 
 
 def mix(x: int) -> int:
@@ -54,16 +53,3 @@ def user_keys(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.u
 def draws(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One 64-bit draw for each (key, counter), broadcast against each other."""
     return mix_array(keys + counters * np.uint64(GAMMA))
-
-
-def initial_vectors(seed: int, hashes: NDArray[np.uint64], vector_size: int, half_range: float) -> NDArray[np.float32]:
-    """First vectors, float32[n, vector_size], uniform in ±half_range, a function of seed and hash."""
-    keys = user_keys(seed, -1, hashes)
-    counters = np.array([counter(d, INIT, 0) for d in range(vector_size)], dtype=np.uint64)
-    vectors = np.empty((len(hashes), vector_size), dtype=np.float32)
-    for start in range(0, len(hashes), BLOCK_ROWS):
-        block = draws(keys[start : start + BLOCK_ROWS, None], counters[None, :])
-        vectors[start : start + BLOCK_ROWS] = (block >> np.uint64(40)).astype(np.float32) * np.float32(2**-23)
-    vectors -= np.float32(1)
-    vectors *= np.float32(half_range)
-    return vectors

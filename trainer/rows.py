@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainer.bfloat16 import round_to_bfloat16, widen
 from trainer.config import TrainConfig
-from trainer.draws import initial_vectors, mix_array
+from trainer.draws import mix_array, user_keys
 
 EPSILON = 1e-10
 """Added to the sum under Adagrad's root, so that a row whose gradient is zero does not divide by zero."""
@@ -62,7 +62,10 @@ def join_rows(parts: list[Rows]) -> Rows:
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
     """The first rows of users with these hashes, uniform in ±`first_range`; the bias, where there is one, comes last."""
-    vectors = initial_vectors(config.seed, hashes, config.vector_size, first_range(config))
+    from trainer.kernels.compiled import draw_vectors  # numba takes half a second to import
+
+    vectors = np.empty((len(hashes), config.vector_size), dtype=np.float32)
+    draw_vectors(user_keys(config.seed, -1, hashes), np.float32(first_range(config)), vectors)
     vectors[:, config.num_free :] = config.bias
     return Rows(vectors, np.zeros(len(hashes), dtype=np.float32))
 

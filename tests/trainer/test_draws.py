@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from trainer import draws
 from trainer.kernels import compiled
@@ -32,11 +33,25 @@ def test_no_two_draws_share_a_counter(two: tuple[int, ...]) -> None:
     assert (draws.counter(*two[:3]) == draws.counter(*two[3:])) == (two[:3] == two[3:])
 
 
-def test_initial_vectors_depend_on_the_user_alone_and_are_gensims_range() -> None:
+def first_vectors(seed: int, hashes: NDArray[np.uint64]) -> NDArray[np.float32]:
+    vectors = np.empty((len(hashes), 16), dtype=np.float32)
+    compiled.draw_vectors(draws.user_keys(seed, -1, hashes), np.float32(1 / 16), vectors)
+    return vectors
+
+
+def test_first_vectors_depend_on_the_user_alone_and_are_within_their_range() -> None:
     hashes = np.arange(20_000, dtype=np.uint64) * np.uint64(977)
-    vectors = draws.initial_vectors(3, hashes, 16, 1 / 16)
-    np.testing.assert_array_equal(draws.initial_vectors(3, hashes[100:101], 16, 1 / 16)[0], vectors[100])
+    vectors = first_vectors(3, hashes)
+    np.testing.assert_array_equal(first_vectors(3, hashes[100:101])[0], vectors[100])
     assert np.abs(vectors).max() <= 1 / 16
     assert abs(vectors.mean()) < 2e-4
     assert abs(vectors.std() - (2 / 16) / np.sqrt(12)) < 2e-4
-    assert not np.array_equal(vectors, draws.initial_vectors(4, hashes, 16, 1 / 16))
+    assert not np.array_equal(vectors, first_vectors(4, hashes))
+
+
+def test_a_coordinate_of_a_first_vector_is_the_first_bits_of_its_draw() -> None:
+    hashes = np.array([5, 2**64 - 1], dtype=np.uint64)
+    counters = np.array([draws.counter(d, draws.INIT, 0) for d in range(16)], dtype=np.uint64)
+    bits = draws.draws(draws.user_keys(3, -1, hashes)[:, None], counters[None, :])
+    expected = ((bits >> np.uint64(40)).astype(np.float64) / 2**23 - 1) / 16
+    np.testing.assert_array_equal(first_vectors(3, hashes), expected.astype(np.float32))

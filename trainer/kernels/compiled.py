@@ -1,4 +1,4 @@
-"""The compiled part of the CPU kernel: everything is inlined into `train_piece`. The formulas are in README.md.
+"""The compiled part of the CPU kernel: all is inlined into `train_piece`, or `draw_vectors`. The formulas are in README.md.
 
 What keeps it fast: no arrays are made and no references counted (`_nrt=False`: numba would count them with atomic
 additions that cost more than the rows); what is constant in a loop over dimensions is computed before it; rows are asked
@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from trainer import draws
-from trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
+from trainer.draws import INIT, NEGATIVE, SUBSAMPLE, WINDOW, WORDS
 from trainer.objectives import MAX_SCORE
 from trainer.rows import EPSILON
 
@@ -25,7 +25,7 @@ _MIX_2 = np.uint64(draws.MIX_2)
 _DRAW_BITS = np.uint64(draws.DRAW_BITS)
 _PURPOSE_BITS = np.uint64(draws.PURPOSE_BITS)
 _ONE = np.uint64(1)
-_27, _30, _31, _32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_27, _30, _31, _32, _40 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(40)
 _LOW_32 = np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 8
@@ -563,6 +563,15 @@ def train_dm(model, turn):
         for d in range(num_dims):
             step[d] *= weight
         move_user(model, turn, weight)
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS | {"fastmath": False})
+def draw_vectors(keys, half_range, vectors):
+    """First vectors of users by their keys, uint64[n]: fills vectors float32[n, D], uniform in ±half_range."""
+    for i in range(vectors.shape[0]):
+        for d in range(vectors.shape[1]):
+            steps = np.float32(np.int32(draw(keys[i], d, INIT, 0) >> _40))
+            vectors[i, d] = (steps * np.float32(2**-23) - np.float32(1)) * half_range
 
 
 @numba.njit(nogil=True, cache=True, **_OPTIONS)
