@@ -53,7 +53,8 @@ def search_space(
         "l2": FloatDistribution(0.02, 4.0, log=True),
     }
     if not config.hs:
-        space["negative"] = IntDistribution(5, 60, log=True)
+        fewest = config.share_negatives if config.objective == "negative_sampling" else 1  # fewer are refused
+        space["negative"] = IntDistribution(max(5, fewest), max(60, fewest), log=True)
         space["ns_exponent"] = FloatDistribution(_EXPONENT_FROM[config.objective], 1.0)
         space["item_l2"] = FloatDistribution(0.01, 0.5, log=True)
         if config.objective == "sampled_softmax":
