@@ -94,13 +94,15 @@ def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
         return done.returncode or 1, {"error": {"code": "no_answer", "message": f"no JSON came back: {done.stdout!r}"}}
 
 
-def show_findings(console: Console, users: Vectors, pages: Vectors, directions: np.ndarray, seed: int) -> None:
-    """Print how well neighbours share what was planted."""
+def show_findings(console: Console, users: Vectors, directions: Vectors, seed: int) -> None:
+    """Print how well neighbours share what was planted; directions: of pages, as they compare with each other."""
     interests = interests_of_user_ids(users.names, seed)[:, 0].astype(np.int64)
-    topics = np.array([TOPICS.index(topic) if (topic := topic_of_url(url)) else len(TOPICS) for url in pages.names])
+    topics = np.array(
+        [TOPICS.index(topic) if (topic := topic_of_url(url)) else len(TOPICS) for url in directions.names]
+    )
     sampled = spread_rows(len(users.names), SAMPLED_USERS)
     by_users = measure_neighbours(users.values, interests, sampled, USER_NEIGHBOURS)
-    by_pages = measure_neighbours(directions, topics, np.arange(len(topics)), PAGE_NEIGHBOURS)
+    by_pages = measure_neighbours(directions.values, topics, np.arange(len(topics)), PAGE_NEIGHBOURS)
     console.print("\n[bold]Did the vectors find what was planted?[/bold]")
     table = Table("nearest by cosine", box=SIMPLE)
     for heading in ("found", "at random", "same for all"):
@@ -124,11 +126,11 @@ def show_pages(console: Console, rows: np.ndarray, pages: Vectors, wanted: list[
 
 
 def show_examples(
-    console: Console, users: Vectors, example: int, pages: Vectors, directions: np.ndarray, seed: int
+    console: Console, users: Vectors, example: int, pages: Vectors, directions: Vectors, seed: int
 ) -> None:
     """Print three pages with their nearest pages, and what ranks first for one user."""
     chosen = np.array(choose_pages(pages.names, 3), np.int64)
-    for row, neighbours in zip(chosen, nearest_rows(directions, chosen, PAGE_NEIGHBOURS), strict=True):
+    for row, neighbours in zip(chosen, nearest_rows(directions.values, chosen, PAGE_NEIGHBOURS), strict=True):
         topic = topic_of_url(pages.names[row]) or "-"
         console.print(f"\n[bold]Nearest to[/bold] {pages.names[row]} ({topic})", soft_wrap=True, highlight=False)
         show_pages(console, neighbours, pages, [topic])
@@ -168,9 +170,9 @@ def show_result(console: Console, result: dict[str, Any], root: Path, seed: int)
     """Print all that there is to see of a run's answer, `result`."""
     users = read_vectors(Path(result["export_dir"]) / "user_vectors", "user_id")
     pages = read_vectors(Path(result["export_dir"]) / "item_vectors", "url")
-    directions = directions_of(pages.values, read_json(Path(result["export_dir"]) / MANIFEST))
+    directions = pages._replace(values=directions_of(pages.values, read_json(Path(result["export_dir"]) / MANIFEST)))
     example = choose_user(users, seed)
-    show_findings(console, users, pages, directions, seed)
+    show_findings(console, users, directions, seed)
     show_examples(console, users, example, pages, directions, seed)
     show_next(console, result, root, users.names[example])
 
