@@ -8,9 +8,7 @@ The random bits are draws of (seed, epoch, user, dimension), so a resumed run ro
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.draws import ROUND, counter, draws, user_keys
-
-BLOCK_ROWS = 8192  # rounded at a time: the draws take two bytes a number
+from trainer.draws import user_keys
 
 
 def widen(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -22,12 +20,8 @@ def round_to_bfloat16(
     vectors: NDArray[np.float32], seed: int, epoch: int, hashes: NDArray[np.uint64]
 ) -> NDArray[np.uint16]:
     """bfloat16 halves, uint16[n, D], of user vectors float32[n, D]; one 64-bit draw rounds four numbers."""
-    num_users, num_dims = vectors.shape
-    counters = np.array([counter(d, ROUND, 0) for d in range(-(-num_dims // 4))], dtype=np.uint64)
-    keys = user_keys(seed, epoch, hashes)
-    halves = np.empty((num_users, num_dims), dtype=np.uint16)
-    for start in range(0, num_users, BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        noise = draws(keys[block, None], counters[None, :]).view(np.uint16)[:, :num_dims]
-        halves[block] = (vectors[block].view(np.uint32) + noise) >> np.uint32(16)
+    from trainer.kernels.compiled import round_vectors  # numba takes half a second to import
+
+    halves = np.empty(vectors.shape, dtype=np.uint16)
+    round_vectors(user_keys(seed, epoch, hashes), np.ascontiguousarray(vectors).view(np.uint32), halves)
     return halves

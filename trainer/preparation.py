@@ -21,7 +21,7 @@ from trainer.plan import Budget, Division, Plan, plan_training
 from trainer.prediction import Rates
 from trainer.rates import measure_network, measure_rates
 from trainer.redivide import sharing_of
-from trainer.rows import begin_items, begin_users
+from trainer.rows import at_rest, begin_items, begin_users
 from trainer.shares import Share, share_users
 from trainer.sharing import Wire
 from trainer.sizes import Sizes, Work, training_sizes
@@ -105,7 +105,7 @@ def plan_job(
 
 
 def warm_up(kernel: Kernel, config: TrainConfig) -> None:
-    """Let the kernel compile on one user without tokens, so that the clock measures training alone."""
+    """Let all that is compiled be so on one user without tokens, so that the clock measures training alone."""
     one = np.zeros(1, dtype=np.int64)
     tree = make_tree(config, one + 1)
     items = begin_items(config, 1, 1)
@@ -113,4 +113,6 @@ def warm_up(kernel: Kernel, config: TrainConfig) -> None:
         config=config, tokens=np.zeros(1, dtype=np.int32), starts=one, ends=one, hashes=one.astype(np.uint64), order=one,
         alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(one + 1, config), tree=tree, recency=0.0, epoch_key=0,
     )  # fmt: skip
-    train_in_steps(kernel.train_users, begin_users(config, work.hashes), items, work)
+    users = begin_users(config, work.hashes)
+    train_in_steps(kernel.train_users, users, items, work)
+    at_rest(config, 0, work.hashes, users)

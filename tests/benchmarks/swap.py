@@ -10,6 +10,7 @@ page cache cannot hide the swapping; the limit is the budget and LEEWAY_BYTES, f
             shared memory, and what it read from the disk in all (by getrusage); and what an epoch in memory takes while
             another process moves as many bytes as swapping does, doing nothing else (bare_traffic.py): the ratio of that
             is what the transfer itself costs on this machine, whoever swaps
+    halves  the same budget with users as bfloat16 (train.dtype), which are half the bytes, beside float32 in memory; no mark
     growth  the peak with 1/16, 1/4 and all of the users: it has to stay within the same budget
 """
 
@@ -43,13 +44,14 @@ EPOCHS, REPEATS = 6, 5  # so many epochs that the curve has a point at each one'
 RATIO_MARK, STALL_MARK = 1.05, 0.03
 ROW_BYTES = 4 * 128 + 4
 BARE = "in memory, as much bare traffic beside"
+HALVES = "swapping, bfloat16"
 
 
 def measure_swap(_: Path) -> list[dict[str, Any]]:
     """The ratio of epochs, then the peaks."""
     with tempfile.TemporaryDirectory(prefix="swap.") as folder:
         corpus_dir = write_corpus(Path(folder) / "corpus", NUM_USERS)
-        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ("in memory", BARE, "swapping")}
+        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ("in memory", BARE, "swapping", HALVES)}
         store, image_bytes = Path(folder) / "store", NUM_USERS // PARTITIONS * ROW_BYTES
         for _ in range(REPEATS):
             runs["in memory"].append(run_alone(corpus_dir, store, PLENTY_BYTES, EPOCHS))
@@ -57,9 +59,11 @@ def measure_swap(_: Path) -> list[dict[str, Any]]:
             with bare_traffic(Path(folder) / "traffic", image_bytes, per_second):
                 runs[BARE].append(run_alone(corpus_dir, store, PLENTY_BYTES, EPOCHS))
             runs["swapping"].append(run_alone(corpus_dir, store, BUDGET_BYTES, EPOCHS))
+            halved = FASTEST | {"dtype": "bfloat16"}
+            runs[HALVES].append(run_alone(corpus_dir, store, BUDGET_BYTES, EPOCHS, halved))
         best = {side: min(told, key=lambda one: one["epoch_seconds"]) for side, told in runs.items()}
         growth = [show_peak(Path(folder), share) for share in (16, 4)]
-    return [show_swap(best, runs["swapping"]), *growth]
+    return [show_swap(best, runs["swapping"]), show_halves(best), *growth]
 
 
 def show_swap(best: dict[str, dict[str, Any]], swapping: list[dict[str, Any]]) -> dict[str, Any]:
@@ -74,6 +78,13 @@ def show_swap(best: dict[str, dict[str, Any]], swapping: list[dict[str, Any]]) -
         BARE: best[BARE]["epoch_seconds"], "ratio of bare traffic": best[BARE]["epoch_seconds"] / memory["epoch_seconds"],
         "tokens_per_second": NUM_USERS * TOKENS_A_USER / swap["epoch_seconds"],
     } | swap | {"peak_bytes": peak}  # fmt: skip
+
+
+def show_halves(best: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The best epoch with users as bfloat16, beside the one in memory with float32."""
+    halves, in_memory = best[HALVES], best["in memory"]["epoch_seconds"]
+    ratio = halves["epoch_seconds"] / in_memory
+    return {"case": HALVES, "ratio": ratio, "mark": "none", "passed": True, "in memory": in_memory} | halves
 
 
 def show_peak(folder: Path, share: int) -> dict[str, Any]:

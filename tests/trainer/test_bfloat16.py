@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer import draws
 from trainer.bfloat16 import round_to_bfloat16, widen
 
 
@@ -37,3 +38,13 @@ def test_a_bfloat16_number_stays_itself_and_draws_are_a_function_of_epoch_and_us
     whole = round_to_bfloat16(crowd, 1, 2, names)
     np.testing.assert_array_equal(round_to_bfloat16(crowd[8500:], 1, 2, names[8500:]), whole[8500:])
     assert not np.array_equal(round_to_bfloat16(crowd, 1, 3, names), whole)
+
+
+def test_a_number_is_rounded_by_its_quarter_of_a_draw() -> None:
+    vectors = np.random.default_rng(1).normal(size=(2, 6)).astype(np.float32)
+    hashes = np.array([3, 2**64 - 1], dtype=np.uint64)
+    counters = np.array([draws.counter(n, draws.ROUND, 0) for n in range(2)], dtype=np.uint64)
+    bits = draws.draws(draws.user_keys(1, 4, hashes)[:, None], counters[None, :])
+    quarters = [[(int(bits[i, d // 4]) >> 16 * (d % 4)) % 2**16 for d in range(6)] for i in range(2)]
+    expected = (vectors.view(np.uint32).astype(np.uint64) + np.array(quarters, dtype=np.uint64)) >> np.uint64(16)
+    np.testing.assert_array_equal(round_to_bfloat16(vectors, 1, 4, hashes), expected)

@@ -1,4 +1,5 @@
-"""The compiled part of the CPU kernel: all is inlined into `train_piece`, or `draw_vectors`. The formulas are in README.md.
+"""The compiled part of the CPU kernel: `train_piece`, into which all is inlined; how users begin, and how they are rounded.
+The formulas are in README.md.
 
 What keeps it fast: no arrays are made and no references counted (`_nrt=False`: numba would count them with atomic
 additions that cost more than the rows); what is constant in a loop over dimensions is computed before it; rows are asked
@@ -15,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from trainer import draws
-from trainer.draws import INIT, NEGATIVE, SUBSAMPLE, WINDOW, WORDS
+from trainer.draws import INIT, NEGATIVE, ROUND, SUBSAMPLE, WINDOW, WORDS
 from trainer.objectives import MAX_SCORE
 from trainer.rows import EPSILON
 
@@ -25,8 +26,8 @@ _MIX_2 = np.uint64(draws.MIX_2)
 _DRAW_BITS = np.uint64(draws.DRAW_BITS)
 _PURPOSE_BITS = np.uint64(draws.PURPOSE_BITS)
 _ONE = np.uint64(1)
-_27, _30, _31, _32, _40 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32), np.uint64(40)
-_LOW_32 = np.uint64(2**32 - 1)
+_16, _27, _30, _31, _32, _40 = (np.uint64(bits) for bits in (16, 27, 30, 31, 32, 40))
+_LOW_16, _LOW_32 = np.uint64(2**16 - 1), np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 8
 _LINE_FLOATS = 16  # of a cache line of 64 bytes
@@ -572,6 +573,18 @@ def draw_vectors(keys, half_range, vectors):
         for d in range(vectors.shape[1]):
             steps = np.float32(np.int32(draw(keys[i], d, INIT, 0) >> _40))
             vectors[i, d] = (steps * np.float32(2**-23) - np.float32(1)) * half_range
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def round_vectors(keys, numbers, halves):
+    """The upper halves, uint16[n, D], of float32 numbers as they are stored, uint32[n, D], rounded at random by users' keys.
+
+    What is added to number d is the quarter d % 4 of draw d // 4, so that one draw does for four.
+    """
+    for i in range(numbers.shape[0]):
+        for d in range(numbers.shape[1]):
+            noise = (draw(keys[i], d >> 2, ROUND, 0) >> np.uint64(16 * (d & 3))) & _LOW_16
+            halves[i, d] = np.uint16((np.uint64(numbers[i, d]) + noise) >> _16)
 
 
 @numba.njit(nogil=True, cache=True, **_OPTIONS)
