@@ -1,8 +1,8 @@
 """Lines of a source as the events they make, sorted, and as lines that make none.
 
 A distinct user or page is looked at once, by SQL, not once an event: pseudonyms, micro-partitions and the order of users
-come from the first, items from the second. Polars numbers strings several times as fast as a join finds them; what is left
-is a sort of numbers. All lines given are in memory at once: `tasks/staging.py` gives as many as may be.
+come from the first, items from the second. Arrow numbers strings several times as fast as a join finds them; what is left is
+a sort of numbers. All lines given are in memory at once: `tasks/staging.py` gives as many as may be.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRu
     chosen = chosen[order]
     rank = user_rank[chosen]
     columns = {
-        "micro_partition": users["micro_partition"].to_numpy()[rank],
+        "micro_partition": users["micro_partition"].gather(rank).to_numpy(),
         "user_id": _take_later(users["user_id"], rank),
         "ts": us[chosen].view("datetime64[us]"),
         "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),

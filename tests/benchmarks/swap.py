@@ -10,7 +10,8 @@ page cache cannot hide the swapping; the limit is the budget and LEEWAY_BYTES, f
             shared memory, and what it read from the disk in all (by getrusage); and what an epoch in memory takes while
             another process moves as many bytes as swapping does, doing nothing else (bare_traffic.py): the ratio of that
             is what the transfer itself costs on this machine, whoever swaps
-    halves  the same budget with users as bfloat16 (train.dtype), which are half the bytes, beside float32 in memory; no mark
+    swapping, bfloat16
+            the same budget with users as bfloat16 (train.dtype), which are half the bytes, beside float32 in memory; no mark
     growth  the peak with 1/16, 1/4 and all of the users: it has to stay within the same budget
 """
 

@@ -120,15 +120,17 @@ def check_agreement(work: Pass) -> None:
 @pytest.mark.parametrize(
     ("objective", "optimizer", "share_negatives", "recency", "update_items"),
     list(
-        itertools.product(("sampled_softmax", "negative_sampling"), ("adagrad", "sgd"), (1, 3), (0, 2.0), (True, False))
+        itertools.product(("sampled_softmax", "negative_sampling"), ("adagrad", "sgd"), (1, 4), (0, 2.0), (True, False))
     ),
 )
 def test_it_does_what_the_reference_does(
     objective: Any, optimizer: Any, share_negatives: int, recency: float, update_items: bool
 ) -> None:
+    negative = max(3, share_negatives) if objective == "negative_sampling" else 3  # fewer are refused
     config = TrainConfig(
-        vector_size=6, negative=3, objective=objective, optimizer=optimizer, share_negatives=share_negatives, sample=0
-    )
+        vector_size=6, negative=negative, objective=objective, optimizer=optimizer, share_negatives=share_negatives,
+        sample=0,
+    )  # fmt: skip
     work = make_work(config, num_users=3, num_items=7, recency=recency)
     check_agreement(dataclasses.replace(work, update_items=update_items))
 
