@@ -52,7 +52,8 @@ def plan_size(
     warm_up(kernel, config)
     tree = make_tree(config, zipf_counts(volume.items, volume.tokens)) if config.hs else None
     sizes = training_sizes(config, volume.items, tree)
-    work = Work(spread_users(volume.users, volume.partitions), volume.tokens, config.epochs, config.commit_seconds)
+    users = spread_users(volume.users, volume.partitions)
+    work = Work(users, spread_tokens(volume.tokens, users), config.epochs, config.commit_seconds)
     memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
     if num_workers == 1:
         plan = make_plan(kernel, config, work, sizes, memory_bytes, folder)
@@ -70,12 +71,10 @@ def plan_size(
 
 def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget, Rates], num_workers: int) -> Plan:
     """The plan of the worker that has most to do, of so many with the same budget and rates. Pure."""
-    num_users = max(1, sum(work.users))
-    tokens = np.array([users * work.num_tokens // num_users for users in work.users], dtype=np.int64)
-    share, weights = share_users(0, tokens, [1.0] * num_workers), [1.0] * num_workers
+    share, weights = share_users(0, np.array(work.tokens), [1.0] * num_workers), [1.0] * num_workers
     members = []
     for own in share.partitions:
-        own_work = replace(work, users=[work.users[p] for p in own], num_tokens=int(tokens[own].sum()))
+        own_work = replace(work, users=[work.users[p] for p in own], tokens=[work.tokens[p] for p in own])
         members.append(Member(own_work, *each, NETWORK_BYTES_PER_SECOND))
     return max(
         plan_together(form_team(members, weights, share, config), sizes, config), key=lambda plan: plan.seconds or 0
@@ -87,6 +86,13 @@ def spread_users(num_users: int, partitions: int) -> list[int]:
     shares = [num_users // partitions + (p < num_users % partitions) for p in range(partitions)]
     extra = min(math.ceil(4 * math.sqrt(shares[0])), shares[-1]) if partitions > 1 else 0
     return [shares[0] + extra, *shares[1:-1], shares[-1] - extra] if extra else shares
+
+
+def spread_tokens(num_tokens: int, users: list[int]) -> list[int]:
+    """Tokens of each micro-partition: as its users, but the first has a quarter more, and what rounding leaves."""
+    shares = [num_tokens * num // max(1, sum(users)) for num in users]
+    shares[-1] -= min(shares[0] // 4, shares[-1]) if len(users) > 1 else 0
+    return [num_tokens - sum(shares[1:]), *shares[1:]]
 
 
 def zipf_counts(num_items: int, num_tokens: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Reads a corpus: memory-mapped tokens, sliced a micro-partition at a time, never copied whole.
+"""Reads a corpus: tokens, sliced a micro-partition at a time, never copied whole; memory-mapped, or read to where one says.
 
 Layout (design, section 3): `manifest.json` and for each micro-partition p `p00012.users.parquet` (user_id, hash, last_day),
 `.offsets.npy` int64[n+1], `.tokens.npy` int32[...], `.held_out.npy` int32[n]. Where a corpus continues another one, rows may be
@@ -7,6 +7,7 @@ holes (user_id null, hash 0, no tokens), and in its folder lies another corpus, 
 whole. The trainer reads; `tasks/corpus.py` writes.
 """
 
+import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from trainer.errors import DamageError
 from trainer.files import read_json
+from trainer.images import PAGE_BYTES, Bytes, read_pages
 
 CHANGED = "changed"
 COUNTS = "counts.npy"
@@ -28,8 +30,8 @@ COUNTS = "counts.npy"
 class Histories:
     """The users of one micro-partition and their tokens.
 
-    hashes uint64[n]; tokens int32[...], memory-mapped; offsets int64[n+1]: user i's tokens are
-    tokens[offsets[i]:offsets[i+1]]; ends int64[n]: training sees them up to ends[i]; is_held_out bool[n].
+    hashes uint64[n]; tokens int32[...]; offsets int64[n+1]: user i's tokens are tokens[offsets[i]:offsets[i+1]]; ends int64[n]:
+    training sees them up to ends[i]; is_held_out bool[n].
     """
 
     hashes: NDArray[np.uint64]
@@ -103,12 +105,16 @@ class Corpus:
         """Raw tokens of each micro-partition, held-out ones included, int64[P]."""
         return np.array(self.manifest["tokens"], dtype=np.int64)
 
-    def read(self, partition: int) -> Histories:
-        """The histories of one micro-partition. Raises DamageError when a file of it is missing or of the wrong size."""
+    def read(self, partition: int, pages: Bytes | None = None) -> Histories:
+        """The histories of one micro-partition; the tokens in `pages`, read past the page cache, or memory-mapped without them.
+
+        Raises DamageError when a file of it is missing or of the wrong size.
+        """
         name = f"p{partition:05d}"
         hashes = self._column(f"{name}.users.parquet", "hash").to_numpy()
         offsets = self._array(f"{name}.offsets.npy")
-        tokens = self._array(f"{name}.tokens.npy", mmap_mode="r")
+        tokens_name = f"{name}.tokens.npy"
+        tokens = self._array(tokens_name, mmap_mode="r") if pages is None else self._read_array(tokens_name, pages)
         held_out = self._array(f"{name}.held_out.npy")
         if not len(hashes) == len(held_out) == len(offsets) - 1 or offsets[-1] != len(tokens):
             raise DamageError(f"{self.folder}: the files of micro-partition {partition} do not fit each other")
@@ -160,6 +166,15 @@ class Corpus:
 
     def _array(self, name: str, mmap_mode: Any = None) -> NDArray[Any]:
         return np.load(self._path(name), mmap_mode=mmap_mode, allow_pickle=False)
+
+    def _read_array(self, name: str, pages: Bytes) -> NDArray[Any]:
+        path = self._path(name)
+        num_bytes = path.stat().st_size
+        data = read_pages(path, num_bytes, pages)[:num_bytes]
+        header = io.BytesIO(data[:PAGE_BYTES].tobytes())
+        np.lib.format.read_magic(header)
+        _, _, dtype = np.lib.format.read_array_header_1_0(header)
+        return data[header.tell() :].view(dtype)
 
     def _column(self, name: str, column: str) -> Any:
         with pq.ParquetFile(self._path(name)) as file:  # a third of what `read_table` takes, for each micro-partition

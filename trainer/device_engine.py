@@ -201,7 +201,7 @@ class DeviceEngine:
         if self._uploaded is not None:
             self._uploaded.wait()  # until then the tray is read
         resident, work, sampled = visit.resident, visit.work, visit.sample.item_rows()
-        self.pinned.pin(resident.image.pages if resident.pages is None else resident.pages)
+        self.pinned.pin(resident.place.users if resident.place else resident.image.pages)
         arrays: dict[str, NDArray[Any]] = {
             "starts": work.starts, "ends": work.ends, "hashes": work.hashes.view(np.int64), "order": work.order,
             "alphas": work.alphas, "tokens": work.tokens, "sampled": sampled,

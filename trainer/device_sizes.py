@@ -10,14 +10,13 @@ DEVICE_SAMPLE_BYTES = (
 )  # tokens measured of a micro-partition, by the numbers the kernel holds for one
 PASS_BYTES_A_USER = 8 * 4 + 4  # start, end, hash, place in the order; learning rate
 SCRATCH_BYTES_A_USER = 8 + 4  # key, tokens kept
-TOKEN_SPREAD = 1.25  # a micro-partition may have that much more than its share of the tokens
 
 
 def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     """On the GPU: its context; an item block with its tables; places for two micro-partitions, one trained and one coming;
     what training one writes for itself; and the item rows that the curve looks at.
     """
-    users, tokens = max(work.users, default=0), _largest_tokens(work)
+    users, tokens = work.most_users, work.most_tokens
     block_bytes = sizes.block_bytes(num_blocks)
     tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // _row_bytes(sizes) + 1)
     halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
@@ -37,13 +36,8 @@ def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     """On the host, pinned: what a pass has beside rows, on its way to the GPU, and the rows that the curve looks at."""
     sample_bytes = min(sizes.block_bytes(num_blocks), DEVICE_SAMPLE_BYTES)
     index_bytes = 8 * (sample_bytes // _row_bytes(sizes) + 1)
-    pass_bytes = max(work.users, default=0) * PASS_BYTES_A_USER + _largest_tokens(work) * 4
+    pass_bytes = work.most_users * PASS_BYTES_A_USER + work.most_tokens * 4
     return pass_bytes + sample_bytes + index_bytes
-
-
-def _largest_tokens(work: Work) -> int:
-    """Tokens of the largest micro-partition, as far as its users tell."""
-    return int(TOKEN_SPREAD * work.num_tokens * max(work.users, default=0) / max(sum(work.users), 1))
 
 
 def _row_bytes(sizes: Sizes) -> int:

@@ -100,6 +100,15 @@ def write_image(path: Path, image: Image) -> dict[str, Any]:
 def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None) -> Image:
     """The file with the bytes and checksum that a manifest recorded. Raises DamageError when it was altered."""
     num_bytes = _check_size(path, expected)
+    pages = read_pages(path, num_bytes, spare)
+    data = pages[:num_bytes]
+    _check_sum(path, expected, checksum(iter([data])))
+    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    return Image(pages, num_bytes, _views(json.loads(data[8:begin].tobytes()), data[begin:]))
+
+
+def read_pages(path: Path, num_bytes: int, spare: Bytes | None = None) -> Bytes:
+    """The pages of a file of so many bytes; in the pages `spare` where they suffice."""
     pages = _pages_for(num_bytes, spare)
 
     def read(descriptor: int) -> None:
@@ -108,10 +117,7 @@ def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None)
             done += found
 
     _with_file(path, os.O_RDONLY, read)
-    data = pages[:num_bytes]
-    _check_sum(path, expected, checksum(iter([data])))
-    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    return Image(pages, num_bytes, _views(json.loads(data[8:begin].tobytes()), data[begin:]))
+    return pages
 
 
 def map_image(path: Path, expected: dict[str, Any]) -> Arrays:

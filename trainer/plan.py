@@ -22,6 +22,8 @@ SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offse
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
 BUFFER_BYTES_A_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
+ARRAY_BYTES = 2 * 4096  # the same of an array's file
+TOKEN_BYTES = 4
 MAX_BLOCKS = 256
 
 
@@ -58,7 +60,8 @@ class Others:
 class Plan:
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
-    place_bytes: the size of the place of a micro-partition that comes and goes, 0 where all stay.
+    place_bytes: the sizes of the place of a micro-partition that comes and goes, for its users and for its tokens; None where
+    all stay, and tokens are mapped.
     moved_bytes: what an epoch reads from the store, and writes to it, because of the division. commit_bytes: the most that a
     commit writes. num_commits, read_bytes, written_bytes (commits included), seconds: predicted of the whole training; seconds
     is None where the machine's rates are not known. sharing: with whom the item table is shared, and how; places_a_chunk: with
@@ -70,7 +73,7 @@ class Plan:
     num_chunks: int
     num_blocks: int
     num_slots: int
-    place_bytes: int
+    place_bytes: tuple[int, int] | None
     slot_bytes: int
     item_bytes: int
     device_bytes: int
@@ -122,7 +125,7 @@ def lay_out(
     work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division, others: Others | None = None
 ) -> Plan:
     """The plan for a division that fits. Raises ResourceError when the disk cannot hold two generations."""
-    num_users = sum(work.users) + (others.num_users if others else 0)
+    num_users = work.num_users + (others.num_users if others else 0)
     disk_bytes = 2 * (num_users * sizes.user_bytes + sizes.item_table_bytes)
     if disk_bytes > budget.disk_free_bytes:
         raise ResourceError(
@@ -132,7 +135,7 @@ def lay_out(
     num_partitions = len(work.users)
     num_chunks = -(-num_partitions // division.chunk_partitions)
     is_resident = num_chunks == 1
-    place_bytes = 0 if is_resident else _place_bytes(work, sizes)
+    place_bytes = None if is_resident else _place_bytes(work, sizes)
     slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
     num_slots = 1 if is_resident else 3
     item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
@@ -180,35 +183,36 @@ def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> in
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
     """What is in memory beside the slots: items, and what is needed while a micro-partition is under work."""
-    users_bytes = max(work.users, default=0) * (sizes.work_bytes + BUFFER_BYTES_A_USER)
+    users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_A_USER)
     pinned_bytes = tray_bytes(work, sizes, num_blocks) if budget.device_bytes else 0
     return sizes.item_bytes(num_blocks) + users_bytes + BUFFER_BYTES + pinned_bytes
 
 
 def _all_bytes(work: Work, sizes: Sizes) -> int:
-    return sum(work.users) * (sizes.user_bytes + SCHEDULE_BYTES_A_USER) + len(work.users) * IMAGE_BYTES
+    return work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_A_USER) + len(work.users) * IMAGE_BYTES
 
 
-def _place_bytes(work: Work, sizes: Sizes) -> int:
-    """The file of the largest micro-partition."""
-    return max(work.users, default=0) * sizes.user_bytes + IMAGE_BYTES
+def _place_bytes(work: Work, sizes: Sizes) -> tuple[int, int]:
+    """The file of most users of a micro-partition, and that of most tokens."""
+    return work.most_users * sizes.user_bytes + IMAGE_BYTES, work.most_tokens * TOKEN_BYTES + ARRAY_BYTES
 
 
 def _largest_bytes(work: Work, sizes: Sizes) -> int:
-    return _place_bytes(work, sizes) + max(work.users, default=0) * SCHEDULE_BYTES_A_USER
+    """What a slot has of the largest micro-partition."""
+    return sum(_place_bytes(work, sizes)) + work.most_users * SCHEDULE_BYTES_A_USER
 
 
 def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     """Bytes that an epoch reads, and writes: every user once, and a block at each change of it."""
     num_chunks = -(-len(work.users) // division.chunk_partitions)
-    users_bytes = sum(work.users) * sizes.user_bytes if num_chunks > 1 else 0
+    users_bytes = work.num_users * sizes.user_bytes if num_chunks > 1 else 0
     if sizes.sharing.is_sharded:  # blocks come from other workers, not from the disk
         return users_bytes
     return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
 
 
 def _plan_traffic(work: Work, sizes: Sizes, division: Division, *, commits_items: bool) -> Traffic:
-    users_bytes, block_bytes = sum(work.users) * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
+    users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
     is_resident = division.chunk_partitions >= len(work.users)
     read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
     begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
@@ -223,7 +227,7 @@ def _plan_traffic(work: Work, sizes: Sizes, division: Division, *, commits_items
 def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:
     users_bytes = sizes.user_bytes + SCHEDULE_BYTES_A_USER
     lines = [
-        f"{sum(work.users):,} users x {users_bytes:,} B = {size(sum(work.users) * users_bytes)}; {sizes.num_items:,} items "
+        f"{work.num_users:,} users x {users_bytes:,} B = {size(work.num_users * users_bytes)}; {sizes.num_items:,} items "
         f"and buffers take {size(plan.item_bytes)}; the process itself {size(plan.overhead_bytes)}"
     ]
     if plan.num_blocks > 1 and sizes.sharing.is_alone:
@@ -277,6 +281,6 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
     return (
         f"{why} needs {size(needed)}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
         f"{sizes.num_items:,} items{blocks} and buffers, and {size(needed - budget.overhead_bytes - item_bytes)} for slots of "
-        f"micro-partitions of up to {max(work.users):,} users, but the budget is {size(budget.host_bytes)}: raise --host-memory, "
-        "lower train.vector_size, or raise store.partitions"
+        f"micro-partitions of up to {work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is "
+        f"{size(budget.host_bytes)}: raise --host-memory, lower train.vector_size, or raise store.partitions"
     )

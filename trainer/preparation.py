@@ -45,7 +45,7 @@ def look_around(
 ) -> tuple[Budget, Rates]:
     """What this machine has, and how fast it is."""
     stat = os.statvfs(folder)
-    num_users = max(1, sum(work.users))
+    num_users = max(1, work.num_users)
     all_tokens = work.num_tokens * work.epochs
     rates = measure_rates(kernel, config, sizes.num_items, work.num_tokens / num_users, all_tokens, folder)
     return Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1]), rates
@@ -66,19 +66,22 @@ def plan_team(
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]
     share = share_users(workers.rank, corpus.tokens, weights)
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    own = Work(
-        corpus.users[share.own].tolist(), int(corpus.tokens[share.own].sum()), config.epochs, config.commit_seconds
-    )
+    own = work_of(corpus, config, share.own)
     memory_bytes = job.host_memory_bytes, job.device_memory_bytes
     budget, rates = look_around(kernel, config, own, sizes, memory_bytes, job.store_dir)
     told = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
     members = []
     for rank, one in enumerate(told):
-        users = corpus.users[share.partitions[rank]].tolist()
-        work = Work(users, int(corpus.tokens[share.partitions[rank]].sum()), config.epochs, config.commit_seconds)
+        work = work_of(corpus, config, share.partitions[rank])
         members.append(Member(work, Budget(**one["budget"]), Rates(**one["rates"]), one["network"]))
     team = form_team(members, weights, share, config)
     return plan_together(team, sizes, config, began)[workers.rank], share
+
+
+def work_of(corpus: Corpus, config: TrainConfig, partitions: NDArray[np.int64]) -> Work:
+    """What is to be trained of these micro-partitions."""
+    users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
+    return Work(users, tokens, config.epochs, config.commit_seconds)
 
 
 def _began_with(manifest: dict[str, Any] | None, num_workers: int) -> Way | None:
@@ -99,7 +102,7 @@ def plan_job(
     if manifest and sharing_of(manifest).num_workers == 1:
         began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"])
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    work = Work(corpus.users.tolist(), int(corpus.tokens.sum()), config.epochs, config.commit_seconds)
+    work = work_of(corpus, config, np.arange(corpus.num_partitions))
     memory_bytes = job.host_memory_bytes, job.device_memory_bytes
     return make_plan(kernel, config, work, sizes, memory_bytes, job.store_dir, began)
 

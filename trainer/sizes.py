@@ -19,12 +19,31 @@ CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: its block an
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be trained: users of each micro-partition, tokens of an epoch, epochs, and when a commit is due."""
+    """What is to be trained: users and tokens of each micro-partition, epochs, and when a commit is due."""
 
     users: Sequence[int]
-    num_tokens: int
+    tokens: Sequence[int]
     epochs: int
     commit_seconds: float
+
+    @property
+    def num_users(self) -> int:
+        return sum(self.users)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of an epoch."""
+        return sum(self.tokens)
+
+    @property
+    def most_users(self) -> int:
+        """Of a micro-partition."""
+        return max(self.users, default=0)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a micro-partition."""
+        return max(self.tokens, default=0)
 
 
 @dataclass(frozen=True)

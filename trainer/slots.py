@@ -30,17 +30,25 @@ from trainer.workers import ALONE, Workers
 BEGIN_ROWS = 1024
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a micro-partition that comes and goes is in memory: the image of its users' file, and its tokens."""
+
+    users: Bytes
+    tokens: Bytes
+
+
 @dataclass
 class Resident:
     """A micro-partition in memory: the image of its file, its histories, and whether the disk is behind.
 
-    pages: where the image is, for the next one; writing: its write under way, before whose end it must not change;
+    place: where it is, for the next one; None where all stay. writing: its write under way, before whose end it must not change;
     landed: set once its rows are back from the device and `is_dirty` is right, before which they must not be written.
     """
 
     image: Image
     histories: Histories
-    pages: Bytes | None
+    place: Place | None
     is_dirty: bool = False
     writing: Future[None] | None = None
     landed: threading.Event | None = None
@@ -53,23 +61,25 @@ class Resident:
 class Slots:
     """What is in memory. It comes from the writer's files, or begins at random where there is none.
 
-    record: where waiting and bytes are added up. page_bytes: the size of the places for micro-partitions that come and go; 0
-    where all stay. shared_from: the item block in whose file the rows that all blocks share are as they were left. workers:
-    who trains with this one; is_sharded: whether the item blocks go round them, instead of to the disk and back.
+    record: where waiting and bytes are added up. place_bytes: the sizes of a place for a micro-partition that comes and goes,
+    of its users and of its tokens; None where all stay. shared_from: the item block in whose file the rows that all blocks share
+    are as they were left. workers: who trains with this one; is_sharded: whether the item blocks go round them, instead of to
+    the disk and back.
     """
 
     def __init__(
-        self, corpus: Corpus, writer: Writer, config: TrainConfig, record: Record, page_bytes: int, blocks: ItemBlocks,
+        self, corpus: Corpus, writer: Writer, config: TrainConfig, record: Record,
+        place_bytes: tuple[int, int] | None, blocks: ItemBlocks,
         shared_from: int | None = None, workers: Workers = ALONE, is_sharded: bool = False,
     ) -> None:  # fmt: skip
         self.corpus, self.writer, self.config = corpus, writer, config
-        self.record, self.page_bytes, self.blocks = record, page_bytes, blocks
+        self.record, self.place_bytes, self.blocks = record, place_bytes, blocks
         self.shared_from, self.workers = shared_from, workers
         self.ring = Ring(workers, blocks.num_blocks, self._read_first, self._make_block) if is_sharded else None
         self.residents: dict[int, Resident] = {}
         self.block = -1
         self._items: Image
-        self._free: list[Bytes] = []
+        self._free: list[Place] = []
         self._free_blocks: list[Bytes] = []
         self._reads: dict[int, Future[Resident]] = {}
         self._writes: dict[int, Future[None]] = {}
@@ -181,16 +191,21 @@ class Slots:
         self._behind.shutdown(cancel_futures=True)
 
     def _read(self, partition: int) -> Resident:
-        histories = self.corpus.read(partition)
         if write := self._writes.get(partition):  # evicted a moment ago, and wanted again by the next epoch
             write.result()
-        pages = self._free.pop() if self._free else make_pages(self.page_bytes) if self.page_bytes else None
+        place = self._take_place() if self.place_bytes else None
+        histories = self.corpus.read(partition, place.tokens if place else None)
+        pages = place.users if place else None
         if self.writer.has_users(partition):
             image = self.writer.read_users(partition, pages)
             self.record.bytes_read += image.num_bytes
         else:
             image = begin_image(self.config, histories.hashes, pages)
-        return Resident(image, histories, pages)
+        return Resident(image, histories, place)
+
+    def _take_place(self) -> Place:
+        assert self.place_bytes is not None
+        return self._free.pop() if self._free else Place(*map(make_pages, self.place_bytes))
 
     def _read_block(self, block: int, write_before: Future[None] | None) -> Image:
         if write_before is not None:  # its pages are those for this block
@@ -235,8 +250,8 @@ class Slots:
             resident.landed.wait()
         if resident.is_dirty:
             self._write(partition, resident.image)
-        if resident.pages is not None:
-            self._free.append(resident.pages)
+        if resident.place is not None:
+            self._free.append(resident.place)
 
     def _write_block(self, block: int, image: Image) -> None:
         with self._keep_failure():

@@ -133,9 +133,7 @@ def plan_epoch(volume: Volume, num_workers: int, config: TrainConfig, memory: Me
     share = share_users(0, tokens, weights)
     budget = Budget(memory.host_bytes, 0, FREE, memory.device_bytes)
     members = [
-        Member(
-            Work([volume.users[p] for p in own], int(tokens[own].sum()), 1, config.commit_seconds), budget, None, None
-        )
+        Member(Work([volume.users[p] for p in own], tokens[own].tolist(), 1, config.commit_seconds), budget, None, None)
         for own in share.partitions
     ]
     places = share.place_tokens(partition_order(config.seed, 0, len(tokens)))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.config import ResourcesConfig
-from tasks.forecast import Volume, plan_equal, plan_size, spread_users, zipf_counts
+from tasks.forecast import Volume, plan_equal, plan_size, spread_tokens, spread_users, zipf_counts
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.plan import Budget
@@ -47,7 +47,8 @@ def test_more_workers_than_micro_partitions_are_refused(tmp_path: Path) -> None:
 @given(st.sampled_from([2, 3, 8]), st.sampled_from(["replicated", "asynchronous", "sharded"]))
 def test_equal_workers_divide_all_tokens(num_workers: int, sharing: str) -> None:
     config = TrainConfig(vector_size=16, epochs=2, sharing=sharing)
-    work = Work(spread_users(10_000, 16), 400_000, config.epochs, 60)
+    users = spread_users(10_000, 16)
+    work = Work(users, spread_tokens(400_000, users), config.epochs, 60)
     sizes = training_sizes(config, 500, None)
     each = Budget(10**9, 10**8, 10**10), Rates(10**6, 10**9, 10**9)
     plan = plan_equal(work, sizes, config, each, num_workers)
@@ -78,3 +79,16 @@ def test_zipf_counts_fall_and_sum_up() -> None:
     assert counts.min() >= 1
     assert (counts[:-1] >= counts[1:]).all()
     assert counts.sum() == pytest.approx(10**6, rel=0.01)
+
+
+@given(st.integers(0, 10**10), st.integers(1, 10**7), st.integers(0, 12))
+def test_tokens_are_spread_and_none_is_lost(num_tokens: int, num_users: int, exponent: int) -> None:
+    tokens = spread_tokens(num_tokens, spread_users(num_users, 2**exponent))
+    assert (sum(tokens), len(tokens)) == (num_tokens, 2**exponent)
+    assert min(tokens) >= 0
+    assert max(tokens) >= num_tokens / 2**exponent
+
+
+def test_the_first_micro_partition_may_have_a_quarter_more_tokens() -> None:
+    assert spread_tokens(4000, [10, 10, 10, 10]) == [1250, 1000, 1000, 750]
+    assert spread_tokens(4001, [10]) == [4001]

@@ -8,6 +8,7 @@ import pytest
 from tests.corpora import user_hash, write_corpus
 from trainer.corpus import open_corpus, whole_window
 from trainer.errors import DamageError
+from trainer.images import PAGE_BYTES, make_pages
 
 HISTORIES = {"ann": [0, 1, 0, 2, 2, 1], "bob": [3, 3], "cid": [1, 2], "dot": [4]}
 
@@ -61,6 +62,20 @@ def test_damage_is_named(tmp_path: Path) -> None:
         open_corpus(tmp_path)
 
 
-def test_tokens_are_memory_mapped(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=1)
-    assert isinstance(corpus.read(0).tokens, np.memmap)
+def test_tokens_are_memory_mapped_or_read_to_pages(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=8)
+    pages = make_pages(3 * PAGE_BYTES)
+    for partition in range(8):
+        mapped, read = corpus.read(partition).tokens, corpus.read(partition, pages).tokens
+        assert isinstance(mapped, np.memmap)
+        assert not isinstance(read, np.memmap)
+        assert np.shares_memory(read, pages) == (len(read) > 0)
+        assert (read.dtype, read.tolist()) == (mapped.dtype, mapped.tolist())
+
+
+def test_tokens_that_the_pages_do_not_hold_get_their_own(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c", {"ann": list(range(5000))}, partitions=1)
+    pages = make_pages(PAGE_BYTES)
+    tokens = corpus.read(0, pages).tokens
+    assert tokens.tolist() == list(range(5000))
+    assert not np.shares_memory(tokens, pages)

@@ -32,10 +32,10 @@ from trainer.sizes import Work, training_sizes
 )
 def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any]) -> None:
     config, users, num_items = TrainConfig(**settings), [20_000, 30_000, 10_000], 50_000
-    work = Work(users, 20 * sum(users), 1, 60.0)
+    work = Work(users, [25 * num for num in users], 1, 60.0)
     budget = Budget(10**12, 0, 10**15, device_bytes=10**11)
     plan = plan_training(work, training_sizes(config, num_items, None), budget)
-    largest = Largest(max(users), int(1.25 * 20 * max(users)), num_items)
+    largest = Largest(max(users), 25 * max(users), num_items)
     engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
     held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
     planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
@@ -51,10 +51,10 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
 @pytest.mark.parametrize("num_blocks", [2, 7])
 def test_the_planner_counts_the_items_that_blocks_share(num_blocks: int) -> None:
     config, users, counts = TrainConfig(vector_size=16), [200, 300], np.arange(10_000)
-    work = Work(users, 20 * sum(users), 1, 60.0)
+    work = Work(users, [25 * num for num in users], 1, 60.0)
     rows = ItemBlocks(config, counts, num_blocks).num_rows(0)
     assert rows > len(counts) / num_blocks + 100
-    largest = Largest(max(users), int(1.25 * 20 * max(users)), rows)
+    largest = Largest(max(users), 25 * max(users), rows)
     engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
     held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
     planned = device_bytes(work, training_sizes(config, len(counts), None), num_blocks)

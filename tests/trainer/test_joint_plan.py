@@ -26,7 +26,7 @@ def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> Team:
     tokens = np.array(users) * TOKENS_A_USER
     share, members = share_users(0, tokens, weights), []
     for host, own in zip(host_bytes, share.partitions, strict=True):
-        work = Work([users[p] for p in own], int(tokens[own].sum()), epochs, 60)
+        work = Work([users[p] for p in own], tokens[own].tolist(), epochs, 60)
         members.append(Member(work, Budget(host, 0, PLENTY), None, None))
     orders = [partition_order(1, epoch, len(users)) for epoch in range(epochs)]
     return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
