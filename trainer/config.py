@@ -54,7 +54,8 @@ class TrainConfig:
     share_negatives: int = setting(
         1,
         "Tokens a block",
-        "Tokens of a user that share their negatives, or a tree's root: 1 is best, 8 about three times as fast.",
+        "Tokens of a user that share their negatives (by negative_sampling no more than those), or a tree's root: 1 is best, "
+        "8 about three times as fast.",
         ge=1,
         le=256,
     )

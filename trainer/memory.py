@@ -1,18 +1,20 @@
 """What of the memory this process holds, and how much of a GPU it may take."""
 
-from pathlib import Path
+import re
 
 from trainer.device_sizes import DEVICE_CONTEXT_BYTES
+
+_PRIVATE = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def private_bytes(process: int | str = "self") -> int:
     """Anonymous and shared memory that a process holds now, what a budget is measured by; 0 when it is no more."""
     try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+        with open(f"/proc/{process}/status", "rb", buffering=0) as file:
+            status = file.read()
     except OSError:
         return 0
-    fields = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon", "RssShmem")))
-    return sum(int(value.split()[0]) * 1024 for value in fields.values())
+    return sum(int(kilobytes) * 1024 for kilobytes in _PRIVATE.findall(status))
 
 
 def limit_device_memory(budget_bytes: int) -> None:

@@ -22,8 +22,8 @@ def sizes_of(num_items: int, dim: int, **settings: Any) -> Sizes:
     return training_sizes(TrainConfig(vector_size=dim, bias=0, **settings), num_items, None)
 
 
-def work_of(users: list[int], epochs: int = 1) -> Work:
-    return Work(users, [25 * num for num in users], epochs, 60.0)
+def work_of(users: list[int], epochs: int = 1, tokens_a_user: int = 25) -> Work:
+    return Work(users, [tokens_a_user * num for num in users], epochs, 60.0)
 
 
 def smallest_budget(users: list[int], sizes: Sizes) -> int:
@@ -39,16 +39,24 @@ def smallest_budget(users: list[int], sizes: Sizes) -> int:
     return low
 
 
-@given(USERS, st.integers(1, 10**7), st.integers(1, 512), st.integers(0, 10**9), st.integers(0, 10**12), st.booleans())
+@given(
+    USERS, st.integers(0, 5000), st.integers(1, 10**7), st.integers(1, 512), st.integers(0, 10**9), st.integers(0, 10**12),
+    st.booleans(),
+)  # fmt: skip
 def test_never_above_the_budget(
-    users: list[int], num_items: int, dim: int, overhead: int, budget: int, is_dm: bool
+    users: list[int], tokens_a_user: int, num_items: int, dim: int, overhead: int, budget: int, is_dm: bool
 ) -> None:
+    work = work_of(users, tokens_a_user=tokens_a_user)
     try:
-        plan = plan_training(work_of(users), sizes_of(num_items, dim, dm=int(is_dm)), Budget(budget, overhead, PLENTY))
+        plan = plan_training(work, sizes_of(num_items, dim, dm=int(is_dm)), Budget(budget, overhead, PLENTY))
     except ResourceError as error:
         assert "raise --host-memory" in str(error)
         return
     assert plan.peak_bytes <= budget
+    if plan.place_bytes is not None:
+        files_bytes = max(users) * (4 * dim + 4), 4 * tokens_a_user * max(users)
+        assert all(place > file for place, file in zip(plan.place_bytes, files_bytes, strict=True))
+        assert 3 * plan.chunk_partitions * sum(plan.place_bytes) < budget
     assert plan.num_chunks * plan.chunk_partitions >= len(users)
     assert plan.is_resident == (plan.num_chunks == 1)
     assert plan.num_blocks == 1 or not is_dm
@@ -98,6 +106,15 @@ def test_the_headline_fits_four_gigabytes() -> None:
     plan = plan_training(work_of([50_000] * 400), sizes_of(10**6, 128), Budget(4 * 10**9, 4 * 10**8, PLENTY))
     assert (plan.num_blocks, plan.num_slots, plan.is_resident) == (1, 3, False)
     assert plan.disk_bytes == 2 * (20_000_000 + 1_000_000) * 516
+    users_bytes, token_bytes = 50_000 * 516 + 3 * 4096, 1_250_000 * 4 + 2 * 4096
+    assert plan.place_bytes == (users_bytes, token_bytes)
+    assert plan.slot_bytes == plan.chunk_partitions * (users_bytes + token_bytes + 50_000 * 44)
+
+
+def test_users_who_stay_leave_their_tokens_mapped() -> None:
+    plan = plan_training(work_of([1000] * 4, tokens_a_user=10**6), sizes_of(1000, 128), Budget(10**9, 0, PLENTY))
+    assert plan.is_resident
+    assert plan.place_bytes is None
 
 
 def test_a_gpu_holds_a_block_and_two_micro_partitions() -> None:

@@ -7,8 +7,8 @@ is deterministic and does what `reference.py` does, up to the rounding of reorde
 
 import functools
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,13 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     With several threads the order is cut into pieces, each one call of compiled code without the GIL.
     """
     threads = min(work.config.threads or max_threads(), max_threads())
+    train = _prepare(users, items, work)
     if threads == 1:
-        return _train_piece(users, items, work, 0, len(work.order))
+        return train(0, len(work.order))
     num_tokens = int((work.ends - work.starts)[work.order].sum())
     num_pieces = min(max(threads, num_tokens // PIECE_TOKENS), threads * MAX_PIECES_A_THREAD)
     bounds = np.linspace(0, len(work.order), num_pieces + 1).astype(int).tolist()
-    return sum(_pool(threads).map(lambda ends: _train_piece(users, items, work, *ends), pairwise(bounds)))
+    return sum(_pool(threads).map(train, bounds[:-1], bounds[1:]))
 
 
 @functools.cache
@@ -48,27 +49,22 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "kernel")
 
 
-def _train_piece(users: Rows, items: Items, work: Pass, first: int, last: int) -> int:
+def _prepare(users: Rows, items: Items, work: Pass) -> Callable[[int, int], int]:
+    """What trains the users work.order[first:last], each call with arrays of its own to work in."""
     sampling, sums = work.sampling, work.sums or Items(_NO_ROWS, _NO_ROWS)
     longest = int((work.ends - work.starts).max(initial=0))
     rule, paths = _rule(work), _paths(work.tree)
-    histories = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
+    arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
+    histories, epoch_key = tuple(_read_only(array) for array in arrays), np.uint64(work.epoch_key)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
-    return int(
-        train_piece(
-            _table(users, _NO_ROWS),
-            _table(items.outputs, sums.outputs),
-            _table(items.inputs, sums.inputs),
-            Noise(_read_only(sampling.thresholds), _read_only(sampling.aliases), _read_only(sampling.corrections)),
-            paths,
-            rule,
-            _scratch(users.vectors.shape[1], longest, num_rows),
-            tuple(_read_only(array) for array in histories),
-            np.uint64(work.epoch_key),
-            first,
-            last,
-        )
-    )
+    noise = Noise(_read_only(sampling.thresholds), _read_only(sampling.aliases), _read_only(sampling.corrections))
+    tables = _table(users, _NO_ROWS), _table(items.outputs, sums.outputs), _table(items.inputs, sums.inputs)
+
+    def train(first: int, last: int) -> int:
+        scratch = _scratch(users.vectors.shape[1], longest, num_rows)
+        return int(train_piece(*tables, noise, paths, rule, scratch, histories, epoch_key, first, last))
+
+    return train
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
