@@ -108,13 +108,15 @@ def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None)
 
 
 def read_pages(path: Path, num_bytes: int, spare: Bytes | None = None) -> Bytes:
-    """The pages of a file of so many bytes; in the pages `spare` where they suffice."""
+    """The pages of a file of so many bytes; in the pages `spare` where they suffice. Raises DamageError when it ends before."""
     pages = _pages_for(num_bytes, spare)
 
     def read(descriptor: int) -> None:
         done = 0
         while done < num_bytes and (found := os.preadv(descriptor, [pages[done:].data], done)):
             done += found
+        if done < num_bytes:  # behind it the pages may hold another file
+            raise DamageError(f"{path} ends after {done:,} of {num_bytes:,} bytes: it was cut short")
 
     _with_file(path, os.O_RDONLY, read)
     return pages

@@ -66,19 +66,19 @@ def plan_team(
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]
     share = share_users(workers.rank, corpus.tokens, weights)
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    own = work_of(corpus, config, share.own)
+    own = _work_of(corpus, config, share.own)
     memory_bytes = job.host_memory_bytes, job.device_memory_bytes
     budget, rates = look_around(kernel, config, own, sizes, memory_bytes, job.store_dir)
     told = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
     members = []
     for rank, one in enumerate(told):
-        work = work_of(corpus, config, share.partitions[rank])
+        work = _work_of(corpus, config, share.partitions[rank])
         members.append(Member(work, Budget(**one["budget"]), Rates(**one["rates"]), one["network"]))
     team = form_team(members, weights, share, config)
     return plan_together(team, sizes, config, began)[workers.rank], share
 
 
-def work_of(corpus: Corpus, config: TrainConfig, partitions: NDArray[np.int64]) -> Work:
+def _work_of(corpus: Corpus, config: TrainConfig, partitions: NDArray[np.int64]) -> Work:
     """What is to be trained of these micro-partitions."""
     users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
     return Work(users, tokens, config.epochs, config.commit_seconds)
@@ -102,7 +102,7 @@ def plan_job(
     if manifest and sharing_of(manifest).num_workers == 1:
         began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"])
     sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    work = work_of(corpus, config, np.arange(corpus.num_partitions))
+    work = _work_of(corpus, config, np.arange(corpus.num_partitions))
     memory_bytes = job.host_memory_bytes, job.device_memory_bytes
     return make_plan(kernel, config, work, sizes, memory_bytes, job.store_dir, began)
 

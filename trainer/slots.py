@@ -193,7 +193,7 @@ class Slots:
     def _read(self, partition: int) -> Resident:
         if write := self._writes.get(partition):  # evicted a moment ago, and wanted again by the next epoch
             write.result()
-        place = self._take_place() if self.place_bytes else None
+        place = self._take_place()
         histories = self.corpus.read(partition, place.tokens if place else None)
         pages = place.users if place else None
         if self.writer.has_users(partition):
@@ -203,8 +203,10 @@ class Slots:
             image = begin_image(self.config, histories.hashes, pages)
         return Resident(image, histories, place)
 
-    def _take_place(self) -> Place:
-        assert self.place_bytes is not None
+    def _take_place(self) -> Place | None:
+        """A place that is free, or a new one; none where all stay."""
+        if self.place_bytes is None:
+            return None
         return self._free.pop() if self._free else Place(*map(make_pages, self.place_bytes))
 
     def _read_block(self, block: int, write_before: Future[None] | None) -> Image:

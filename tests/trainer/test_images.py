@@ -18,6 +18,7 @@ from trainer.images import (
     make_pages,
     map_image,
     read_image,
+    read_pages,
     verify_image,
     write_image,
 )
@@ -88,3 +89,13 @@ def test_the_checksum_sees_every_byte(data: bytes, place: int, change: int) -> N
     altered[place % len(data)] ^= change
     assert checksum(iter([bytes_])) != checksum(iter([altered]))
     assert checksum(iter([bytes_])) == checksum(iter([bytes_[:SUM_BYTES], bytes_[SUM_BYTES:]]))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100, PAGE_BYTES])
+def test_a_file_that_ends_before_its_bytes_is_damaged_whatever_the_pages_held(tmp_path: Path, num_bytes: int) -> None:
+    path, spare = tmp_path / "file", make_pages(2 * PAGE_BYTES)
+    path.write_bytes(bytes(num_bytes))
+    spare[:] = 7
+    assert read_pages(path, num_bytes, spare)[:num_bytes].tobytes() == bytes(num_bytes)
+    with pytest.raises(DamageError, match=rf"ends after {num_bytes:,} of 5,000 bytes"):
+        read_pages(path, 5000, spare)
