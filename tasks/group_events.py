@@ -14,7 +14,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -78,11 +77,11 @@ class GroupCounts:
             self.events += num_events
             self.users += num_users
 
-    def write(self, path: Path, urls: pl.Series) -> None:
+    def write(self, path: Path, urls: pa.Array) -> None:
         """Write int_item_counts: (url, item_code, events, users). Zero counts stay: items seen in the window, if only by bots."""
         codes = np.arange(self.num_items, dtype=np.int32)
         columns = {"url": urls, "item_code": codes, "events": self.events, "users": self.users}
-        pq.write_table(pl.DataFrame(columns).to_arrow(), path, compression="none", use_dictionary=False)
+        pq.write_table(pa.table(columns), path, compression="none", use_dictionary=False)
 
 
 def plan_groups(num_events: NDArray[np.int64], max_events: int) -> list[Group]:

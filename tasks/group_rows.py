@@ -1,19 +1,17 @@
 """The events of a group of micro-partitions, users and items as numbers, each micro-partition's in the order of the corpus.
 
 Events files are sorted by micro-partition, user and time, so of those of successive days, read in their order, one stable
-sort by user is all; where times interleave, all keys are sorted by. Items are numbered while DuckDB reads on.
+sort by user is all; where times interleave, all keys are sorted by.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -21,7 +19,6 @@ from sql.runner import stream_rows
 from tasks.cleaning import UNDATED, UserEvents
 from tasks.numbering import Numbering, sort_by
 
-MAX_WAITING = 2  # batches that wait for their numbers, in memory
 _US_A_DAY = 86_400_000_000
 
 
@@ -56,7 +53,7 @@ class GroupRows:
     """All events of a group. users (user_code, user_id, hash, micro_partition) in order; urls by item code."""
 
     users: pa.Table
-    urls: pl.Series
+    urls: pa.Array
     pieces: dict[int, list[dict[str, NDArray]]]
 
     def split_partitions(self) -> Iterator[PartitionRows]:
@@ -76,38 +73,25 @@ class _Columns:
         self.users, self.items = Numbering(), Numbering()
         self.pieces: dict[int, list[dict[str, NDArray]]] = defaultdict(list)
 
-    def add(self, batch: pa.RecordBatch, item: NDArray[np.int32]) -> None:
-        """Take in rows of int_group_events, and the codes of their items int32[n]."""
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in rows of int_group_events."""
         columns = {
             name: batch[name].to_numpy().copy() for name in ("us", "source", "line")
         }  # or all of the batch would stay
         columns["is_undated"] = batch["is_undated"].to_numpy(zero_copy_only=False)
-        columns["user"] = self._number_users(pl.Series(batch["user_id"]))
-        columns["item"] = item
+        columns["user"] = self.users.add(batch["user_id"])
+        columns["item"] = self.items.add(batch["url"])
         partition = batch["micro_partition"].to_numpy()
         for start, end in pairwise([*np.flatnonzero(np.diff(partition, prepend=-1)).tolist(), len(partition)]):
             piece = {name: column[start:end] for name, column in columns.items()}
             self.pieces[int(partition[start])].append(piece)
 
-    def _number_users(self, user_ids: pl.Series) -> NDArray[np.int32]:
-        """A user's events lie together, so only the first of them is looked at."""
-        is_first = user_ids.ne_missing(user_ids.shift(1)).to_numpy()
-        is_first[:1] = True
-        return self.users.add(user_ids.filter(pl.Series(is_first)))[np.cumsum(is_first) - 1]
-
 
 def read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> GroupRows:
     """The events of the micro-partitions from $first_partition to $last_partition."""
     columns = _Columns()
-    waiting: deque[tuple[pa.RecordBatch, Future[NDArray[np.int32]]]] = deque()
-    with ThreadPoolExecutor(1) as worker:
-        for batch in stream_rows(con, "intermediate/int_group_events", params):
-            waiting.append((batch, worker.submit(columns.items.add, pl.Series(batch["url"]))))
-            if len(waiting) > MAX_WAITING:
-                ready, item = waiting.popleft()
-                columns.add(ready, item.result())
-        for ready, item in waiting:
-            columns.add(ready, item.result())
+    for batch in stream_rows(con, "intermediate/int_group_events", params):
+        columns.add(batch)
     users = _sort_users(con, columns.users.distinct(), params)
     return GroupRows(users, columns.items.distinct(), columns.pieces)
 
@@ -129,9 +113,9 @@ def _is_in_order(
     return bool(is_before.all())
 
 
-def _sort_users(con: duckdb.DuckDBPyConnection, user_ids: pl.Series, params: dict[str, Any]) -> pa.Table:
+def _sort_users(con: duckdb.DuckDBPyConnection, user_ids: pa.Array, params: dict[str, Any]) -> pa.Table:
     """The rows of int_group_users."""
-    con.register("group_user_ids", pa.table({"user_id": user_ids.to_arrow(), "user_code": np.arange(len(user_ids))}))
+    con.register("group_user_ids", pa.table({"user_id": user_ids, "user_code": np.arange(len(user_ids))}))
     users = stream_rows(con, "intermediate/int_group_users", params).read_all().combine_chunks()
     con.unregister("group_user_ids")
     return users

@@ -1,14 +1,17 @@
-"""Strings as numbers: what is done once a distinct string need not be done once an event, and numbers sort and join fast.
+"""Strings as numbers: what is done once a distinct string need not be done once an event, and numbers sort and join fast."""
 
-Polars finds the number of a string several times as fast as a join in SQL does.
-"""
+import secrets
+from collections.abc import Iterator
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tasks.compiled_strings import ROWS_AHEAD, move_slots, number_strings
+
 DIGIT_BITS = 16
+BATCH_ROWS = 65_536  # numbered at once: there is room for so many new strings before it is known how many are new
+_LEAST_SLOTS = 1024
 
 
 class Numbering:
@@ -16,25 +19,66 @@ class Numbering:
 
     def __init__(self) -> None:
         self.num_distinct = 0
-        self._type = pl.Categorical(pl.Categories.random())
-        self._anchor = pl.Series(dtype=self._type)  # Polars forgets the categories with their last column
-        self._distinct: list[pa.Array] = []
+        self._slots = np.zeros(_LEAST_SLOTS, dtype=np.uint64)
+        self._bytes = np.empty(0, dtype=np.uint8)
+        self._offsets = np.zeros(1, dtype=np.int64)
+        self._hashes = np.empty(ROWS_AHEAD, dtype=np.uint64)
+        self._seed = np.uint64(secrets.randbits(64))  # nobody can send strings that are known to share a slot
 
-    def add(self, strings: pl.Series) -> NDArray[np.int32]:
+    def add(self, strings: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
         """The numbers of these strings, int32[n]; -1 for null."""
-        codes = strings.cast(self._type).to_physical().cast(pl.Int32).fill_null(-1).to_numpy()
-        new = np.flatnonzero(codes >= self.num_distinct)
-        if len(new):
-            first = np.empty(int(codes.max()) + 1 - self.num_distinct, dtype=np.int64)
-            first[codes[new[::-1]] - self.num_distinct] = new[::-1]
-            # a copy: a Series would keep all of the column that its strings lie in
-            self._distinct.append(strings.gather(first).to_arrow(compat_level=pl.CompatLevel.oldest()))
-            self.num_distinct += len(first)
+        codes = np.empty(len(strings), dtype=np.int32)
+        end = 0
+        for batch in _cut(strings):
+            start, end = end, end + len(batch)
+            data, offsets = _lay_open(batch)
+            self._make_room(len(batch), int(offsets[-1] - offsets[0]))
+            is_null = batch.is_null().to_numpy(zero_copy_only=False) if batch.null_count else np.empty(0, dtype=bool)
+            self.num_distinct = number_strings(
+                data, offsets, is_null, self._seed, self._slots, self._bytes, self._offsets, self.num_distinct,
+                self._hashes, codes[start:end],
+            )  # fmt: skip
         return codes
 
-    def distinct(self) -> pl.Series:
-        """The strings, by their numbers."""
-        return pl.Series(pa.chunked_array(self._distinct, pa.large_string())).rechunk()
+    def distinct(self) -> pa.Array:
+        """The strings, by their numbers; not copied."""
+        offsets, data = pa.py_buffer(self._offsets), pa.py_buffer(self._bytes)
+        return pa.LargeStringArray.from_buffers(self.num_distinct, offsets, data)
+
+    def _make_room(self, num_strings: int, num_bytes: int) -> None:
+        """Room for so many more strings; half of the slots stay empty."""
+        num_distinct, used = self.num_distinct, int(self._offsets[self.num_distinct])
+        self._offsets = _grow(self._offsets, num_distinct + 1, num_distinct + 1 + num_strings)
+        self._bytes = _grow(self._bytes, used, used + num_bytes)
+        if len(self._slots) < 2 * (num_distinct + num_strings):
+            larger = np.zeros(1 << (2 * (num_distinct + num_strings) - 1).bit_length(), dtype=np.uint64)
+            move_slots(self._slots, larger)
+            self._slots = larger
+
+
+def _cut(strings: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+    for chunk in strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]:
+        for start in range(0, len(chunk), BATCH_ROWS):
+            yield chunk.slice(start, BATCH_ROWS)
+
+
+def _lay_open(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of strings and where each begins and ends among them, int64[n + 1]; there is at least one string."""
+    _, offsets, data = strings.buffers()
+    dtype = np.int64 if pa.types.is_large_string(strings.type) else np.int32
+    places = np.frombuffer(offsets, dtype=dtype)[strings.offset : strings.offset + len(strings) + 1]
+    text = np.frombuffer(data, dtype=np.uint8) if data else np.empty(0, dtype=np.uint8)
+    text.flags.writeable = False  # always, or all is compiled once more
+    return text, places.astype(np.int64)
+
+
+def _grow(array: NDArray, used: int, needed: int) -> NDArray:
+    """The array, or a copy of what is used of it that is as long as needed, and twice as long as before at least."""
+    if needed <= len(array):
+        return array
+    larger = np.empty(max(needed, 2 * len(array)), dtype=array.dtype)
+    larger[:used] = array[:used]
+    return larger
 
 
 def sort_by(*keys: NDArray) -> NDArray[np.int64]:

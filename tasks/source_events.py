@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sql.runner import create_table, stream_rows
-from tasks.numbering import sort_by
+from tasks.numbering import Numbering, sort_by
 from tasks.source_pages import find_pages
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
 from tasks.urls import UrlRules
@@ -90,10 +90,10 @@ def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRu
 
 
 def _number(strings: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int32]]:
-    """The distinct strings, the last of them null, and which of them each is, int32[n]."""
-    encoded = strings.dictionary_encode().combine_chunks()
-    distinct, codes = encoded.dictionary, encoded.indices
-    return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)]), codes.fill_null(len(distinct)).to_numpy()
+    """The distinct strings, the last of them null, and which of them each is, int32[n]: -1, the last, for null."""
+    numbering = Numbering()
+    codes = numbering.add(strings)
+    return pa.concat_arrays([numbering.distinct(), pa.nulls(1, pa.large_string())]), codes
 
 
 def _take_later(strings: pl.Series, places: NDArray) -> pa.DictionaryArray:

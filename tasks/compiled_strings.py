@@ -1,0 +1,186 @@
+"""The compiled part of `tasks/numbering.py`: a hash table of the strings of Arrow arrays, open addressing with linear probing.
+
+A slot is 0 where it is empty, else the 32 bits of a string's hash above its number plus one, so that a look at the slot tells
+nearly all other strings apart and the table grows without looking at strings. What keeps it fast: bytes are read and written
+eight at a time, and what a few rows on will look at is asked for before it is needed.
+"""
+# mypy: no-check-untyped-defs
+# numba itself gives an intrinsic its first argument
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from trainer import draws
+
+ROWS_AHEAD = 32
+_WORD_BYTES = 8
+_MIX_1, _MIX_2 = np.uint64(draws.MIX_1), np.uint64(draws.MIX_2)
+_ONE, _8, _29, _32 = (np.uint64(number) for number in (1, 8, 29, 32))
+_LOW_32 = np.uint64(2**32 - 1)
+_EMPTY = np.uint64(0)
+_WORD, _INT32, _BYTE_POINTER = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+_inlined = numba.njit(forceinline=True, **_OPTIONS)
+
+
+def _point(context, builder, array_type, array, place, pointer_type):
+    """A pointer to an element of an array."""
+    array = context.make_array(array_type)(context, builder, array)
+    pointer = cgutils.get_item_pointer(
+        context, builder, array_type, array, [place], wraparound=False, boundscheck=False
+    )
+    return builder.bitcast(pointer, pointer_type)
+
+
+@intrinsic
+def _read_word(typing_context, data, place):
+    """The 8 bytes from a place of uint8[n] on as one uint64, wherever they begin; they must all be there."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(_point(context, builder, signature.args[0], *arguments, _WORD.as_pointer()), align=1)
+
+    return types.uint64(data, types.int64), generate
+
+
+@intrinsic
+def _write_word(typing_context, data, place, word):
+    """Write 8 bytes from a place of uint8[n] on, wherever they begin."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = _point(context, builder, signature.args[0], *arguments[:2], _WORD.as_pointer())
+        builder.store(arguments[2], pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64, types.uint64), generate
+
+
+@intrinsic
+def _prefetch(typing_context, array, place):
+    """Ask for the cache line of an element, which is about to be read."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = _point(context, builder, signature.args[0], *arguments, _BYTE_POINTER)
+        function_type = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _INT32, _INT32, _INT32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        is_write, locality, is_data = (ir.Constant(_INT32, value) for value in (0, 3, 1))
+        builder.call(function, [pointer, is_write, locality, is_data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@_inlined
+def _hash(data, start, length, seed):
+    """32 bits of a string, above 32 zeros: all its words are mixed in, the last of which may overlap the one before."""
+    mixed = seed ^ np.uint64(length)
+    for place in range(start, start + length - _WORD_BYTES + 1, _WORD_BYTES):
+        mixed = (mixed ^ _read_word(data, place)) * _MIX_1
+        mixed ^= mixed >> _29
+    if length >= _WORD_BYTES:
+        last = _read_word(data, start + length - _WORD_BYTES)
+    else:
+        last = _EMPTY
+        for place in range(start, start + length):
+            last = (last << _8) | np.uint64(data[place])
+    mixed = (mixed ^ last) * _MIX_2
+    return (mixed ^ (mixed >> _32)) * _MIX_1 >> _32
+
+
+@_inlined
+def _is_same(data, start, kept, first, length):
+    """Whether the `length` bytes from both places on are the same."""
+    if length < _WORD_BYTES:
+        place = 0
+        while place < length and data[start + place] == kept[first + place]:
+            place += 1
+        return place == length
+    for place in range(0, length - _WORD_BYTES, _WORD_BYTES):
+        if _read_word(data, start + place) != _read_word(kept, first + place):
+            return False
+    place = length - _WORD_BYTES
+    return _read_word(data, start + place) == _read_word(kept, first + place)
+
+
+@_inlined
+def copy_bytes(data, start, target, first, length):
+    """Copy `length` bytes of `data` from `start` on into `target` from `first` on; both uint8[n]."""
+    if length < _WORD_BYTES:
+        for place in range(length):
+            target[first + place] = data[start + place]
+        return
+    for place in range(0, length - _WORD_BYTES, _WORD_BYTES):
+        _write_word(target, first + place, _read_word(data, start + place))
+    place = length - _WORD_BYTES
+    _write_word(target, first + place, _read_word(data, start + place))
+
+
+@_inlined
+def _ask_for(data, offsets, seed, slots, kept, kept_offsets, first, hashes):
+    """Write the hashes of the next rows to hashes[:ROWS_AHEAD], and ask for what they will be compared with."""
+    mask = np.uint64(len(slots) - 1)
+    end = min(first + ROWS_AHEAD, len(offsets) - 1)
+    for row in range(first, end):
+        hashes[row - first] = _hash(data, offsets[row], offsets[row + 1] - offsets[row], seed)
+        _prefetch(slots, np.int64(hashes[row - first] & mask))
+    for ahead in range(end - first):
+        found = slots[hashes[ahead] & mask]
+        if found != _EMPTY:
+            _prefetch(kept_offsets, np.int64(found & _LOW_32) - 1)
+    for ahead in range(end - first):
+        found = slots[hashes[ahead] & mask]
+        if found != _EMPTY:
+            _prefetch(kept, kept_offsets[np.int64(found & _LOW_32) - 1])
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def number_strings(data, offsets, is_null, seed, slots, kept, kept_offsets, num_kept, hashes, codes):
+    """Write the number of each of n strings to codes int32[n], -1 for null; answers how many strings are kept then.
+
+    data uint8, offsets int64[n + 1], is_null bool[n], or bool[0] where none is: the strings. slots uint64, a power of two of
+    them; kept uint8, kept_offsets int64: the `num_kept` distinct strings so far. There must be room for n more in all three.
+    hashes uint64[ROWS_AHEAD]: scratch.
+    """
+    mask = np.uint64(len(slots) - 1)
+    for row in range(len(codes)):
+        if row % ROWS_AHEAD == 0:
+            _ask_for(data, offsets, seed, slots, kept, kept_offsets, row, hashes)
+        if len(is_null) and is_null[row]:
+            codes[row] = -1
+            continue
+        start, length, hashed = offsets[row], offsets[row + 1] - offsets[row], hashes[row % ROWS_AHEAD]
+        slot = hashed & mask
+        while True:
+            found = slots[slot]
+            code = np.int64(found & _LOW_32) - 1
+            if found == _EMPTY:
+                code = num_kept
+                num_kept += 1
+                copy_bytes(data, start, kept, kept_offsets[code], length)
+                kept_offsets[num_kept] = kept_offsets[code] + length
+                slots[slot] = (hashed << _32) | np.uint64(num_kept)
+                break
+            if found >> _32 == hashed:
+                first = kept_offsets[code]
+                if kept_offsets[code + 1] - first == length and _is_same(data, start, kept, first, length):
+                    break
+            slot = (slot + _ONE) & mask
+        codes[row] = code
+    return num_kept
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def move_slots(slots, larger):
+    """Enter all of `slots` into `larger`, which is empty: uint64, a power of two of each."""
+    mask = np.uint64(len(larger) - 1)
+    for found in slots:
+        if found != _EMPTY:
+            slot = (found >> _32) & mask
+            while larger[slot] != _EMPTY:
+                slot = (slot + _ONE) & mask
+            larger[slot] = found
