@@ -18,12 +18,12 @@ from tasks.config import PublishConfig
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.corpus_folder import VOCABULARY
 from tasks.export import MANIFEST
+from tasks.placement import user_hash
 from tasks.promotion import read_registry
 from tasks.run import Root
 from tasks.sources import read_catalog
 from tasks.tombstones import read_tombstones
 from tasks.vector_files import decode_vectors
-from tasks.wanted import user_hash
 from trainer.corpus import open_corpus
 from trainer.errors import DamageError
 from trainer.files import read_json

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sql.runner import stream_rows
 from tasks.cleaning import UNDATED, UserEvents
 from tasks.numbering import Numbering, sort_by
+from tasks.placement import hash_users, place_users
 
 _US_A_DAY = 86_400_000_000
 
@@ -92,7 +93,7 @@ def read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> GroupR
     columns = _Columns()
     for batch in stream_rows(con, "intermediate/int_group_events", params):
         columns.add(batch)
-    users = _sort_users(con, columns.users.distinct(), params)
+    users = _sort_users(columns.users.distinct(), params["partitions"])
     return GroupRows(users, columns.items.distinct(), columns.pieces)
 
 
@@ -113,9 +114,9 @@ def _is_in_order(
     return bool(is_before.all())
 
 
-def _sort_users(con: duckdb.DuckDBPyConnection, user_ids: pa.Array, params: dict[str, Any]) -> pa.Table:
-    """The rows of int_group_users."""
-    con.register("group_user_ids", pa.table({"user_id": user_ids, "user_code": np.arange(len(user_ids))}))
-    users = stream_rows(con, "intermediate/int_group_users", params).read_all().combine_chunks()
-    con.unregister("group_user_ids")
-    return users
+def _sort_users(user_ids: pa.Array, partitions: int) -> pa.Table:
+    """(user_code, user_id, hash, micro_partition) of users in the order of the corpus; the code is the place given."""
+    hashes = hash_users(user_ids)
+    micro_partition, order = place_users(user_ids, hashes, partitions)
+    columns = {"user_code": order, "user_id": user_ids.take(pa.array(order)), "hash": hashes[order]}
+    return pa.table(columns | {"micro_partition": micro_partition[order]})

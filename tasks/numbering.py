@@ -31,7 +31,7 @@ class Numbering:
         end = 0
         for batch in _cut(strings):
             start, end = end, end + len(batch)
-            data, offsets = _lay_open(batch)
+            data, offsets = lay_open(batch)
             self._make_room(len(batch), int(offsets[-1] - offsets[0]))
             is_null = batch.is_null().to_numpy(zero_copy_only=False) if batch.null_count else np.empty(0, dtype=bool)
             self.num_distinct = number_strings(
@@ -62,8 +62,8 @@ def _cut(strings: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
             yield chunk.slice(start, BATCH_ROWS)
 
 
-def _lay_open(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of strings and where each begins and ends among them, int64[n + 1]; there is at least one string."""
+def lay_open(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of strings and where each begins and ends among them, int64[n + 1]."""
     _, offsets, data = strings.buffers()
     dtype = np.int64 if pa.types.is_large_string(strings.type) else np.int32
     places = np.frombuffer(offsets, dtype=dtype)[strings.offset : strings.offset + len(strings) + 1]

@@ -3,7 +3,6 @@
 Reads an export's folder directly, without MLflow; brute force over the items, the index over the users.
 """
 
-import hashlib
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.export import MANIFEST, unit_rows
+from tasks.placement import user_hash
 from tasks.run import Root
 from tasks.vector_files import decode_vectors, directions_of
 from trainer.errors import DamageError, InputError
@@ -33,7 +33,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
     """
     _check_k(k)
     manifest = _read_manifest(export_dir)
-    name = f"part-{_partition_of(user_id, manifest['partitions']):05d}.parquet"
+    name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
     if name not in manifest["user_files"]:
         raise _unknown_user(manifest)
     part = _read_table(export_dir / "user_vectors" / name)
@@ -110,18 +110,13 @@ def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
     """The tokens of a user in time order; none when the corpus is gone."""
     if not (corpus_dir / MANIFEST).exists():
         return []
-    partition = _partition_of(user_id, read_json(corpus_dir / MANIFEST)["partitions"])
+    partition = user_hash(user_id) % read_json(corpus_dir / MANIFEST)["partitions"]
     row = pc.index(_read_table(corpus_dir / f"p{partition:05d}.users.parquet", ["user_id"])["user_id"], user_id).as_py()
     if row < 0:
         return []
     offsets = np.load(corpus_dir / f"p{partition:05d}.offsets.npy", mmap_mode="r", allow_pickle=False)
     tokens = np.load(corpus_dir / f"p{partition:05d}.tokens.npy", mmap_mode="r", allow_pickle=False)
     return tokens[offsets[row] : offsets[row + 1]].tolist()
-
-
-def _partition_of(user_id: str, partitions: int) -> int:
-    """The micro-partition of a user: md5_number_lower, as DuckDB calls it, modulo P."""
-    return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little") % partitions
 
 
 def _top(scores: np.ndarray, k: int) -> np.ndarray:

@@ -16,8 +16,9 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sql.runner import create_table, stream_rows
+from sql.runner import stream_rows
 from tasks.numbering import Numbering, sort_by
+from tasks.placement import hash_users, place_users
 from tasks.source_pages import find_pages
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
 from tasks.urls import UrlRules
@@ -109,19 +110,23 @@ def _has_none(verdicts: pl.Series) -> NDArray[np.bool_]:
 def _look_up_users(
     con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, params: dict[str, Any]
 ) -> tuple[pl.DataFrame, NDArray[np.int64]]:
-    """The rows of int_ranked_users for distinct ids; in which of them each id is, int64[num_ids]."""
+    """The users of distinct ids (user_id, micro_partition, verdict), in the order that events have; in which of them each id
+    is, int64[num_ids].
+    """
     raw_users = {"raw_id": raw_ids, "user_code": np.arange(len(raw_ids), dtype=np.int32)}
     con.register("int_raw_users", pa.table(raw_users))
-    create_table(con, "intermediate/int_source_users", params)
-    users = pl.DataFrame(stream_rows(con, "intermediate/int_ranked_users", params).read_all())
+    users = stream_rows(con, "intermediate/int_source_users", params).read_all().combine_chunks()
     con.unregister("int_raw_users")
+    user_ids = users["user_id"].combine_chunks()
+    micro_partition, order = place_users(user_ids, hash_users(user_ids), params["partitions"])
     rank_of_code = np.empty(len(raw_ids), dtype=np.int64)
-    rank_of_code[users["user_code"].to_numpy()] = np.arange(len(raw_ids))
-    return users, rank_of_code
+    rank_of_code[users["user_code"].to_numpy()[order]] = np.arange(len(raw_ids))
+    users = users.append_column("micro_partition", pa.array(micro_partition)).drop_columns("user_code")
+    return pl.DataFrame(users)[order], rank_of_code
 
 
 def _leave_out(users: pl.DataFrame, forgotten: Tombstones) -> pl.DataFrame:
-    """Rows of int_ranked_users, with a verdict on those who were forgotten."""
+    """Users with a verdict on those who were forgotten."""
     if not forgotten:
         return users
     is_gone = users["verdict"].is_null() & pl.Series(forgotten.is_forgotten(users["user_id"]))

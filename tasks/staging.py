@@ -172,7 +172,7 @@ class Stager:
             "files": {names[day]: {"rows": days[day]} | describe_file(files[names[day]]) for day in days},
         }
         rejects = self._write_rejects(source) if rejected else None
-        self._drop_tables("int_refused_lines", "int_source_users")
+        self._drop_tables("int_refused_lines")
         return Staged(source, entry, files, rejects)
 
     def load(self, log: LogFile, source: SourceFile) -> None:

@@ -1,6 +1,5 @@
 """Whom a call looks for: users by id, and the micro-partitions that can have them."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.placement import user_hash
 from tasks.tombstones import Tombstones
 
 BATCH_ROWS = 1 << 18
@@ -60,8 +60,3 @@ def search_file(file: pq.ParquetFile, wanted: Wanted, groups: list[int] | None =
     if groups != []:
         for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id"]):
             yield np.asarray(wanted.find(rows.column(0)))
-
-
-def user_hash(user_id: str) -> int:
-    """The hash that places a user: the low 64 bits of the id's md5, as DuckDB's md5_number_lower."""
-    return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little")

@@ -3,8 +3,12 @@
 -- grain:  user_hash
 -- reads:  int_source_users
 -- params: $sample_factor
+with hashed_users as (
+    select md5_number_lower(user_id) as user_hash
+    from int_source_users
+    where verdict is null
+)
+
 select user_hash
-from int_source_users
-where
-    verdict is null
-    and user_hash % $sample_factor = 0
+from hashed_users
+where user_hash % $sample_factor = 0

@@ -128,13 +128,3 @@ def test_codes_of_items_outside_of_the_vocabulary_are_absent(con: duckdb.DuckDBP
     counts = write_rows(tmp_path / "counts", [{"url": "/a", "item_code": 0}, {"url": "/b", "item_code": 1}])
     rows = fetch_rows(con, "intermediate/int_group_item_ix", {"group_item_counts": counts})
     assert rows == [{"item_code": 1, "item_ix": 0}]
-
-
-def test_users_of_a_group_have_the_hashes_of_md5_and_a_bytewise_order(con: duckdb.DuckDBPyConnection) -> None:
-    users = ["zoe", "Zoë", "日本", "", "zo"]
-    con.register("group_user_ids", pa.table({"user_id": users, "user_code": range(len(users))}))
-    rows = fetch_rows(con, "intermediate/int_group_users", {"partitions": 2})
-    ordered = sorted(users, key=lambda user: (user_hash(user) % 2, user.encode()))
-    assert [tuple(row.values()) for row in rows] == [
-        (users.index(user), user, user_hash(user), user_hash(user) % 2) for user in ordered
-    ]

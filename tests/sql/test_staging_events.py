@@ -47,10 +47,10 @@ def user_hash(user_id: str) -> int:
 
 
 def make_users(con: duckdb.DuckDBPyConnection, key: bytes | None) -> list[Row]:
-    """(raw_id, user_id, user_hash, verdict) of the users of `stg_lines`."""
+    """(raw_id, user_id, verdict) of the users of `stg_lines`."""
     make(con, "int_raw_users")
     make(con, "int_source_users", max_user_bytes=10, **key_pads(key))
-    query = "select raw_id, user_id, user_hash, verdict from int_raw_users join int_source_users using (user_code)"
+    query = "select raw_id, user_id, verdict from int_raw_users join int_source_users using (user_code)"
     return con.execute(f"{query} order by all").fetchall()
 
 
@@ -60,22 +60,18 @@ def test_users_under_their_own_names(con: duckdb.DuckDBPyConnection) -> None:
         (5, " ", "/", "1", None), (6, "x" * 11, "/", "1", None), (7, "out", "/", "1", "crawler"),
     )  # fmt: skip
     assert make_users(con, None) == [
-        (" ", " ", user_hash(" "), "no user"),
-        ("b", "b", user_hash("b"), None),
-        ("x" * 11, "x" * 11, user_hash("x" * 11), "user id too long"),
-        ("ü", "ü", user_hash("ü"), None),
+        (" ", " ", "no user"),
+        ("b", "b", None),
+        ("x" * 11, "x" * 11, "user id too long"),
+        ("ü", "ü", None),
     ]
     assert con.execute("select user_code from int_source_users order by all").fetchall() == [(0,), (1,), (2,), (3,)]
 
 
 def test_a_line_without_user_has_a_verdict_too(con: duckdb.DuckDBPyConnection) -> None:
     put(con, "int_raw_users", "raw_id varchar, user_code integer", [("a", 0), (None, 1)])
-    make(con, "int_source_users", max_user_bytes=10, **key_pads(None))
-    users = fetch_rows(con, "intermediate/int_ranked_users", {"partitions": 1})
-    assert [(row["user_code"], row["user_id"], row["verdict"]) for row in users] == [
-        (0, "a", None),
-        (1, None, "no user"),
-    ]
+    users = make(con, "int_source_users", max_user_bytes=10, **key_pads(None))
+    assert users == [(0, "a", None), (1, None, "no user")]
 
 
 @pytest.mark.parametrize(
@@ -84,29 +80,16 @@ def test_a_line_without_user_has_a_verdict_too(con: duckdb.DuckDBPyConnection) -
 def test_pseudonyms_are_hmac(con: duckdb.DuckDBPyConnection, key: bytes) -> None:
     put_lines(con, (1, "someone", "/", "1", None), (2, "jemand, ü", "/", "1", None))
     names = {user: hmac.new(key, user.encode(), hashlib.sha256).hexdigest() for user in ("someone", "jemand, ü")}
-    assert make_users(con, key) == sorted((user, name, user_hash(name), None) for user, name in names.items())
-
-
-def test_users_are_ranked_by_micro_partition_then_bytes(con: duckdb.DuckDBPyConnection) -> None:
-    users = [
-        (code, name, hash, None) for code, (name, hash) in enumerate({"b": 3, "a": 7, "B": 11, "ä": 15, "z": 4}.items())
-    ]
-    put(con, "int_source_users", "user_code integer, user_id varchar, user_hash ubigint, verdict varchar", users)
-    ranked = fetch_rows(con, "intermediate/int_ranked_users", {"partitions": 4})
-    assert [(row["user_id"], row["micro_partition"]) for row in ranked] == [
-        ("z", 0),
-        ("B", 3),
-        ("a", 3),
-        ("b", 3),
-        ("ä", 3),
-    ]
-    assert [row["user_code"] for row in ranked] == [4, 2, 1, 0, 3]
+    assert make_users(con, key) == sorted((user, name, None) for user, name in names.items())
 
 
 def test_sampled_users(con: duckdb.DuckDBPyConnection) -> None:
-    users = [(0, "a", 8, None), (1, "b", 9, None), (2, "c", 12, None), (3, " ", 16, "no user")]
-    put(con, "int_source_users", "user_code integer, user_id varchar, user_hash ubigint, verdict varchar", users)
-    assert make(con, "int_sampled_users", sample_factor=4) == [(8,), (12,)]
+    users = [(code, f"user {code}", "no user" if code % 5 == 0 else None) for code in range(200)]
+    put(con, "int_source_users", "user_code integer, user_id varchar, verdict varchar", users)
+    hashes = [user_hash(user_id) for _, user_id, verdict in users if verdict is None]
+    sampled = sorted(number for number in hashes if number % 8 == 0)
+    assert make(con, "int_sampled_users", sample_factor=8) == [(number,) for number in sampled]
+    assert 5 < len(sampled) < 50
 
 
 def judge(

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.placement import user_hash
 from tasks.tombstones import Tombstones, make_digests
-from tasks.wanted import search_file, user_hash, want_forgotten, want_users
+from tasks.wanted import search_file, want_forgotten, want_users
 from tests import corpora
 
 
