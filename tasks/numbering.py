@@ -63,13 +63,19 @@ def _cut(strings: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
 
 
 def lay_open(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of strings and where each begins and ends among them, int64[n + 1]."""
-    _, offsets, data = strings.buffers()
+    """The bytes of n strings or large strings, and where each begins and the last ends among them, int64[n + 1]."""
+    _, offsets, content = strings.buffers()
+    if not len(strings):
+        return read_only(np.empty(0, np.uint8)), read_only(np.zeros(1, np.int64))
     dtype = np.int64 if pa.types.is_large_string(strings.type) else np.int32
-    places = np.frombuffer(offsets, dtype=dtype)[strings.offset : strings.offset + len(strings) + 1]
-    text = np.frombuffer(data, dtype=np.uint8) if data else np.empty(0, dtype=np.uint8)
-    text.flags.writeable = False  # always, or all is compiled once more
-    return text, places.astype(np.int64)
+    places = np.frombuffer(offsets, dtype)[strings.offset : strings.offset + len(strings) + 1]
+    return read_only(np.frombuffer(content or b"", np.uint8)), read_only(places.astype(np.int64, copy=False))
+
+
+def read_only(array: NDArray) -> NDArray:
+    """The same array: Arrow's memory is read-only or not, and numba would compile all once for each."""
+    array.flags.writeable = False
+    return array
 
 
 def _grow(array: NDArray, used: int, needed: int) -> NDArray:

@@ -66,7 +66,7 @@ def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRu
     page_keys, page = _number(lines["page_key"])
     users, rank_of_code = _look_up_users(con, user_ids, rules.sql)
     users = _leave_out(users, rules.forgotten)
-    pages = find_pages(pl.Series(page_keys), rules.urls, rules.drops_assets)
+    pages = find_pages(page_keys, rules.urls, rules.drops_assets)
     user_rank = rank_of_code[user]
     is_event = _has_none(users["verdict"])[user_rank] & _has_none(pages["verdict"])[page]
     is_event &= _has_none(pl.Series(lines["time_verdict"]))

@@ -1,31 +1,32 @@
-"""The distinct URLs of a source as items, all at once: most are canonical but for `www.`, capitals in the host, its port and
-slashes at the end, which whole columns are rid of; `tasks/urls.py` does the others one by one, and would make the same of
-all.
+"""The distinct URLs of a source as items, all at once: those that are simple, which most are, in one compiled pass over their
+bytes (`tasks/compiled_pages.py`); `tasks/urls.py` does the others one by one, and would make the same of all.
 """
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from tasks.compiled_pages import ALL_PARTS, BLOCK, find_extensions, write_items
+from tasks.numbering import lay_open, read_only
 from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 
-def canonical_items(page_keys: pl.Series, rules: UrlRules) -> pl.Series:
-    """What `canonical_item` makes of each; null of null."""
-    whole = f"^(?:{rules.canonical_pattern})$"
-    rows = pl.DataFrame({"key": page_keys}).with_row_index("row")
-    rows = rows.with_columns(item=_strip_www(pl.col("key")))
-    is_done = rows["item"].str.contains(whole).fill_null(True)
-    rest = rows.filter(~is_done).with_columns(item=_lower_host(pl.col("key")))
-    is_short = rest["item"].str.contains(whole).fill_null(False)
-    others = rest.filter(~is_short)["row"]
-    items = rows["item"].scatter(rest["row"], rest["item"])
-    made = [canonical_item(key, rules) for key in page_keys.gather(others)]
-    return items.scatter(others, pl.Series(made, dtype=pl.String))
+def canonical_items(page_keys: pa.Array, rules: UrlRules) -> pa.Array:
+    """What `canonical_item` makes of each of n strings or large strings, as n large strings; null of null."""
+    items, _ = _make_items(page_keys.cast(pa.large_string()), rules)
+    return items.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def find_pages(page_keys: pl.Series, rules: UrlRules, drops_assets: bool) -> pl.DataFrame:
+def find_pages(page_keys: pa.Array, rules: UrlRules, drops_assets: bool) -> pl.DataFrame:
     """(item, verdict) of each of distinct page keys; the verdict says why it is no page, null where it is one."""
-    pages = pl.DataFrame({"key": page_keys, "item": canonical_items(page_keys, rules)})
-    is_asset = pl.col("key").str.extract("^([^?#]*)").str.contains(ASSET_PATTERN) if drops_assets else pl.lit(False)
+    page_keys = page_keys.cast(pa.large_string())
+    items, is_simple = _make_items(page_keys, rules)
+    is_doubtful = ~is_simple  # what is simple is a page, if it is no asset
+    is_asset = pl.lit(False)
+    if drops_assets:
+        is_doubtful |= _may_be_assets(page_keys)
+        is_asset = pl.col("key").str.extract("^([^?#]*)").str.contains(ASSET_PATTERN)
     verdict = (
         pl.when(pl.col("key").is_null() | (pl.col("key").str.strip_chars(" ") == ""))
         .then(pl.lit("no URL"))
@@ -34,25 +35,35 @@ def find_pages(page_keys: pl.Series, rules: UrlRules, drops_assets: bool) -> pl.
         .when(pl.col("item").is_null())
         .then(pl.lit("not a page"))
     )
-    return pages.select("item", verdict=verdict)
+    doubtful = np.flatnonzero(is_doubtful)
+    pages = pl.DataFrame({"key": page_keys.take(pa.array(doubtful)), "item": items.gather(doubtful)})
+    verdicts = pl.repeat(None, len(items), dtype=pl.String, eager=True)
+    return pl.DataFrame({"item": items, "verdict": verdicts.scatter(doubtful, pages.select(verdict).to_series())})
 
 
-def _strip_www(url: pl.Expr) -> pl.Expr:
-    return (
-        pl.when(url.str.starts_with("https://www."))
-        .then(pl.lit("https://") + url.str.slice(12))
-        .when(url.str.starts_with("http://www."))
-        .then(pl.lit("http://") + url.str.slice(11))
-        .otherwise(url)
-    )
+def _make_items(page_keys: pa.LargeStringArray, rules: UrlRules) -> tuple[pl.Series, NDArray[np.bool_]]:
+    """The item of each; bool[n]: whether the compiled pass made it."""
+    depth = {"page": ALL_PARTS, "prefix": rules.prefix_depth, "host": 0}[rules.granularity]
+    data, bounds = _find_bytes(page_keys)
+    items = np.empty(bounds[-1] - bounds[0] + len(page_keys), dtype=np.uint8)
+    ends = np.empty(len(bounds), dtype=np.int64)
+    write_items(data, bounds, depth, items, ends)
+    is_simple = (np.diff(ends) > 0) & page_keys.is_valid().to_numpy(zero_copy_only=False)
+    others = np.flatnonzero(~is_simple)
+    made = [None if key is None else canonical_item(key, rules) for key in page_keys.take(pa.array(others)).to_pylist()]
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(items)]
+    simple = pl.Series(pa.Array.from_buffers(pa.large_string(), len(page_keys), buffers))
+    return simple.scatter(others, pl.Series(made, dtype=pl.String)), is_simple
 
 
-def _lower_host(url: pl.Expr) -> pl.Expr:
-    """A URL, its host in small letters, without the scheme's own port, `www.` and slashes at the end; null for other texts."""
-    parts = url.str.splitn("/", 4).struct  # scheme, nothing, host, path
-    scheme, host, path = (parts.field(f"field_{number}") for number in (0, 2, 3))
-    port = pl.when(scheme == "https:").then(pl.lit(":443")).otherwise(pl.lit(":80"))
-    host = host.str.to_lowercase().str.strip_suffix(port)
-    lowered = pl.concat_str(scheme, pl.lit("//"), host, pl.lit("/"), path)
-    is_url = url.str.starts_with("https://") | url.str.starts_with("http://")
-    return pl.when(is_url).then(_strip_www(lowered).str.strip_chars_end("/"))
+def _may_be_assets(page_keys: pa.LargeStringArray) -> NDArray[np.bool_]:
+    """Which of them the pattern is to look at: it takes longer than all the rest."""
+    has_extension = np.empty(len(page_keys), dtype=np.bool_)
+    find_extensions(*_find_bytes(page_keys), has_extension)
+    return has_extension
+
+
+def _find_bytes(strings: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """`lay_open`, but of BLOCK bytes or more."""
+    data, bounds = lay_open(strings)
+    return (read_only(np.pad(data, (0, BLOCK))) if len(data) < BLOCK else data), bounds

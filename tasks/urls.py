@@ -1,7 +1,7 @@
 """From a URL to an item: the one place with the rules. `canonical_item` is their definition.
 
-SQL recognises what is already canonical by `canonical_pattern` and calls `canonical_item` for the rest, once a distinct
-URL. The rules, in order:
+A compiled pass over distinct URLs (`tasks/compiled_pages.py`) makes the same of those that are simple, and leaves the others
+to `canonical_item`. The rules, in order:
 
 * not a page: `about:`, `javascript:`, `data:`, `mailto:`, `chrome:` and the like have no item.
 * a URL (`scheme://host/path`): scheme and host in lower case, user and password dropped (they are secrets), default port
@@ -38,18 +38,6 @@ _SAFE = "!$&'()*+,;=:@/%"  # beside the unreserved: what may stand in a path as 
 _CLEAN = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/]*")
 _CLEAN_QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?]*")
 
-# The strict forms of what `canonical_item` leaves as it is; the syntax is common to Python and DuckDB (RE2).
-_C = r"[A-Za-z0-9_~!$&'()*+,;=:@-]"
-_SEGMENT = rf"{_C}(?:{_C}|\.)*"
-_LAST_SEGMENT = rf"(?:[A-CE-HJ-Za-ce-hj-z0-9_~!$&'()*+,;=:@-](?:{_C}|\.)*|[DIdi]{_C}*)"  # no index or default page
-_NOT_WWW = r"(?:[a-vx-z0-9][a-z0-9-]*|w(?:[a-vx-z0-9-][a-z0-9-]*)?|ww(?:[a-vx-z0-9-][a-z0-9-]*)?|www[a-z0-9-]+)"
-_CANONICAL = (
-    rf"https?://{_NOT_WWW}(?:\.[a-z0-9-]+)+(?:/|(?:/{_SEGMENT})*/{_LAST_SEGMENT})"
-    rf"|/|(?:/{_SEGMENT})+/?"
-    r"|[A-Za-z0-9_.-]+"
-)
-_NOTHING = r"a\bb"  # no string has a word boundary between two letters
-
 # Files that a browser fetches by itself, by the extension of the path.
 ASSET_PATTERN = (
     r"(?i)\.(?:css|js|mjs|map|json|gif|jpe?g|jfif|png|apng|ico|cur|svg|webp|avif|bmp|tiff?|xbm|woff2?|ttf|otf|eot|"
@@ -70,11 +58,6 @@ class UrlRules:
     granularity: Literal["page", "prefix", "host"] = "page"
     prefix_depth: int = 1
     keep_query: tuple[str, ...] = ()
-
-    @property
-    def canonical_pattern(self) -> str:
-        """A strict expression: whatever matches it whole is its own item under these rules."""
-        return _CANONICAL if self.granularity == "page" else _NOTHING
 
 
 def canonical_item(url: str, rules: UrlRules) -> str | None:

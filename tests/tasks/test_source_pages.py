@@ -1,12 +1,15 @@
 """Distinct URLs as items, whole columns at once: the same that the rules make of each."""
 
-import polars as pl
+import re
+
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks import source_pages
 from tasks.source_pages import canonical_items, find_pages
-from tasks.urls import UrlRules, canonical_item
+from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 PAGES = [
     "https://www.a.example/b", "https://www.a.example/b/", "https://www.a.example/b//", "https://www.a.example",
@@ -32,23 +35,72 @@ URL = st.builds(
 
 @pytest.mark.parametrize("rules", RULES)
 def test_columns_are_what_the_rules_make_of_each(rules: UrlRules) -> None:
-    assert canonical_items(pl.Series(PAGES), rules).to_list() == [canonical_item(page, rules) for page in PAGES]
+    assert canonical_items(pa.array(PAGES), rules).to_pylist() == [canonical_item(page, rules) for page in PAGES]
 
 
 @given(st.lists(URL, max_size=5), st.sampled_from(RULES))
 def test_any_urls(pages: list[str], rules: UrlRules) -> None:
-    made = canonical_items(pl.Series(pages, dtype=pl.String), rules).to_list()
+    made = canonical_items(pa.array(pages, pa.string()), rules).to_pylist()
     assert made == [canonical_item(page, rules) for page in pages]
+
+
+@pytest.mark.parametrize("width", [pa.string(), pa.large_string()])
+def test_arrays_of_any_kind(width: pa.DataType) -> None:
+    pages = ["https://www.a.example/b/", None, "/ä", "about:blank", "https://a.example", "7"]
+    items = ["https://a.example/b", None, "/%C3%A4", None, "https://a.example/", "7"]
+    array = pa.array(pages, width)
+    for first in range(len(pages) + 1):
+        for last in range(first, len(pages) + 1):
+            made = canonical_items(array.slice(first, last - first), UrlRules())
+            assert made.type == pa.large_string()
+            assert made.to_pylist() == items[first:last]
+    assert canonical_items(pa.array([], width), UrlRules()).to_pylist() == []
+    assert canonical_items(pa.nulls(2, width), UrlRules()).to_pylist() == [None, None]
+    assert find_pages(pa.array([], width), UrlRules(), drops_assets=True).rows() == []
+
+
+def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
+    offsets, is_there = pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"\x01")
+    keys = pa.Array.from_buffers(pa.string(), 2, [is_there, offsets, pa.py_buffer(b"/a/b")])
+    assert find_pages(keys, UrlRules(), drops_assets=True).rows() == [("/a", None), (None, "no URL")]
+
+
+@pytest.mark.parametrize("granularity", ["page", "prefix", "host"])
+def test_simple_pages_are_not_done_one_by_one(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [
+        "https://WWW.a.example:443/b/c/", "http://a.example", "https://b.example/a.html", "https://b.example/index.html",
+        "/b/c", "/logo.png", "7", None,
+    ]  # fmt: skip
+    rules = UrlRules(granularity)
+    items = [None if page is None else canonical_item(page, rules) for page in pages]
+    monkeypatch.setattr(source_pages, "canonical_item", lambda page, rules: pytest.fail(f"{page} is not simple"))
+    assert canonical_items(pa.array(pages), rules).to_pylist() == items
+
+
+@given(st.lists(URL | st.none(), max_size=5), st.sampled_from(["", ".css", ".Woff2", ".js?", ".js/"]), st.booleans())
+def test_verdicts_on_any_urls(urls: list[str | None], end: str, drops_assets: bool) -> None:
+    keys = [None if url is None else url + end for url in urls]
+    expected = []
+    for key in keys:
+        item = None if key is None else canonical_item(key, UrlRules())
+        if key is None or not key.strip(" "):
+            verdict = "no URL"
+        elif drops_assets and re.search(ASSET_PATTERN.removesuffix("$") + r"\Z", re.split("[?#]", key)[0]):
+            verdict = "static asset"
+        else:
+            verdict = None if item is not None else "not a page"
+        expected.append((item, verdict))
+    assert find_pages(pa.array(keys, pa.string()), UrlRules(), drops_assets).rows() == expected
 
 
 def test_why_something_is_no_page() -> None:
     keys = ["/a", "https://www.example.com/b/", "about:blank", "/logo.png", "/x.css?v=1", "  ", "", None]
-    pages = find_pages(pl.Series(keys), UrlRules(), drops_assets=True)
+    pages = find_pages(pa.array(keys), UrlRules(), drops_assets=True)
     assert dict(zip(keys, pages["verdict"], strict=True)) == {
         "/a": None, "https://www.example.com/b/": None, "about:blank": "not a page", "/logo.png": "static asset",
         "/x.css?v=1": "static asset", "  ": "no URL", "": "no URL", None: "no URL",
     }  # fmt: skip
     assert pages["item"][:2].to_list() == ["/a", "https://example.com/b"]
-    kept = find_pages(pl.Series(keys), UrlRules(), drops_assets=False)
+    kept = find_pages(pa.array(keys), UrlRules(), drops_assets=False)
     assert kept["verdict"][3:5].to_list() == [None, None]
     assert kept["item"][3:5].to_list() == ["/logo.png", "/x.css"]

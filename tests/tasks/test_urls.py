@@ -184,13 +184,6 @@ def test_secrets_do_not_get_into_items(url: str) -> None:
     assert "sesame" not in (canonical_item(f"https://user:sesame@example.com/a?token=sesame#{url}", PAGE) or "")
 
 
-@given(st.from_regex(PAGE.canonical_pattern, fullmatch=True), st.sampled_from([PAGE, ID]))
-@example("/wiki/a(b)", PAGE)
-@example("https://wwww.example.com/Index", PAGE)
-def test_what_the_pattern_recognises_is_canonical(url: str, rules: UrlRules) -> None:
-    assert canonical_item(url, rules) == url
-
-
 @pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as con:
@@ -199,22 +192,9 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @given(URLS)
-def test_sql_matches_as_python_does_and_its_cut_changes_no_item(con: duckdb.DuckDBPyConnection, url: str) -> None:
-    matches, key = con.execute(
-        "select regexp_full_match($url, $pattern), page_key($url, false, 8192)",
-        {"url": url, "pattern": PAGE.canonical_pattern},
-    ).fetchall()[0]
-    assert not matches or canonical_item(url, PAGE) == url
+def test_the_cut_of_sql_changes_no_item(con: duckdb.DuckDBPyConnection, url: str) -> None:
+    [(key,)] = con.execute("select page_key($url, false, 8192)", {"url": url}).fetchall()
     assert canonical_item(key, PAGE) == canonical_item(url, PAGE)
-
-
-def test_other_granularities_have_no_canonical_pattern(con: duckdb.DuckDBPyConnection) -> None:
-    pattern = UrlRules("host").canonical_pattern
-    urls = ["/", "a", "https://example.com/a", ""]
-    found = con.execute(
-        "select count(*) from unnest($urls) t(u) where regexp_full_match(u, $p)", {"urls": urls, "p": pattern}
-    )
-    assert found.fetchall() == [(0,)]
 
 
 @pytest.mark.parametrize(
