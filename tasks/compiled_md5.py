@@ -6,7 +6,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from tasks.compiled_strings import copy_bytes
+from tasks.compiled_numbering import copy_bytes
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 _inlined = numba.njit(forceinline=True, **_OPTIONS)

@@ -7,11 +7,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.compiled_strings import ROWS_AHEAD, move_slots, number_strings
+from tasks.compiled_numbering import ROWS_AHEAD, is_in_order, move_slots, number_strings, sort_by_digit
 
 DIGIT_BITS = 16
 BATCH_ROWS = 65_536  # numbered at once: there is room for so many new strings before it is known how many are new
 _LEAST_SLOTS = 1024
+_SIGN = np.uint64(2**63)  # without it uint64 is in the same order as int64
 
 
 class Numbering:
@@ -89,15 +90,16 @@ def _grow(array: NDArray, used: int, needed: int) -> NDArray:
 
 def sort_by(*keys: NDArray) -> NDArray[np.int64]:
     """The order of rows by integer keys, the last one first: `np.lexsort`, but a key that is in order costs next to nothing
-    and the others are sorted digit by digit, which numpy does by counting.
+    and the others are sorted digit by digit, by counting.
     """
     order = np.arange(len(keys[0]))
+    places, other = np.empty(1 << DIGIT_BITS, dtype=np.int64), np.empty_like(order)
     for key in keys:
-        ordered = key[order]
-        if len(ordered) < 2 or (ordered[1:] >= ordered[:-1]).all():
+        numbers = (key ^ _SIGN).view(np.int64) if key.dtype == np.uint64 else key.astype(np.int64)
+        if is_in_order(numbers, order):
             continue
-        low, high = key.min(), key.max()
-        for shift in range(0, int(int(high) - int(low)).bit_length(), DIGIT_BITS):
-            digit = ((key[order] - low) >> key.dtype.type(shift)).astype(np.uint16)
-            order = order[np.argsort(digit, kind="stable")]
+        low, high = numbers.min(), numbers.max()
+        for shift in range(0, (int(high) - int(low)).bit_length(), DIGIT_BITS):
+            sort_by_digit(numbers, low, shift, order, places, other)
+            order, other = other, order
     return order

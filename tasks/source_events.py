@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sql.runner import stream_rows
@@ -62,14 +63,12 @@ class Events:
 
 def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRules) -> Events:
     """The events that some rows of int_timed_lines make; those without a date are of day 0."""
-    user_ids, user = _number(lines["user_id"])
+    raw_ids, user = _number(lines["user_id"])
     page_keys, page = _number(lines["page_key"])
-    users, rank_of_code = _look_up_users(con, user_ids, rules.sql)
-    users = _leave_out(users, rules.forgotten)
-    pages = find_pages(page_keys, rules.urls, rules.drops_assets)
+    users, rank_of_code = _look_up_users(con, raw_ids, rules)
+    items, page_verdicts = find_pages(page_keys, rules.urls, rules.drops_assets)
     user_rank = rank_of_code[user]
-    is_event = _has_none(users["verdict"])[user_rank] & _has_none(pages["verdict"])[page]
-    is_event &= _has_none(pl.Series(lines["time_verdict"]))
+    is_event = _is_null(users["verdict"])[user_rank] & _is_null(page_verdicts)[page] & _is_null(lines["time_verdict"])
     line, us = lines["line"].to_numpy(), lines["us"].fill_null(0).to_numpy()
     chosen = np.flatnonzero(is_event)
     day = us[chosen] // _US_A_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
@@ -77,64 +76,63 @@ def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRu
     chosen = chosen[order]
     rank = user_rank[chosen]
     columns = {
-        "micro_partition": users["micro_partition"].gather(rank).to_numpy(),
+        "micro_partition": users["micro_partition"].to_numpy()[rank],
         "user_id": _take_later(users["user_id"], rank),
         "ts": us[chosen].view("datetime64[us]"),
         "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),
         "line": line[chosen],
-        "url": _take_later(pages["item"], page[chosen]),
+        "url": _take_later(items, page[chosen]),
     }
-    rows = pa.table(columns)
     refused = np.flatnonzero(~is_event)
-    of_user, of_page = users["verdict"].gather(user_rank[refused]), pages["verdict"].gather(page[refused])
-    return Events(rows, day[order], _explain(lines.take(refused), of_user, of_page))
+    of_user, of_page = users["verdict"].take(pa.array(user_rank[refused])), page_verdicts.take(pa.array(page[refused]))
+    return Events(pa.table(columns), day[order], _explain(lines.filter(pa.array(~is_event)), of_user, of_page))
 
 
 def _number(strings: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int32]]:
-    """The distinct strings, the last of them null, and which of them each is, int32[n]: -1, the last, for null."""
+    """The distinct strings, the last of them null, and which of them each is, int32[n]."""
     numbering = Numbering()
     codes = numbering.add(strings)
+    codes[codes < 0] = numbering.num_distinct
     return pa.concat_arrays([numbering.distinct(), pa.nulls(1, pa.large_string())]), codes
 
 
-def _take_later(strings: pl.Series, places: NDArray) -> pa.DictionaryArray:
+def _take_later(strings: pa.Array, places: NDArray) -> pa.DictionaryArray:
     """The strings at these places, not copied until they are written: most are there many times."""
-    distinct = strings.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), distinct)
+    return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), strings)
 
 
-def _has_none(verdicts: pl.Series) -> NDArray[np.bool_]:
-    return verdicts.is_null().to_numpy()
+def _is_null(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    return values.is_null().to_numpy(zero_copy_only=False)
 
 
 def _look_up_users(
-    con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, params: dict[str, Any]
-) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, rules: SourceRules
+) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """The users of distinct ids (user_id, micro_partition, verdict), in the order that events have; in which of them each id
     is, int64[num_ids].
     """
     raw_users = {"raw_id": raw_ids, "user_code": np.arange(len(raw_ids), dtype=np.int32)}
     con.register("int_raw_users", pa.table(raw_users))
-    users = stream_rows(con, "intermediate/int_source_users", params).read_all().combine_chunks()
+    users = stream_rows(con, "intermediate/int_source_users", rules.sql).read_all().combine_chunks()
     con.unregister("int_raw_users")
-    user_ids = users["user_id"].combine_chunks()
-    micro_partition, order = place_users(user_ids, hash_users(user_ids), params["partitions"])
+    user_ids, verdicts = users["user_id"].combine_chunks(), users["verdict"].combine_chunks()
+    micro_partition, order = place_users(user_ids, hash_users(user_ids), rules.sql["partitions"])
     rank_of_code = np.empty(len(raw_ids), dtype=np.int64)
     rank_of_code[users["user_code"].to_numpy()[order]] = np.arange(len(raw_ids))
-    users = users.append_column("micro_partition", pa.array(micro_partition)).drop_columns("user_code")
-    return pl.DataFrame(users)[order], rank_of_code
+    placed = {"user_id": user_ids, "micro_partition": micro_partition, "verdict": _leave_out(user_ids, verdicts, rules)}
+    return pa.RecordBatch.from_pydict(placed).take(pa.array(order)), rank_of_code
 
 
-def _leave_out(users: pl.DataFrame, forgotten: Tombstones) -> pl.DataFrame:
-    """Users with a verdict on those who were forgotten."""
-    if not forgotten:
-        return users
-    is_gone = users["verdict"].is_null() & pl.Series(forgotten.is_forgotten(users["user_id"]))
-    return users.with_columns(verdict=pl.when(is_gone).then(pl.lit(FORGOTTEN)).otherwise("verdict"))
+def _leave_out(user_ids: pa.Array, verdicts: pa.Array, rules: SourceRules) -> pa.Array:
+    """The verdicts on users, with one on those who were forgotten."""
+    if not rules.forgotten:
+        return verdicts
+    is_gone = _is_null(verdicts) & rules.forgotten.is_forgotten(pl.Series(user_ids))
+    return pc.if_else(pa.array(is_gone), FORGOTTEN, verdicts)
 
 
-def _explain(lines: pa.Table, of_user: pl.Series, of_page: pl.Series) -> pa.Table:
+def _explain(lines: pa.Table, of_user: pa.Array, of_page: pa.Array) -> pa.Table:
     """(line, verdict): why each of these lines makes no event: its user, no URL at all, its time, or its page."""
-    no_url = pl.when(pl.Series(lines["page_key"]).is_null()).then(pl.lit("no URL"))
-    verdict = pl.coalesce(of_user, no_url, pl.Series(lines["time_verdict"]), of_page)
-    return pl.select(line=pl.Series(lines["line"]), verdict=verdict).to_arrow()
+    no_url = pc.if_else(lines["page_key"].is_null(), "no URL", None)
+    verdict = pc.coalesce(of_user, no_url, lines["time_verdict"], of_page)
+    return pa.table({"line": lines["line"], "verdict": verdict})

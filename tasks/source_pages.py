@@ -5,6 +5,7 @@ bytes (`tasks/compiled_pages.py`); `tasks/urls.py` does the others one by one, a
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.compiled_pages import ALL_PARTS, BLOCK, find_extensions, write_items
@@ -14,12 +15,13 @@ from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 def canonical_items(page_keys: pa.Array, rules: UrlRules) -> pa.Array:
     """What `canonical_item` makes of each of n strings or large strings, as n large strings; null of null."""
-    items, _ = _make_items(page_keys.cast(pa.large_string()), rules)
-    return items.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return _make_items(page_keys.cast(pa.large_string()), rules)[0]
 
 
-def find_pages(page_keys: pa.Array, rules: UrlRules, drops_assets: bool) -> pl.DataFrame:
-    """(item, verdict) of each of distinct page keys; the verdict says why it is no page, null where it is one."""
+def find_pages(page_keys: pa.Array, rules: UrlRules, drops_assets: bool) -> tuple[pa.Array, pa.Array]:
+    """The items and the verdicts of n distinct page keys, n large strings each; the verdict says why a key is no page, and is
+    null where it is one.
+    """
     page_keys = page_keys.cast(pa.large_string())
     items, is_simple = _make_items(page_keys, rules)
     is_doubtful = ~is_simple  # what is simple is a page, if it is no asset
@@ -35,25 +37,29 @@ def find_pages(page_keys: pa.Array, rules: UrlRules, drops_assets: bool) -> pl.D
         .when(pl.col("item").is_null())
         .then(pl.lit("not a page"))
     )
-    doubtful = np.flatnonzero(is_doubtful)
-    pages = pl.DataFrame({"key": page_keys.take(pa.array(doubtful)), "item": items.gather(doubtful)})
+    places = pa.array(np.flatnonzero(is_doubtful))
+    doubtful = pl.DataFrame({"key": page_keys.take(places), "item": items.take(places)})
     verdicts = pl.repeat(None, len(items), dtype=pl.String, eager=True)
-    return pl.DataFrame({"item": items, "verdict": verdicts.scatter(doubtful, pages.select(verdict).to_series())})
+    verdicts = verdicts.scatter(places.to_numpy(), doubtful.select(verdict).to_series())
+    return items, verdicts.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _make_items(page_keys: pa.LargeStringArray, rules: UrlRules) -> tuple[pl.Series, NDArray[np.bool_]]:
+def _make_items(page_keys: pa.LargeStringArray, rules: UrlRules) -> tuple[pa.Array, NDArray[np.bool_]]:
     """The item of each; bool[n]: whether the compiled pass made it."""
     depth = {"page": ALL_PARTS, "prefix": rules.prefix_depth, "host": 0}[rules.granularity]
     data, bounds = _find_bytes(page_keys)
     items = np.empty(bounds[-1] - bounds[0] + len(page_keys), dtype=np.uint8)
     ends = np.empty(len(bounds), dtype=np.int64)
     write_items(data, bounds, depth, items, ends)
-    is_simple = (np.diff(ends) > 0) & page_keys.is_valid().to_numpy(zero_copy_only=False)
-    others = np.flatnonzero(~is_simple)
-    made = [None if key is None else canonical_item(key, rules) for key in page_keys.take(pa.array(others)).to_pylist()]
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(items)]
-    simple = pl.Series(pa.Array.from_buffers(pa.large_string(), len(page_keys), buffers))
-    return simple.scatter(others, pl.Series(made, dtype=pl.String)), is_simple
+    is_there = page_keys.is_valid().to_numpy(zero_copy_only=False)
+    is_simple = is_there & (np.diff(ends) > 0)
+    buffers = [pa.array(is_simple).buffers()[1], pa.py_buffer(ends), pa.py_buffer(items)]
+    simple = pa.Array.from_buffers(pa.large_string(), len(page_keys), buffers)
+    is_other = is_there & ~is_simple
+    if not is_other.any():
+        return simple, is_simple
+    made = [canonical_item(key, rules) for key in page_keys.filter(pa.array(is_other)).to_pylist()]
+    return pc.replace_with_mask(simple, pa.array(is_other), pa.array(made, pa.large_string())), is_simple
 
 
 def _may_be_assets(page_keys: pa.LargeStringArray) -> NDArray[np.bool_]:

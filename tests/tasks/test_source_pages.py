@@ -33,6 +33,11 @@ URL = st.builds(
 )
 
 
+def rows_of(pages: tuple[pa.Array, pa.Array]) -> list[tuple[str | None, str | None]]:
+    items, verdicts = pages
+    return list(zip(items.to_pylist(), verdicts.to_pylist(), strict=True))
+
+
 @pytest.mark.parametrize("rules", RULES)
 def test_columns_are_what_the_rules_make_of_each(rules: UrlRules) -> None:
     assert canonical_items(pa.array(PAGES), rules).to_pylist() == [canonical_item(page, rules) for page in PAGES]
@@ -56,13 +61,13 @@ def test_arrays_of_any_kind(width: pa.DataType) -> None:
             assert made.to_pylist() == items[first:last]
     assert canonical_items(pa.array([], width), UrlRules()).to_pylist() == []
     assert canonical_items(pa.nulls(2, width), UrlRules()).to_pylist() == [None, None]
-    assert find_pages(pa.array([], width), UrlRules(), drops_assets=True).rows() == []
+    assert rows_of(find_pages(pa.array([], width), UrlRules(), drops_assets=True)) == []
 
 
 def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
     offsets, is_there = pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"\x01")
     keys = pa.Array.from_buffers(pa.string(), 2, [is_there, offsets, pa.py_buffer(b"/a/b")])
-    assert find_pages(keys, UrlRules(), drops_assets=True).rows() == [("/a", None), (None, "no URL")]
+    assert rows_of(find_pages(keys, UrlRules(), drops_assets=True)) == [("/a", None), (None, "no URL")]
 
 
 @pytest.mark.parametrize("granularity", ["page", "prefix", "host"])
@@ -90,17 +95,17 @@ def test_verdicts_on_any_urls(urls: list[str | None], end: str, drops_assets: bo
         else:
             verdict = None if item is not None else "not a page"
         expected.append((item, verdict))
-    assert find_pages(pa.array(keys, pa.string()), UrlRules(), drops_assets).rows() == expected
+    assert rows_of(find_pages(pa.array(keys, pa.string()), UrlRules(), drops_assets)) == expected
 
 
 def test_why_something_is_no_page() -> None:
     keys = ["/a", "https://www.example.com/b/", "about:blank", "/logo.png", "/x.css?v=1", "  ", "", None]
-    pages = find_pages(pa.array(keys), UrlRules(), drops_assets=True)
-    assert dict(zip(keys, pages["verdict"], strict=True)) == {
+    items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=True)
+    assert dict(zip(keys, verdicts.to_pylist(), strict=True)) == {
         "/a": None, "https://www.example.com/b/": None, "about:blank": "not a page", "/logo.png": "static asset",
         "/x.css?v=1": "static asset", "  ": "no URL", "": "no URL", None: "no URL",
     }  # fmt: skip
-    assert pages["item"][:2].to_list() == ["/a", "https://example.com/b"]
-    kept = find_pages(pa.array(keys), UrlRules(), drops_assets=False)
-    assert kept["verdict"][3:5].to_list() == [None, None]
-    assert kept["item"][3:5].to_list() == ["/logo.png", "/x.css"]
+    assert items.to_pylist()[:2] == ["/a", "https://example.com/b"]
+    items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=False)
+    assert verdicts.to_pylist()[3:5] == [None, None]
+    assert items.to_pylist()[3:5] == ["/logo.png", "/x.css"]

@@ -1,8 +1,9 @@
-"""The compiled part of `tasks/numbering.py`: a hash table of the strings of Arrow arrays, open addressing with linear probing.
+"""The compiled part of `tasks/numbering.py`: a hash table of the strings of Arrow arrays, and a pass of a sort by digits.
 
-A slot is 0 where it is empty, else the 32 bits of a string's hash above its number plus one, so that a look at the slot tells
-nearly all other strings apart and the table grows without looking at strings. What keeps it fast: bytes are read and written
-eight at a time, and what a few rows on will look at is asked for before it is needed.
+The table has open addressing with linear probing. A slot is 0 where it is empty, else the 32 bits of a string's hash above
+its number plus one, so that a look at the slot tells nearly all other strings apart and the table grows without looking at
+strings. What keeps it fast: bytes are read and written eight at a time, and what a few rows on will look at is asked for
+before it is needed.
 """
 # mypy: no-check-untyped-defs
 # numba itself gives an intrinsic its first argument
@@ -184,3 +185,32 @@ def move_slots(slots, larger):
             while larger[slot] != _EMPTY:
                 slot = (slot + _ONE) & mask
             larger[slot] = found
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def is_in_order(key, order):
+    """Whether key int64[n] never falls, taken in this order int64[n]."""
+    i = 1
+    while i < len(order) and key[order[i]] >= key[order[i - 1]]:
+        i += 1
+    return i >= len(order)
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def sort_by_digit(key, low, shift, order, places, sorted_order):
+    """Write `order`, stably sorted by a digit of key - low, to sorted_order; key int64[n], both orders int64[n].
+
+    The digit: bits from `shift` on, so many that places int64[2**bits], which is scratch, has a place for each.
+    """
+    mask, shift, low = np.uint64(len(places) - 1), np.uint64(shift), np.uint64(low)
+    places[:] = 0
+    for i in range(len(key)):
+        places[((np.uint64(key[i]) - low) >> shift) & mask] += 1
+    first = 0
+    for digit in range(len(places)):
+        first, places[digit] = first + places[digit], first
+    for i in range(len(order)):
+        row = order[i]
+        digit = ((np.uint64(key[row]) - low) >> shift) & mask
+        sorted_order[places[digit]] = row
+        places[digit] += 1
