@@ -46,6 +46,16 @@ class Numbering:
         offsets, data = pa.py_buffer(self._offsets), pa.py_buffer(self._bytes)
         return pa.LargeStringArray.from_buffers(self.num_distinct, offsets, data)
 
+    def distinct_and_null(self) -> pa.Array:
+        """The strings, by their numbers, and null behind them; not copied."""
+        end = self.num_distinct + 1
+        self._offsets = _grow(self._offsets, end, end + 1)
+        self._offsets[end] = self._offsets[end - 1]
+        is_there = pa.py_buffer(np.packbits(np.arange(end) < self.num_distinct, bitorder="little"))
+        return pa.LargeStringArray.from_buffers(
+            end, pa.py_buffer(self._offsets), pa.py_buffer(self._bytes), is_there, null_count=1
+        )
+
     def _make_room(self, num_strings: int, num_bytes: int) -> None:
         """Room for so many more strings; half of the slots stay empty."""
         num_distinct, used = self.num_distinct, int(self._offsets[self.num_distinct])

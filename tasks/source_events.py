@@ -61,15 +61,29 @@ class Events:
             yield int(self.day[start]), self.rows.slice(start, end - start)
 
 
-def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRules) -> Events:
+@dataclass(frozen=True)
+class _Lines:
+    """Rows of int_timed_lines, in any order: line, us int64[n]; user and page int32[n], their places among the distinct ids and
+    page keys, whose last is null.
+    """
+
+    line: NDArray[np.int64]
+    us: NDArray[np.int64]
+    time_verdict: pa.ChunkedArray
+    user: NDArray[np.int32]
+    page: NDArray[np.int32]
+    raw_ids: pa.Array
+    page_keys: pa.Array
+
+
+def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rules: SourceRules) -> Events:
     """The events that some rows of int_timed_lines make; those without a date are of day 0."""
-    raw_ids, user = _number(lines["user_id"])
-    page_keys, page = _number(lines["page_key"])
-    users, rank_of_code = _look_up_users(con, raw_ids, rules)
-    items, page_verdicts = find_pages(page_keys, rules.urls, rules.drops_assets)
+    lines = _read_lines(rows)
+    line, us, user, page = lines.line, lines.us, lines.user, lines.page
+    users, rank_of_code = _look_up_users(con, lines.raw_ids, rules)
+    items, page_verdicts = find_pages(lines.page_keys, rules.urls, rules.drops_assets)
     user_rank = rank_of_code[user]
-    is_event = _is_null(users["verdict"])[user_rank] & _is_null(page_verdicts)[page] & _is_null(lines["time_verdict"])
-    line, us = lines["line"].to_numpy(), lines["us"].fill_null(0).to_numpy()
+    is_event = _is_null(users["verdict"])[user_rank] & _is_null(page_verdicts)[page] & _is_null(lines.time_verdict)
     chosen = np.flatnonzero(is_event)
     day = us[chosen] // _US_A_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
     order = sort_by(line[chosen], us[chosen], user_rank[chosen], day)
@@ -84,16 +98,30 @@ def make_events(con: duckdb.DuckDBPyConnection, lines: pa.Table, rules: SourceRu
         "url": _take_later(items, page[chosen]),
     }
     refused = np.flatnonzero(~is_event)
-    of_user, of_page = users["verdict"].take(pa.array(user_rank[refused])), page_verdicts.take(pa.array(page[refused]))
-    return Events(pa.table(columns), day[order], _explain(lines.filter(pa.array(~is_event)), of_user, of_page))
+    verdict = pc.coalesce(  # the first of the reasons
+        users["verdict"].take(pa.array(user_rank[refused])),
+        pc.if_else(lines.page_keys.take(pa.array(page[refused])).is_null(), "no URL", None),
+        lines.time_verdict.take(pa.array(refused)).cast(pa.string()),
+        page_verdicts.take(pa.array(page[refused])),
+    )
+    return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdict}))
 
 
-def _number(strings: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int32]]:
-    """The distinct strings, the last of them null, and which of them each is, int32[n]."""
-    numbering = Numbering()
-    codes = numbering.add(strings)
-    codes[codes < 0] = numbering.num_distinct
-    return pa.concat_arrays([numbering.distinct(), pa.nulls(1, pa.large_string())]), codes
+def _read_lines(rows: pa.RecordBatchReader) -> _Lines:
+    """Lines as they are read: a string is kept once, however often it is there."""
+    users, pages = Numbering(), Numbering()
+    parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
+    time_verdicts = [pa.nulls(0, pa.string()).dictionary_encode()]
+    for batch in rows:
+        numbers = (
+            batch[name].fill_null(0).to_numpy().copy() for name in ("line", "us")
+        )  # or all of the batch would stay
+        parts.append((*numbers, users.add(batch["user_id"]), pages.add(batch["page_key"])))
+        time_verdicts.append(batch["time_verdict"].dictionary_encode())
+    line, us, user, page = (np.concatenate(column) for column in zip(*parts, strict=True))
+    user[user < 0], page[page < 0] = users.num_distinct, pages.num_distinct
+    verdicts = pa.chunked_array(time_verdicts)
+    return _Lines(line, us, verdicts, user, page, users.distinct_and_null(), pages.distinct_and_null())
 
 
 def _take_later(strings: pa.Array, places: NDArray) -> pa.DictionaryArray:
@@ -129,10 +157,3 @@ def _leave_out(user_ids: pa.Array, verdicts: pa.Array, rules: SourceRules) -> pa
         return verdicts
     is_gone = _is_null(verdicts) & rules.forgotten.is_forgotten(pl.Series(user_ids))
     return pc.if_else(pa.array(is_gone), FORGOTTEN, verdicts)
-
-
-def _explain(lines: pa.Table, of_user: pa.Array, of_page: pa.Array) -> pa.Table:
-    """(line, verdict): why each of these lines makes no event: its user, no URL at all, its time, or its page."""
-    no_url = pc.if_else(lines["page_key"].is_null(), "no URL", None)
-    verdict = pc.coalesce(of_user, no_url, lines["time_verdict"], of_page)
-    return pa.table({"line": lines["line"], "verdict": verdict})

@@ -27,7 +27,7 @@ from tasks.tombstones import read_tombstones
 AT_ONCE = 2
 SOURCE_BYTES = 128_000_000  # of DuckDB's memory, for each source that is staged at the same time
 DUCKDB_SHARE = 45  # per cent of what is spare; blocks of logs, and what DuckDB does not count, took 50 MB beside it
-PART_SHARE = 10  # per cent; at the peak a part of a source takes four times its own size
+PART_SHARE = 40  # per cent, of all parts of sources that are in memory at the same time, at their peak
 LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
 REPORT_SECONDS = 0.5
 Log = tuple[LogFile, SourceFile]

@@ -38,7 +38,8 @@ UNDATED = "undated"
 MAX_URL_BYTES = 8192
 MAX_USER_BYTES = 1024
 SAMPLE_FACTOR = 256
-LINE_BYTES = 64  # of a line in a part, beside its user and its URL
+# What a part of a source takes at its peak: a line without its strings, a string that was not there before, and its text.
+LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
 _MODELS = {"csv": "delimited", "tsv": "delimited", "jsonl": "json", "access": "access", "parquet": "parquet"}
 _ABSENT = "surf2vec_absent"
 _EPOCH = date(1970, 1, 1)
@@ -68,6 +69,16 @@ class Progress:
             done = self.done + sum(reader.done_bytes for reader in self.readers)
         values = {"step": "ingest", "done": min(done, self.total), "total": self.total, "unit": "bytes"}
         self.on_event("progress", values)
+
+
+@dataclass(frozen=True)
+class SourceSize:
+    """The row of int_source_size: how much of a source there is, and how much of it only once."""
+
+    num_lines: int
+    text_bytes: int
+    num_distinct: int
+    distinct_text_bytes: int
 
 
 @dataclass(frozen=True)
@@ -145,12 +156,12 @@ class Stager:
         """
         if not is_loaded:
             self.load(log, source)
-        size = fetch_rows(self.con, "intermediate/int_source_size")[0]
-        scale = recognise_times(self.con, log, size["num_lines"], self.config.timezone)
+        size = SourceSize(**fetch_rows(self.con, "intermediate/int_source_size")[0])
+        scale = recognise_times(self.con, log, size.num_lines, self.config.timezone)
         create_table(self.con, "intermediate/int_refused_lines")
-        part_lines = _choose_part_lines(size["num_lines"], size["text_bytes"], self.part_bytes)
+        part_lines = _choose_part_lines(size, self.part_bytes)
         runs = self._write_runs(
-            source, range(0, size["num_lines"], part_lines), self._rules(log, source, scale, partitions)
+            source, range(0, size.num_lines, part_lines), self._rules(log, source, scale, partitions)
         )
         self._drop_tables("stg_lines")
         counts = fetch_rows(self.con, "intermediate/int_verdict_counts")
@@ -164,7 +175,7 @@ class Stager:
             "bytes": source.bytes,
             "format": log.describe(),
             "time": scale.description,
-            "lines": size["num_lines"],
+            "lines": size.num_lines,
             "events": sum(days.values()),
             "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
             "rejected": rejected,
@@ -219,9 +230,8 @@ class Stager:
         folder.mkdir(exist_ok=True)
         for first_row in parts:
             rows = {"first_row": first_row, "end_row": first_row + parts.step}
-            lines = stream_rows(self.con, "intermediate/int_timed_lines", rules.sql | rows).read_all()
+            lines = stream_rows(self.con, "intermediate/int_timed_lines", rules.sql | rows)
             events = make_events(self.con, lines, rules)
-            del lines
             append_rows(self.con, "int_refused_lines", events.refused)
             for day, table in events.split_days():
                 path = folder / f"{source.source_id}.{first_row}.{day}.parquet"
@@ -266,10 +276,13 @@ def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error)
     return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
 
 
-def _choose_part_lines(num_lines: int, text_bytes: int, part_bytes: int) -> int:
-    """Lines a part, so that parts are about as large as may be."""
-    num_parts = math.ceil((text_bytes + num_lines * LINE_BYTES) / part_bytes)
-    return max(1, math.ceil(num_lines / max(1, num_parts)))
+def _choose_part_lines(size: SourceSize, part_bytes: int) -> int:
+    """Lines a part, so that parts are about as large as may be: all its strings may be new, but no more than the source has."""
+    text_bytes = size.text_bytes / max(1, size.num_lines)
+    most_new_bytes = 2 * DISTINCT_BYTES + TEXT_COPIES * text_bytes
+    all_new_bytes = size.num_distinct * DISTINCT_BYTES + TEXT_COPIES * size.distinct_text_bytes
+    part_lines = max(part_bytes / (LINE_BYTES + most_new_bytes), (part_bytes - all_new_bytes) / LINE_BYTES, 1)
+    return max(1, math.ceil(size.num_lines / max(1, math.ceil(size.num_lines / part_lines))))
 
 
 def _pointer(key: str | None) -> str:

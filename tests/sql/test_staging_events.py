@@ -212,9 +212,10 @@ def test_what_becomes_of_refused_lines(con: duckdb.DuckDBPyConnection) -> None:
 
 def test_the_size_of_a_source(con: duckdb.DuckDBPyConnection) -> None:
     put_lines(con, (1, "ü", "/a", "1", None), (2, None, None, "1", "crawler"), (3, "bob", "/", "1", None))
-    assert fetch_rows(con, "intermediate/int_source_size") == [{"num_lines": 3, "text_bytes": 8}]
+    size = {"num_lines": 3, "text_bytes": 8, "num_distinct": 4, "distinct_text_bytes": 8}
+    assert fetch_rows(con, "intermediate/int_source_size") == [size]
     con.execute("delete from stg_lines")
-    assert fetch_rows(con, "intermediate/int_source_size") == [{"num_lines": 0, "text_bytes": 0}]
+    assert fetch_rows(con, "intermediate/int_source_size") == [dict.fromkeys(size, 0)]
 
 
 @pytest.mark.parametrize(

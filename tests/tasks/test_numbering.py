@@ -19,6 +19,10 @@ def test_strings_are_numbered_as_they_first_appear() -> None:
     assert numbering.add(pa.array(["b", "a", "b", None])).tolist() == [0, 1, 0, -1]
     assert numbering.add(pa.array(["c", "a", "€", ""])).tolist() == [2, 1, 3, 4]
     assert numbering.distinct().to_pylist() == ["b", "a", "c", "€", ""]
+    assert numbering.distinct_and_null().to_pylist() == ["b", "a", "c", "€", "", None]
+    assert numbering.add(pa.array(["d", "b"])).tolist() == [5, 0]
+    assert numbering.distinct().to_pylist() == ["b", "a", "c", "€", "", "d"]
+    assert Numbering().distinct_and_null().to_pylist() == [None]
     assert Numbering().add(pa.array(["a"])).tolist() == [0]
     assert Numbering().add(pa.chunked_array([], pa.string())).tolist() == []
 

@@ -41,8 +41,10 @@ def rules(is_dated: bool = True, partitions: int = 2) -> SourceRules:
     return SourceRules(2**63, UrlRules(), drops_assets=True, is_dated=is_dated, sql=params)
 
 
-def make_lines(*rows: tuple[int, str | None, str | None, int | None, str | None]) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(LINES.names, row, strict=True)) for row in rows], LINES)
+def make_lines(*rows: tuple[int, str | None, str | None, int | None, str | None]) -> pa.RecordBatchReader:
+    """As a batch a line."""
+    table = pa.Table.from_pylist([dict(zip(LINES.names, row, strict=True)) for row in rows], LINES)
+    return table.to_reader(max_chunksize=1)
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
