@@ -26,6 +26,8 @@ from tasks.group_rows import PartitionRows, read_group
 from tasks.window import Window
 from trainer.errors import DamageError
 
+COUNTS_ROWS = 100_000  # a row group of int_item_counts: DuckDB holds one a thread whole, with all its strings
+
 
 @dataclass(frozen=True)
 class Group:
@@ -81,7 +83,7 @@ class GroupCounts:
         """Write int_item_counts: (url, item_code, events, users). Zero counts stay: items seen in the window, if only by bots."""
         codes = np.arange(self.num_items, dtype=np.int32)
         columns = {"url": urls, "item_code": codes, "events": self.events, "users": self.users}
-        pq.write_table(pa.table(columns), path, compression="none", use_dictionary=False)
+        pq.write_table(pa.table(columns), path, row_group_size=COUNTS_ROWS, compression="none", use_dictionary=False)
 
 
 def plan_groups(num_events: NDArray[np.int64], max_events: int) -> list[Group]:
