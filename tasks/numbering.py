@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.compiled_numbering import ROWS_AHEAD, is_in_order, move_slots, number_strings, sort_by_digit
+from tasks.compiled_strings import ROWS_AHEAD, is_in_order, move_slots, number_strings, sort_by_digit
 
 DIGIT_BITS = 16
 BATCH_ROWS = 65_536  # numbered at once: there is room for so many new strings before it is known how many are new

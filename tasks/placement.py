@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.compiled_md5 import BLOCK_BYTES, hash_strings
+from tasks.compiled_strings import BLOCK_BYTES, hash_strings
 from tasks.numbering import lay_open
 
 

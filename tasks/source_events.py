@@ -1,8 +1,8 @@
 """Lines of a source as the events they make, sorted, and as lines that make none.
 
-A distinct user or page is looked at once, by SQL, not once an event: pseudonyms, micro-partitions and the order of users
-come from the first, items from the second. Arrow numbers strings several times as fast as a join finds them; what is left is
-a sort of numbers. All lines given are in memory at once: `tasks/staging.py` gives as many as may be.
+Lines are numbered as they are read, so a distinct user or page is kept and looked at once, not once an event: pseudonyms come
+from SQL, items from `tasks/source_pages.py`, micro-partitions and the order of users from `tasks/placement.py`. What is left
+is a sort of numbers. All lines given are in memory at once, as numbers: `tasks/staging.py` gives as many as may be.
 """
 
 from collections.abc import Iterator
@@ -113,9 +113,8 @@ def _read_lines(rows: pa.RecordBatchReader) -> _Lines:
     parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
     time_verdicts = [pa.nulls(0, pa.string()).dictionary_encode()]
     for batch in rows:
-        numbers = (
-            batch[name].fill_null(0).to_numpy().copy() for name in ("line", "us")
-        )  # or all of the batch would stay
+        # copies, or all of the batch would stay
+        numbers = (batch[name].fill_null(0).to_numpy().copy() for name in ("line", "us"))
         parts.append((*numbers, users.add(batch["user_id"]), pages.add(batch["page_key"])))
         time_verdicts.append(batch["time_verdict"].dictionary_encode())
     line, us, user, page = (np.concatenate(column) for column in zip(*parts, strict=True))
