@@ -19,6 +19,7 @@ back on: it would be a third of the size of the store, for what a crash cannot d
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -439,7 +440,7 @@ def referenced_files(folder: Path) -> set[str]:
 
 
 def remove_unreferenced(folder: Path, before: int | None = None) -> int:
-    """Remove vector files that no manifest names, and temporary files; answers the bytes set free.
+    """Remove vector files that no manifest names, and temporary files and folders; answers the bytes set free.
 
     before: only files of generations before this one, and no temporary ones, which others may be writing.
     """
@@ -449,6 +450,9 @@ def remove_unreferenced(folder: Path, before: int | None = None) -> int:
         found = _DATA_FILE.fullmatch(path.name)
         is_stale = found and path.name not in referenced and (before is None or int(found[1]) < before)
         if is_stale or (before is None and path.name.endswith(TEMPORARY_SUFFIX)):
-            freed_bytes += path.stat().st_size
-            path.unlink()
+            freed_bytes += sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
+            if path.is_dir():  # what was refitted when a process was killed
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     return freed_bytes

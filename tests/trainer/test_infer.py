@@ -1,7 +1,11 @@
 """Inference: the same history gives the same vector, alone or in a crowd, on any number of threads."""
 
+import multiprocessing
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +79,24 @@ def test_refit_changes_the_held_out_users_only_and_once(job: Job) -> None:
     assert after.manifest["evaluation"] == {"num_users": 50}
     assert refit_held_out(job, corpus, {"evaluation": {}}).generation == after.generation
     assert train(job)["generation"] == after.generation
+
+
+def _refit_and_die(job: Job) -> None:
+    def die(name: str, values: dict[str, Any]) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    refit_held_out(job, open_corpus(job.corpus_dir), {}, die)
+
+
+def test_a_process_killed_while_it_refits_leaves_nothing_in_the_way(job: Job) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_refit_and_die, args=(job,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(list(job.store_dir.glob(".refit.*.tmp"))) == 1
+    assert open_generation(job.store_dir).manifest["stage"] == "trained"
+    assert refit_held_out(job, open_corpus(job.corpus_dir), {}).has_seen_held_out
+    assert not list(job.store_dir.glob(".*.tmp"))
 
 
 def test_in_blocks_users_land_near_the_trained_ones_however_they_are_grouped(job_in_blocks: Job) -> None:
