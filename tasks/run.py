@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tasks.memory import give_back_memory
 from trainer.errors import ResourceError
 from trainer.files import read_json, write_json
 from trainer.repartition import has_waiting, settle_manifest
@@ -212,6 +213,7 @@ class Run:
             return done
         started = time.monotonic()
         made = json.loads(json.dumps(make()))
+        give_back_memory()
         result = {"seconds": round(time.monotonic() - started, 3)} | made | {"digest": digest}
         self.amend(lambda story: story["steps"].update({name: result}))
         return result

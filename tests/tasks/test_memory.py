@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tasks.memory import spare_bytes
+from tasks.memory import give_back_memory, spare_bytes
 from trainer.memory import private_bytes
 
 
@@ -16,3 +16,13 @@ def test_what_the_process_holds_counts() -> None:
 
 def test_never_less_than_a_quarter_of_the_budget() -> None:
     assert spare_bytes(1000) == 250
+
+
+def test_what_was_freed_goes_back() -> None:
+    texts = [bytes(5000) for _ in range(40_000)]
+    held = texts[::500]  # so that the heap does not shrink by itself
+    texts.clear()
+    before = private_bytes()
+    give_back_memory()
+    assert private_bytes() < before - 150_000_000
+    assert all(len(text) == 5000 for text in held)
