@@ -1,7 +1,6 @@
 """Strings as numbers: what is done once a distinct string need not be done once an event, and numbers sort and join fast."""
 
 import secrets
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +9,6 @@ from numpy.typing import NDArray
 from tasks.compiled_strings import ROWS_AHEAD, is_in_order, move_slots, number_strings, sort_by_digit
 
 DIGIT_BITS = 16
-BATCH_ROWS = 65_536  # numbered at once: there is room for so many new strings before it is known how many are new
 _LEAST_SLOTS = 1024
 _SIGN = np.uint64(2**63)  # without it uint64 is in the same order as int64
 
@@ -26,19 +24,16 @@ class Numbering:
         self._hashes = np.empty(ROWS_AHEAD, dtype=np.uint64)
         self._seed = np.uint64(secrets.randbits(64))  # nobody can send strings that are known to share a slot
 
-    def add(self, strings: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
+    def add(self, strings: pa.Array) -> NDArray[np.int32]:
         """The numbers of these strings, int32[n]; -1 for null."""
         codes = np.empty(len(strings), dtype=np.int32)
-        end = 0
-        for batch in _cut(strings):
-            start, end = end, end + len(batch)
-            data, offsets = lay_open(batch)
-            self._make_room(len(batch), int(offsets[-1] - offsets[0]))
-            is_null = batch.is_null().to_numpy(zero_copy_only=False) if batch.null_count else np.empty(0, dtype=bool)
-            self.num_distinct = number_strings(
-                data, offsets, is_null, self._seed, self._slots, self._bytes, self._offsets, self.num_distinct,
-                self._hashes, codes[start:end],
-            )  # fmt: skip
+        data, offsets = lay_open(strings)
+        self._make_room(len(strings), int(offsets[-1] - offsets[0]))
+        is_null = strings.is_null().to_numpy(zero_copy_only=False) if strings.null_count else np.empty(0, dtype=bool)
+        self.num_distinct = number_strings(
+            data, offsets, is_null, self._seed, self._slots, self._bytes, self._offsets, self.num_distinct, self._hashes,
+            codes,
+        )  # fmt: skip
         return codes
 
     def distinct(self) -> pa.Array:
@@ -57,7 +52,7 @@ class Numbering:
         )
 
     def _make_room(self, num_strings: int, num_bytes: int) -> None:
-        """Room for so many more strings; half of the slots stay empty."""
+        """Room for so many more strings, as it is not known yet how many are new; half of the slots stay empty."""
         num_distinct, used = self.num_distinct, int(self._offsets[self.num_distinct])
         self._offsets = _grow(self._offsets, num_distinct + 1, num_distinct + 1 + num_strings)
         self._bytes = _grow(self._bytes, used, used + num_bytes)
@@ -65,12 +60,6 @@ class Numbering:
             larger = np.zeros(1 << (2 * (num_distinct + num_strings) - 1).bit_length(), dtype=np.uint64)
             move_slots(self._slots, larger)
             self._slots = larger
-
-
-def _cut(strings: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    for chunk in strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]:
-        for start in range(0, len(chunk), BATCH_ROWS):
-            yield chunk.slice(start, BATCH_ROWS)
 
 
 def lay_open(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -13,17 +13,31 @@ from tasks.numbering import lay_open, read_only
 from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 
-def canonical_items(page_keys: pa.Array, rules: UrlRules) -> pa.Array:
-    """What `canonical_item` makes of each of n strings or large strings, as n large strings; null of null."""
-    return _make_items(page_keys.cast(pa.large_string()), rules)[0]
+def canonical_items(page_keys: pa.Array, rules: UrlRules) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """What `canonical_item` makes of each of n strings or large strings, as n large strings, null of null; and which of them the
+    compiled pass made, bool[n].
+    """
+    depth = {"page": ALL_PARTS, "prefix": rules.prefix_depth, "host": 0}[rules.granularity]
+    data, bounds = _find_bytes(page_keys)
+    items = np.empty(bounds[-1] - bounds[0] + len(page_keys), dtype=np.uint8)
+    ends = np.empty(len(bounds), dtype=np.int64)
+    write_items(data, bounds, depth, items, ends)
+    is_there = page_keys.is_valid().to_numpy(zero_copy_only=False)
+    is_simple = is_there & (np.diff(ends) > 0)
+    buffers = [pa.array(is_simple).buffers()[1], pa.py_buffer(ends), pa.py_buffer(items)]
+    simple = pa.Array.from_buffers(pa.large_string(), len(page_keys), buffers)
+    is_other = is_there & ~is_simple
+    if not is_other.any():
+        return simple, is_simple
+    made = [canonical_item(key, rules) for key in page_keys.filter(pa.array(is_other)).to_pylist()]
+    return pc.replace_with_mask(simple, pa.array(is_other), pa.array(made, pa.large_string())), is_simple
 
 
 def find_pages(page_keys: pa.Array, rules: UrlRules, drops_assets: bool) -> tuple[pa.Array, pa.Array]:
     """The items and the verdicts of n distinct page keys, n large strings each; the verdict says why a key is no page, and is
     null where it is one.
     """
-    page_keys = page_keys.cast(pa.large_string())
-    items, is_simple = _make_items(page_keys, rules)
+    items, is_simple = canonical_items(page_keys, rules)
     is_doubtful = ~is_simple  # what is simple is a page, if it is no asset
     is_asset = pl.lit(False)
     if drops_assets:
@@ -44,32 +58,14 @@ def find_pages(page_keys: pa.Array, rules: UrlRules, drops_assets: bool) -> tupl
     return items, verdicts.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _make_items(page_keys: pa.LargeStringArray, rules: UrlRules) -> tuple[pa.Array, NDArray[np.bool_]]:
-    """The item of each; bool[n]: whether the compiled pass made it."""
-    depth = {"page": ALL_PARTS, "prefix": rules.prefix_depth, "host": 0}[rules.granularity]
-    data, bounds = _find_bytes(page_keys)
-    items = np.empty(bounds[-1] - bounds[0] + len(page_keys), dtype=np.uint8)
-    ends = np.empty(len(bounds), dtype=np.int64)
-    write_items(data, bounds, depth, items, ends)
-    is_there = page_keys.is_valid().to_numpy(zero_copy_only=False)
-    is_simple = is_there & (np.diff(ends) > 0)
-    buffers = [pa.array(is_simple).buffers()[1], pa.py_buffer(ends), pa.py_buffer(items)]
-    simple = pa.Array.from_buffers(pa.large_string(), len(page_keys), buffers)
-    is_other = is_there & ~is_simple
-    if not is_other.any():
-        return simple, is_simple
-    made = [canonical_item(key, rules) for key in page_keys.filter(pa.array(is_other)).to_pylist()]
-    return pc.replace_with_mask(simple, pa.array(is_other), pa.array(made, pa.large_string())), is_simple
-
-
-def _may_be_assets(page_keys: pa.LargeStringArray) -> NDArray[np.bool_]:
+def _may_be_assets(page_keys: pa.Array) -> NDArray[np.bool_]:
     """Which of them the pattern is to look at: it takes longer than all the rest."""
     has_extension = np.empty(len(page_keys), dtype=np.bool_)
     find_extensions(*_find_bytes(page_keys), has_extension)
     return has_extension
 
 
-def _find_bytes(strings: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _find_bytes(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """`lay_open`, but of BLOCK bytes or more."""
     data, bounds = lay_open(strings)
     return (read_only(np.pad(data, (0, BLOCK))) if len(data) < BLOCK else data), bounds

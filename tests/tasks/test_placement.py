@@ -8,12 +8,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.placement import hash_users, place_users, user_hash
+from tests import corpora
 
 
 def test_the_hash_is_the_lower_half_of_md5() -> None:
     assert user_hash("a") == 0x61267769E299C331  # 0cc175b9c0f1b6a8 31c399e269772661
     assert hash_users(pa.array(["a", None, ""])).tolist() == [user_hash("a"), user_hash(""), user_hash("")]
     assert hash_users(pa.array([], pa.string())).tolist() == []
+
+
+@given(st.text(max_size=20))
+def test_the_hash_is_the_one_that_places_users(user_id: str) -> None:
+    assert user_hash(user_id) == corpora.user_hash(user_id)
 
 
 @pytest.mark.parametrize("dtype", [pa.string(), pa.large_string()])

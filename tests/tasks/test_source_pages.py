@@ -33,6 +33,10 @@ URL = st.builds(
 )
 
 
+def items_of(page_keys: pa.Array, rules: UrlRules) -> pa.Array:
+    return canonical_items(page_keys, rules)[0]
+
+
 def rows_of(pages: tuple[pa.Array, pa.Array]) -> list[tuple[str | None, str | None]]:
     items, verdicts = pages
     return list(zip(items.to_pylist(), verdicts.to_pylist(), strict=True))
@@ -40,12 +44,12 @@ def rows_of(pages: tuple[pa.Array, pa.Array]) -> list[tuple[str | None, str | No
 
 @pytest.mark.parametrize("rules", RULES)
 def test_columns_are_what_the_rules_make_of_each(rules: UrlRules) -> None:
-    assert canonical_items(pa.array(PAGES), rules).to_pylist() == [canonical_item(page, rules) for page in PAGES]
+    assert items_of(pa.array(PAGES), rules).to_pylist() == [canonical_item(page, rules) for page in PAGES]
 
 
 @given(st.lists(URL, max_size=5), st.sampled_from(RULES))
 def test_any_urls(pages: list[str], rules: UrlRules) -> None:
-    made = canonical_items(pa.array(pages, pa.string()), rules).to_pylist()
+    made = items_of(pa.array(pages, pa.string()), rules).to_pylist()
     assert made == [canonical_item(page, rules) for page in pages]
 
 
@@ -56,11 +60,11 @@ def test_arrays_of_any_kind(width: pa.DataType) -> None:
     array = pa.array(pages, width)
     for first in range(len(pages) + 1):
         for last in range(first, len(pages) + 1):
-            made = canonical_items(array.slice(first, last - first), UrlRules())
+            made = items_of(array.slice(first, last - first), UrlRules())
             assert made.type == pa.large_string()
             assert made.to_pylist() == items[first:last]
-    assert canonical_items(pa.array([], width), UrlRules()).to_pylist() == []
-    assert canonical_items(pa.nulls(2, width), UrlRules()).to_pylist() == [None, None]
+    assert items_of(pa.array([], width), UrlRules()).to_pylist() == []
+    assert items_of(pa.nulls(2, width), UrlRules()).to_pylist() == [None, None]
     assert rows_of(find_pages(pa.array([], width), UrlRules(), drops_assets=True)) == []
 
 
@@ -79,7 +83,7 @@ def test_simple_pages_are_not_done_one_by_one(granularity: str, monkeypatch: pyt
     rules = UrlRules(granularity)
     items = [None if page is None else canonical_item(page, rules) for page in pages]
     monkeypatch.setattr(source_pages, "canonical_item", lambda page, rules: pytest.fail(f"{page} is not simple"))
-    assert canonical_items(pa.array(pages), rules).to_pylist() == items
+    assert items_of(pa.array(pages), rules).to_pylist() == items
 
 
 @given(st.lists(URL | st.none(), max_size=5), st.sampled_from(["", ".css", ".Woff2", ".js?", ".js/"]), st.booleans())

@@ -4,18 +4,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tasks.placement import user_hash
 from tasks.tombstones import Tombstones, make_digests
 from tasks.wanted import search_file, want_forgotten, want_users
-from tests import corpora
-
-
-@given(st.text(max_size=20))
-def test_the_hash_is_the_one_that_places_users(user_id: str) -> None:
-    assert user_hash(user_id) == corpora.user_hash(user_id)
 
 
 def test_only_some_micro_partitions_can_have_them() -> None:
