@@ -45,7 +45,7 @@ def _explain(root: Root, what: str, memory_bytes: int, error: BaseException) -> 
         )
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return ResourceError(
-            f"{size(memory_bytes)} of memory do not suffice for {what}: raise --host-memory ({text.partition(chr(10))[0]})"
+            f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({text.partition(chr(10))[0]})"
         )
     if code in _DENIED or (isinstance(error, duckdb.IOException) and ("denied" in text or "Cannot open file" in text)):
         return ResourceError(

@@ -263,7 +263,11 @@ def test_no_permission_to_read(tmp_path: Path, root: Path) -> None:
 def test_too_little_memory(tmp_path: Path, root: Path) -> None:
     log = write_log(tmp_path / "a.csv", *GOOD)
     refuse(
-        root, ResourceError, r"1\.0 MB of memory do not suffice .*: raise --host-memory", log, memory_bytes=1_000_000
+        root,
+        ResourceError,
+        r"1\.0 MB of memory do not suffice while logs are ingested: raise --host-memory",
+        log,
+        memory_bytes=1_000_000,
     )
 
 
