@@ -214,8 +214,9 @@ def _begin_items(config: TrainConfig, base: Generation, beginning: Beginning) ->
     num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
     image = make_image(
         {
-            "outputs": (np.float32, (num_items, config.vector_size)), "output_squares": (np.float32, (num_items,)),
-            "inputs": (np.float32, (num_inputs, config.vector_size)), "input_squares": (np.float32, (num_inputs,)),
+            "outputs": (np.float32, (num_items, config.vector_size)),
+            "inputs": (np.float32, (num_inputs, config.vector_size)),
+            "output_squares": (np.float32, (num_items,)), "input_squares": (np.float32, (num_inputs,)),
         }
     )  # fmt: skip
     items = items_in(image)

@@ -230,8 +230,8 @@ def image_of_rows(rows: Rows, spare: Bytes | None = None) -> Image:
 def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: Bytes | None = None) -> Image:
     """The image of an item block's file with a copy of this table; `rows`: which rows of the table a block of several has."""
     arrays = {
-        "outputs": items.outputs.vectors, "output_squares": items.outputs.squares,
-        "inputs": items.inputs.vectors, "input_squares": items.inputs.squares,
+        "outputs": items.outputs.vectors, "inputs": items.inputs.vectors,
+        "output_squares": items.outputs.squares, "input_squares": items.inputs.squares,
     }  # fmt: skip
     return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
 
@@ -241,8 +241,8 @@ def shapes_of_items(num_outputs: int, vector_size: int, has_rows: bool = False) 
     of a block of several.
     """
     return {
-        "outputs": (np.float32, (num_outputs, vector_size)), "output_squares": (np.float32, (num_outputs,)),
-        "inputs": (np.float32, (0, vector_size)), "input_squares": (np.float32, (0,)),
+        "outputs": (np.float32, (num_outputs, vector_size)), "inputs": (np.float32, (0, vector_size)),
+        "output_squares": (np.float32, (num_outputs,)), "input_squares": (np.float32, (0,)),
     } | ({"rows": (np.uint32, (num_outputs,))} if has_rows else {})  # fmt: skip
 
 

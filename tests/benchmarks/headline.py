@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,15 +139,14 @@ def share_done(root: Path, step: str) -> float:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes on disk of all files in a folder; those that go meanwhile are not counted."""
-    total = 0
+    """Bytes on disk of all files in a folder, second names not counted again; nor those that go meanwhile."""
+    sizes = {}
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total
+            with suppress(FileNotFoundError):
+                about = os.lstat(os.path.join(parent, name))
+                sizes[about.st_ino] = about.st_blocks * 512
+    return sum(sizes.values())
 
 
 def end_group(group: Path | None) -> None:

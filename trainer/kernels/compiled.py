@@ -3,8 +3,11 @@ The formulas are in README.md.
 
 What keeps it fast: no arrays are made and no references counted (`_nrt=False`: numba would count them with atomic
 additions that cost more than the rows); what is constant in a loop over dimensions is computed before it; rows are asked
-for before they are needed. One file, because numba's cache is renewed only when the file of a kept function has changed.
+for before they are needed; loops over dimensions may use the widest vectors there are. One file, because numba's cache is
+renewed only when the file of a kept function has changed.
 """
+# mypy: no-check-untyped-defs
+# numba itself gives an intrinsic its first argument
 
 import math
 from typing import Any, NamedTuple
@@ -30,7 +33,7 @@ _16, _27, _30, _31, _32, _40 = (np.uint64(bits) for bits in (16, 27, 30, 31, 32,
 _LOW_16, _LOW_32 = np.uint64(2**16 - 1), np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 8
-_LINE_FLOATS = 16  # of a cache line of 64 bytes
+_LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
 _MAX_SCORE = np.float32(MAX_SCORE)
 _MAX_EXPONENT = np.float32(80)  # exp of it is still a finite float32
 
@@ -204,34 +207,64 @@ def rate_of(squares, row, square, num_dims, alpha, is_adagrad):
 
 
 @intrinsic
-def prefetch(typing_context, table, row, column):
-    """Ask for the cache line of an element, which is about to be read and written."""
+def prefer_wide_vectors(typing_context):
+    """Let the loops of the function that begins with this use vectors of 512 bits where the machine has them: of Intel's, LLVM
+    by itself uses half, for the sake of code that needs them seldom.
+    """
 
     def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = cgutils.get_item_pointer(
-            context, builder, signature.args[0], array, list(arguments[1:]), wraparound=False, boundscheck=False
-        )
+        attributes = builder.function.attributes
+        set.add(attributes, '"prefer-vector-width"="512"')  # their own `add` refuses those with values
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, place):
+    """Ask for the cache line of the number at a place of an array, as it lies in memory, which is about to be used."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         int32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
         function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
         function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
         is_write, locality, is_data = (ir.Constant(int32, value) for value in (1, 3, 1))
-        builder.call(function, [builder.bitcast(pointer, byte_pointer), is_write, locality, is_data])
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), byte_pointer)
+        builder.call(function, [pointer, is_write, locality, is_data])
         return context.get_dummy_value()
 
-    return types.void(table, types.int64, types.int64), generate
+    return types.void(array, types.int64), generate
 
 
 @_inlined
 def prefetch_row(vectors, row):
     """Ask for a row that is about to be read and written."""
-    for d in range(0, vectors.shape[1], _LINE_FLOATS):
-        prefetch(vectors, row, d)  # type: ignore[call-arg]  # numba gives the first argument itself
+    start = np.int64(row) * vectors.shape[1]
+    for place in range(start, start + vectors.shape[1], _LINE_NUMBERS):
+        prefetch(vectors, place)
+
+
+@_inlined
+def prefetch_users(histories, users, place, last):
+    """Ask for what the next two users of the order begin with: where one's history is, the other's row and first tokens."""
+    tokens, starts, ends, hashes, order, _, _ = histories
+    if place + 1 < last:
+        prefetch_row(users.vectors, order[place + 1])
+        first = starts[order[place + 1]]
+        prefetch(tokens, first)
+        prefetch(tokens, first + _LINE_NUMBERS)
+    if place + 2 < last:
+        user = order[place + 2]
+        prefetch(starts, user)
+        prefetch(ends, user)
+        prefetch(hashes, user)
 
 
 @_inlined
 def score_rows(table, hidden, num_rows, scratch):
     """dots = hidden . row and squares = row . row of the rows of a prediction."""
+    prefer_wide_vectors()
     vectors = table.vectors
     for i in range(num_rows):
         if i + _ROWS_AHEAD < num_rows:
@@ -251,6 +284,7 @@ def pull_rows(model, hidden, num_rows, num_own, alpha):
     step += sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows but not for
     their bias; the rates are those of the rows as they were scored.
     """
+    prefer_wide_vectors()
     rule, scratch = model.rule, model.scratch
     vectors, sums, step = model.outputs.vectors, model.outputs.sums, scratch.step
     num_dims = hidden.shape[0]
@@ -290,10 +324,10 @@ def set_rates(model, hidden, num_rows, num_own, alpha):
     num_dims, hidden_square = hidden.shape[0], np.float32(0)
     for d in range(num_dims):
         hidden_square += hidden[d] * hidden[d]
-    for i in range(num_own):
-        for d in range(rule.num_free, num_dims):
-            bias = model.outputs.vectors[rows[i], d]
-            scratch.dots[i] -= hidden[d] * bias
+    if rule.num_free < num_dims:
+        for i in range(num_own):
+            bias = model.outputs.vectors[rows[i], num_dims - 1]
+            scratch.dots[i] -= hidden[num_dims - 1] * bias
             squares[i] -= bias * bias
     for i in range(num_rows):
         shrinks[i] = rule.item_l2 if i < num_own else np.float32(0)
@@ -337,6 +371,8 @@ def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
         rows[i] = turn.history[turn.kept[place + i]]
     for k in range(rule.num_negatives):
         rows[num_own + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), noise)
+        if num_own + k < _ROWS_AHEAD:
+            prefetch_row(model.outputs.vectors, rows[num_own + k])
     score_rows(model.outputs, hidden, num_rows, scratch)
     highest = np.float32(-1e30)
     for i in range(num_rows):
@@ -468,6 +504,7 @@ def choose(scratch, start, stop):
 @_inlined
 def move_user(model, turn, weight):
     """One step up of the user's row, but for its bias, by scratch.step and L2 times `weight`."""
+    prefer_wide_vectors()
     rule, user, step = model.rule, model.scratch.user, model.scratch.step
     num_dims = user.shape[0]
     l2 = weight * rule.l2 / np.float32(math.sqrt(np.float32(max(1, turn.history.shape[0]))))
@@ -602,10 +639,11 @@ def train_piece(users, outputs, inputs, noise, paths, rule, scratch, histories, 
         for position in range(history.shape[0]):
             if (draw(key, position, SUBSAMPLE, 0) >> _32) < keep[history[position]]:
                 kept[length] = position
+                if length < _ROWS_AHEAD and not rule.has_tree:
+                    prefetch_row(outputs.vectors, history[position])
                 length += 1
         num_kept += length
-        if place + 1 < last:
-            prefetch_row(user_vectors, order[place + 1])
+        prefetch_users(histories, users, place, last)
         for d in range(row.shape[0]):
             row[d] = user_vectors[user, d]
         turn = Turn(user, history, kept, length, key, alphas[place])
