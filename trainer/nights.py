@@ -45,6 +45,7 @@ from trainer.store import (
     lock_store,
     open_generation,
     read_rows,
+    shapes_of_items,
 )
 
 FULL_FILE_SHARE = 4
@@ -212,13 +213,7 @@ def _begin_items(config: TrainConfig, base: Generation, beginning: Beginning) ->
     begun = begin_items(config, len(new), len(new))
     begun.outputs.vectors[:] = new
     num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
-    image = make_image(
-        {
-            "outputs": (np.float32, (num_items, config.vector_size)),
-            "inputs": (np.float32, (num_inputs, config.vector_size)),
-            "output_squares": (np.float32, (num_items,)), "input_squares": (np.float32, (num_inputs,)),
-        }
-    )  # fmt: skip
+    image = make_image(shapes_of_items(num_items, config.vector_size, num_inputs))
     items = items_in(image)
     for rows, older, newer in (
         (items.outputs, before.outputs, begun.outputs),

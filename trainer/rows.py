@@ -88,7 +88,7 @@ def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
 
 def _make_vectors(num_rows: int, config: TrainConfig) -> NDArray[np.float32]:
     """Zeros, float32[num_rows, D], from the beginning of a page, as in images: rows of a multiple of 16 dimensions are then
-    whole cache lines, where rows across their borders take a third longer to train.
+    whole cache lines, where rows across their borders take up to a tenth longer to train.
     """
     num_floats = num_rows * config.vector_size
     return make_pages(4 * num_floats).view(np.float32)[:num_floats].reshape(num_rows, config.vector_size)

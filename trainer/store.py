@@ -236,13 +236,14 @@ def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: 
     return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
 
 
-def shapes_of_items(num_outputs: int, vector_size: int, has_rows: bool = False) -> Shapes:
-    """The arrays in the image of a table that is or was divided, which has no inputs, as `image_of_items` makes it; has_rows:
-    of a block of several.
+def shapes_of_items(num_outputs: int, vector_size: int, num_inputs: int = 0, has_rows: bool = False) -> Shapes:
+    """The arrays in the image of a table, as `image_of_items` makes it; has_rows: of a block of several, which has no inputs.
+
+    Vectors come first, so that rows which are whole cache lines begin where one does.
     """
     return {
-        "outputs": (np.float32, (num_outputs, vector_size)), "inputs": (np.float32, (0, vector_size)),
-        "output_squares": (np.float32, (num_outputs,)), "input_squares": (np.float32, (0,)),
+        "outputs": (np.float32, (num_outputs, vector_size)), "inputs": (np.float32, (num_inputs, vector_size)),
+        "output_squares": (np.float32, (num_outputs,)), "input_squares": (np.float32, (num_inputs,)),
     } | ({"rows": (np.uint32, (num_outputs,))} if has_rows else {})  # fmt: skip
 
 

@@ -33,7 +33,7 @@ _16, _27, _30, _31, _32, _40 = (np.uint64(bits) for bits in (16, 27, 30, 31, 32,
 _LOW_16, _LOW_32 = np.uint64(2**16 - 1), np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 8
-_LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
+LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
 _MAX_SCORE = np.float32(MAX_SCORE)
 _MAX_EXPONENT = np.float32(80)  # exp of it is still a finite float32
 
@@ -241,7 +241,7 @@ def prefetch(typing_context, array, place):
 def prefetch_row(vectors, row):
     """Ask for a row that is about to be read and written."""
     start = np.int64(row) * vectors.shape[1]
-    for place in range(start, start + vectors.shape[1], _LINE_NUMBERS):
+    for place in range(start, start + vectors.shape[1], LINE_NUMBERS):
         prefetch(vectors, place)
 
 
@@ -253,7 +253,7 @@ def prefetch_users(histories, users, place, last):
         prefetch_row(users.vectors, order[place + 1])
         first = starts[order[place + 1]]
         prefetch(tokens, first)
-        prefetch(tokens, first + _LINE_NUMBERS)
+        prefetch(tokens, first + LINE_NUMBERS)
     if place + 2 < last:
         user = order[place + 2]
         prefetch(starts, user)

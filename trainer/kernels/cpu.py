@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.kernels.compiled import Noise, Paths, Rule, Scratch, Table, train_piece
+from trainer.kernels.compiled import LINE_NUMBERS, Noise, Paths, Rule, Scratch, Table, train_piece
 from trainer.kernels.signature import Pass
 from trainer.rows import Items, Rows
 from trainer.trees import Tree
@@ -22,7 +22,6 @@ from trainer.trees import Tree
 _NO_ROWS = Rows(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
 PIECE_TOKENS, MAX_PIECES_A_THREAD = 16_384, 8
 GAP_FLOATS = 256  # more than a loop takes at a time
-LINE_FLOATS = 16  # of a cache line
 
 
 def max_threads() -> int:
@@ -120,10 +119,10 @@ def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
         ("rows", "dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows", "root_slots"),
         num_rows,
     )
-    lines = [-(-size // LINE_FLOATS) * LINE_FLOATS for size in sizes.values()]
+    lines = [-(-size // LINE_NUMBERS) * LINE_NUMBERS for size in sizes.values()]
     starts = np.cumsum([GAP_FLOATS] + [size + GAP_FLOATS for size in lines]).tolist()
-    buffer = np.zeros(starts[-1] + LINE_FLOATS, dtype=np.float32)
-    buffer = buffer[-buffer.ctypes.data // buffer.itemsize % LINE_FLOATS :]
+    buffer = np.zeros(starts[-1] + LINE_NUMBERS, dtype=np.float32)
+    buffer = buffer[-buffer.ctypes.data // buffer.itemsize % LINE_NUMBERS :]
     arrays = {name: buffer[start : start + size] for (name, size), start in zip(sizes.items(), starts, strict=False)}
     whole = {name: arrays[name].view(np.uint32) for name in ("rows", "root_slots")}
     return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | whole)
