@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 demo: setup
 	$(BIN)/python -m flows.demo
 
-# Two processes, a file's tests in one of them; in this order the long ones do not come last.
+# Three processes, a file's tests in one of them: many wait for servers and for what they killed. In this order the long ones do
+# not come last.
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -156,7 +156,8 @@ def draw(key, position, purpose, number):
 def draw_negative(bits, noise):
     """The item that 64 random bits choose from the noise distribution."""
     slot = np.int64(((bits >> _32) * np.uint64(noise.aliases.shape[0])) >> _32)
-    return slot if (bits & _LOW_32) < noise.thresholds[slot] else np.int64(noise.aliases[slot])
+    alias = np.int64(noise.aliases[slot])  # read in any case: a branch at random is guessed wrong half of the time
+    return slot if (bits & _LOW_32) < noise.thresholds[slot] else alias
 
 
 @numba.njit(forceinline=True, **_OPTIONS | {"fastmath": False})
@@ -166,7 +167,10 @@ def exp(x):
     Without fastmath, which would take the two parts of log(2) together; math.exp is a call for each number.
     """
     x = min(max(x, np.float32(-87)), _MAX_EXPONENT)
-    n = np.float32(math.floor(x * np.float32(1.44269504) + np.float32(0.5)))
+    power = np.int32(
+        x * np.float32(1.44269504) + np.float32(127.5)
+    )  # cut off above zero, which is math.floor without its call
+    n = np.float32(power - np.int32(127))
     r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
     y = np.float32(1.9875691500e-4)
     y = y * r + np.float32(1.3981999507e-3)
@@ -175,7 +179,7 @@ def exp(x):
     y = y * r + np.float32(1.6666665459e-1)
     y = y * r + np.float32(5.0000001201e-1)
     y = y * r * r + r + np.float32(1)
-    return y * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return y * np.int32(power << np.int32(23)).view(np.float32)
 
 
 @_inlined

@@ -39,9 +39,13 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     if threads == 1:
         return train(0, len(work.order))
     num_tokens = int((work.ends - work.starts)[work.order].sum())
-    num_pieces = min(max(threads, num_tokens // PIECE_TOKENS), threads * MAX_PIECES_A_THREAD)
-    bounds = np.linspace(0, len(work.order), num_pieces + 1).astype(int).tolist()
+    bounds = np.linspace(0, len(work.order), count_pieces(num_tokens, threads) + 1).astype(int).tolist()
     return sum(_pool(threads).map(train, bounds[:-1], bounds[1:]))
+
+
+def count_pieces(num_tokens: int, threads: int) -> int:
+    """Pieces of about PIECE_TOKENS, but as many for each thread: of 7 for two, one of them would wait for the seventh."""
+    return threads * min(max(1, num_tokens // (threads * PIECE_TOKENS)), MAX_PIECES_A_THREAD)
 
 
 @functools.cache

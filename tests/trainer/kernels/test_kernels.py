@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -13,6 +14,8 @@ from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.kernels import pick_kernel
 from trainer.kernels.accumulation import train_in_steps
+from trainer.kernels.compiled import exp
+from trainer.kernels.cpu import count_pieces
 from trainer.kernels.signature import Pass
 from trainer.objectives import make_sampling
 from trainer.rows import Items, Rows
@@ -304,6 +307,22 @@ def test_threads_share_the_users_and_lose_none() -> None:
         pick_kernel("cpu", work.config).train_users(users, items, work)
         results.append(users.vectors.tobytes())
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "threads", "expected"),
+    [(0, 2, 2), (100_000, 2, 6), (114_688, 2, 6), (10**9, 2, 16), (10**9, 16, 128), (50_000, 4, 4)],
+)
+def test_every_thread_has_as_many_pieces(num_tokens: int, threads: int, expected: int) -> None:
+    assert count_pieces(num_tokens, threads) == expected
+
+
+def test_powers_of_e_are_those_of_numpy() -> None:
+    x = np.linspace(-87, 80, 100_001, dtype=np.float32)
+    all_at_once = numba.njit(lambda x: np.array([exp(value) for value in x]))
+    np.testing.assert_allclose(all_at_once(x), np.exp(x.astype(np.float64)), rtol=2e-7)
+    beyond = np.array([-1e30, -88, 81, 1e30], dtype=np.float32)
+    np.testing.assert_array_equal(all_at_once(beyond), all_at_once(np.array([-87, -87, 80, 80], dtype=np.float32)))
 
 
 def test_a_kernel_that_is_not_there_is_refused() -> None:
