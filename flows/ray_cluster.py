@@ -17,9 +17,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from prefect import task
+from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
-from prefect.context import FlowRunContext
+from prefect.context import FlowRunContext, TaskRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.config import ResourcesConfig
@@ -81,6 +81,7 @@ class RayCluster:
         with (
             remote_options(num_cpus=cpus, memory=self.memory_bytes, max_retries=TRIES - 1),
             temporary_settings({PREFECT_API_URL: _find_api()}),  # or each worker would start a server of its own
+            bare_context(),
         ):
             futures = [self._runner.submit(do_part, {"work": work, "part": part, "caller": caller}) for part in parts]
         for number, future in enumerate(futures, start=1):
@@ -156,6 +157,24 @@ class RayCluster:
             f"cannot use the Ray cluster {self.address}: {lines[0][:300]}; see that it runs, that RAY_AUTH_MODE=token is set and "
             'the token is that of its nodes (README, "On several machines"), or leave resources.ray_address out'
         )
+
+
+@contextmanager
+def bare_context() -> Iterator[None]:
+    """The flow and the task that a part belongs to without their code and parameters, which Prefect would send along: a worker
+    would load all that a night needs, MLflow and torch too, seconds and hundreds of megabytes that no part has a use for.
+    """
+    with ExitStack() as stack:
+        if of_flow := FlowRunContext.get():
+            stack.enter_context(of_flow.model_copy(update={"flow": _parent, "parameters": {}}))
+        if of_task := TaskRunContext.get():
+            stack.enter_context(of_task.model_copy(update={"task": do_part, "parameters": {}}))
+        yield
+
+
+@flow(name="nightly")
+def _parent() -> None:
+    """Stands for the flow in a worker, where it is never called."""
 
 
 @task(name="part", persist_result=False, cache_policy=NO_CACHE)

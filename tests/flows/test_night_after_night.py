@@ -1,9 +1,5 @@
 """A night after another through the flow: who did not change keeps the vector bit for bit, and all stay in one space."""
 
-import json
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,8 @@ from flows.demo_vectors import read_vectors
 from flows.nightly import nightly
 from flows.operations import examine_root
 from tests.corpora import planted_histories
-from tests.flows.test_cli import COMMAND
+from tests.flows.test_cli import kill_once
+from tests.flows.test_nightly import generation
 from trainer.files import read_json
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
@@ -121,33 +118,30 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
+@pytest.mark.usefixtures("_prefect")
 def test_a_killed_incremental_night_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    """kill -9 wherever the second night is by then; the same command then ends with the very same vectors."""
-    for name in ("one", "two"):
-        histories = first_days(tmp_path / name / "logs")
-        command(tmp_path / name)
-        second_day(tmp_path / name / "logs", histories)
-    undisturbed = command(tmp_path / "one")
-    arguments = [*arguments_of(tmp_path / "two"), "--set", "train.commit_seconds=0"]
-    for seconds in (7.0, 9.0, 11.0):
-        with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            time.sleep(seconds)
-            process.send_signal(signal.SIGKILL)
-    resumed = command(tmp_path / "two")
-    one, two = vectors_of(undisturbed), vectors_of(resumed)
-    assert one.keys() == two.keys()
-    assert all(np.array_equal(one[user], two[user]) for user in one)
+    """kill -9 at several moments of the second night; the same command then ends with the very same vectors."""
+    one, two = tmp_path / "one" / "root", tmp_path / "two" / "root"
+    for root in (one, two):
+        histories = first_days(root.parent / "logs")
+        run(root)
+        second_day(root.parent / "logs", histories)
+    first, undisturbed = generation(two), run(one)
+    settings = [part for setting in [*FAST, "train.commit_seconds=0"] for part in ("--set", setting)]
+    arguments = ["run", "--root", str(two), "--logs", str(two.parent / "logs" / "*.csv"), *settings]
+    kill_once(lambda: generation(two) > first, *arguments)
+    for step in ("train", "export"):
+        kill_once(lambda step=step: step in newest_steps(two), *arguments)
+    resumed = run(two)
+    before, after = vectors_of(undisturbed), vectors_of(resumed)
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[user], after[user]) for user in before)
     assert resumed["night"]["changed"] == undisturbed["night"]["changed"] == 15
     assert resumed["metrics"] == undisturbed["metrics"]
-    stories = [read_json(path) for path in (tmp_path / "two" / "root").glob("runs/*/run.json")]
-    assert len(stories) == 2
+    assert len(list(two.glob("runs/*/run.json"))) == 2
 
 
-def arguments_of(folder: Path) -> list[str]:
-    settings = [part for setting in FAST for part in ("--set", setting)]
-    return ["run", "--root", str(folder / "root"), "--json", "--logs", str(folder / "logs" / "*.csv"), *settings]
-
-
-def command(folder: Path) -> dict[str, Any]:
-    done = subprocess.run([*COMMAND, *arguments_of(folder)], capture_output=True, check=True)
-    return dict(json.loads(done.stdout))
+def newest_steps(root: Path) -> set[str]:
+    """Those that ended of the second run, none before it began."""
+    stories = [read_json(path) for path in root.glob("runs/*/run.json")]
+    return {step for story in stories if story.get("base") for step in story["steps"]}

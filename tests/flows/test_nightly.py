@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.corpora import planted_histories
-from tests.flows.test_cli import COMMAND, call
+from tests.flows.test_cli import call, kill_once
+from trainer.files import read_json
+from trainer.manifests import MANIFEST, read_manifest
 
+pytestmark = pytest.mark.usefixtures("_prefect")  # but the night that all of them look at has a server of its own
 FAST = [
     "--set",
     "train.epochs=20",
@@ -53,6 +53,17 @@ def snapshot(root: Path) -> dict[str, str]:
         for path in sorted(root.rglob("*"))
         if path.is_file() and path.suffix != ".db" and path.name != ".lock" and "mlflow.db" not in path.name
     }
+
+
+def generation(root: Path) -> int:
+    """The newest one of the store, 0 before there is any."""
+    path = root / "store" / MANIFEST
+    return read_manifest(path)["generation"] if path.exists() else 0
+
+
+def ended_steps(root: Path) -> set[str]:
+    """Of all runs."""
+    return {step for path in root.glob("runs/*/run.json") for step in read_json(path)["steps"]}
 
 
 @pytest.fixture(scope="module")
@@ -116,44 +127,19 @@ def test_doctor_finds_a_whole_root_whole_and_a_flipped_byte(night: tuple[Path, d
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
-def test_killed_nights_end_as_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_killed_night_ends_as_an_undisturbed_one(night: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """kill -9 at several moments of the run; the same command then ends with the very same vectors."""
-    logs = str(write_logs(tmp_path / "logs" / "day.csv"))
-    undisturbed = run(tmp_path / "one", "--logs", logs)
-    arguments = [
-        "run",
-        "--root",
-        str(tmp_path / "two"),
-        "--json",
-        *FAST,
-        "--logs",
-        logs,
-        "--set",
-        "train.commit_seconds=0",
-    ]
-    for seconds in (9.0, 11.0, 13.0):
-        with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            time.sleep(seconds)
-            process.send_signal(signal.SIGKILL)
-    resumed = run(tmp_path / "two", "--logs", logs)
-    one, two = Path(undisturbed["export_dir"]), Path(resumed["export_dir"])
+    one, undisturbed = night
+    two, logs = tmp_path / "two", str(one.parent / "logs" / "*.csv")
+    arguments = ["run", "--root", str(two), *FAST, "--logs", logs, "--set", "train.commit_seconds=0"]
+    kill_once(lambda: generation(two) >= 1, *arguments)
+    for step in ("train", "export"):
+        kill_once(lambda step=step: step in ended_steps(two), *arguments)
+    resumed = run(two, "--logs", logs)
     for kind in ("user_vectors", "item_vectors"):
-        assert snapshot(one / kind) == snapshot(two / kind)
+        assert snapshot(Path(undisturbed["export_dir"]) / kind) == snapshot(Path(resumed["export_dir"]) / kind)
     assert (resumed["run_id"], resumed["model_version"]) == (undisturbed["run_id"], 1)
     assert resumed["metrics"] == undisturbed["metrics"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
-def test_a_late_file_makes_a_second_release(tmp_path: Path) -> None:
-    write_logs(tmp_path / "logs" / "a.csv", num_users=100)
-    first = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
-    write_logs(tmp_path / "logs" / "b.csv", num_users=150)
-    second = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
-    assert (second["model_version"], second["alias"]) == (2, "champion")
-    assert second["events"] > first["events"]
-    assert second["release"] != first["release"]
 
 
 def test_too_many_rejects_exit_1_and_leave_what_was_there(night: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -7,12 +7,18 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import polars as pl
 import pytest
+from prefect import flow, task
+from prefect.context import serialize_context
 
-from flows.config import load_config
-from flows.ray_cluster import Caller, check_address, check_node, digest_code, open_fan_out
+from flows.config import PipelineConfig, load_config
+from flows.night import Night, open_night
+from flows.nightly import nightly
+from flows.ray_cluster import Caller, bare_context, check_address, check_node, digest_code, open_fan_out
 from tasks.config import ResourcesConfig
 from tasks.run import open_root
 from tests.flows.test_cli import COMMAND
@@ -23,7 +29,7 @@ from trainer.fan_out import HERE
 
 FAST = (
     "train.epochs=1", "train.vector_size=16", "train.threads=1", "evaluate.max_users=500", "gate.newest_day_events=0",
-    "nightly.full_every_days=3650",
+    "nightly.full_every_days=3650", "resources.host_memory=2GB",
 )  # fmt: skip
 needs_ray = pytest.mark.skipif(not Path(RAY).exists(), reason="Ray is not installed: pip install -e '.[ray]'")
 
@@ -41,7 +47,7 @@ def logs(data_dir: Path, tmp_path: Path) -> Path:
 
 def start_night(root: Path, logs: Path, env: Mapping[str, str], *settings: str) -> subprocess.Popen[str]:
     options = [part for setting in (*FAST, *settings) for part in ("--set", setting)]
-    arguments = ["run", "--root", root.name, "--json", "--logs", str(logs), "--host-memory", "2GB", *options]
+    arguments = ["run", "--root", root.name, "--json", "--logs", str(logs), *options]
     return subprocess.Popen(
         [*COMMAND, *arguments], env=os.environ | env, cwd=root.parent, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -71,38 +77,59 @@ def bytes_of(root: Path, *names: str) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
+def run_alone(root: Path, logs: Path) -> dict[str, Any]:
+    return nightly(root=root, logs=[str(logs)], config=load_config(None, list(FAST)))
+
+
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
+@pytest.mark.usefixtures("_server")  # for this process; a command starts its own, which the workers must find
 def test_nights_whose_workers_are_killed_are_the_nights_of_one_machine(tmp_path: Path, logs: Path) -> None:
-    alone = start_night(tmp_path / "one", logs, {})
+    one, many = tmp_path / "one", tmp_path / "many"
     with open_cluster() as cluster:
-        told_alone, errors = alone.communicate()
-        assert alone.returncode == 0, errors
-        night = start_night(tmp_path / "many", logs, cluster.env, f"resources.ray_address={cluster.address}")
+        alone = run_alone(one, logs)
+        night = start_night(many, logs, cluster.env, f"resources.ray_address={cluster.address}")
         num_killed = kill_workers(cluster, night, 2)
         told, errors = night.communicate()
         assert night.returncode == 0, errors
         assert num_killed == 2
         for part in ("sample_part", "stage_part", "clean_part", "write_part", "refit_part", "write_users"):
             assert f"{part}: " in errors
-        assert json.loads(told)["metrics"] == json.loads(told_alone)["metrics"]
-        assert_same_bits(tmp_path / "one" / "store", tmp_path / "many" / "store")
+        assert json.loads(told)["metrics"] == alone["metrics"]
+        assert_same_bits(one / "store", many / "store")
 
         (tmp_path / "next.parquet").rename(logs.parent / "4.parquet")
-        alone = start_night(tmp_path / "one", logs, {})
-        told_alone, errors = alone.communicate()
-        assert alone.returncode == 0, errors
-        night = start_night(tmp_path / "many", logs, cluster.env, f"resources.ray_address={cluster.address}")
+        alone = run_alone(one, logs)
+        night = start_night(many, logs, cluster.env, f"resources.ray_address={cluster.address}")
         told, errors = night.communicate()
         assert night.returncode == 0, errors
-        assert json.loads(told)["night"]["kind"] == "incremental"
-        assert json.loads(told)["metrics"] == json.loads(told_alone)["metrics"]
+        assert json.loads(told)["night"]["kind"] == alone["night"]["kind"] == "incremental"
+        assert json.loads(told)["metrics"] == alone["metrics"]
     assert cluster.processes() == []
-    one, many = (bytes_of(tmp_path / name, "sources.json", "events", "corpus", "export") for name in ("one", "many"))
-    assert one.keys() == many.keys()
-    assert [name for name in one if one[name] != many[name]] == []
-    assert_same_bits(tmp_path / "one" / "store", tmp_path / "many" / "store")
-    assert list((tmp_path / "many" / ".tmp").iterdir()) == []
+    whole, divided = (bytes_of(root, "sources.json", "events", "corpus", "export") for root in (one, many))
+    assert whole.keys() == divided.keys()
+    assert [name for name in whole if whole[name] != divided[name]] == []
+    assert_same_bits(one / "store", many / "store")
+    assert list((many / ".tmp").iterdir()) == []
+
+
+@pytest.mark.filterwarnings("default")  # Prefect's own
+@pytest.mark.usefixtures("_prefect")
+def test_what_goes_to_a_worker_names_no_module_that_only_a_night_needs(tmp_path: Path) -> None:
+    @task
+    def step(night: Night) -> tuple[bytes, bytes]:
+        with bare_context():
+            sent = cloudpickle.dumps(serialize_context())
+        return sent, cloudpickle.dumps(serialize_context())
+
+    @flow
+    def run_step() -> tuple[bytes, bytes]:
+        return step(open_night(tmp_path, None, None, PipelineConfig()))
+
+    sent, otherwise = run_step()
+    assert b"flows.night" in otherwise
+    assert b"flows.night" not in sent
 
 
 @needs_ray

@@ -136,6 +136,9 @@ class Turn(NamedTuple):
 
 _OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy", "_nrt": False}
 _inlined = numba.njit(forceinline=True, **_OPTIONS)
+_written_out = numba.njit(
+    inline="always", **_OPTIONS
+)  # the large ones: each compiled by itself first would take 20 s more
 
 
 @_inlined
@@ -349,7 +352,7 @@ def set_rates(model, hidden, num_rows, num_own, alpha):
         grows[i] = rate * pulls[i]
 
 
-@_inlined
+@_written_out
 def learn(model, hidden, turn, place, num_own, purpose, first_draw):
     """Let `hidden` predict the tokens at `num_own` places from `place`: moves the outputs, leaves its step in scratch.step.
 
@@ -416,7 +419,7 @@ def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
     pull_rows(model, hidden, num_rows, num_own, turn.alpha)
 
 
-@_inlined
+@_written_out
 def learn_by_tree(model, hidden, turn, place, num_own):
     """Hierarchical softmax of a block: the nodes on each token's way, from the leaf up, then the root, once for all of them."""
     for i in range(num_own):
@@ -546,7 +549,7 @@ def reach_of(turn, place, window):
     return window - np.int64(((draw(turn.key, turn.kept[place], WINDOW, 0) >> _32) * np.uint64(window)) >> _32)
 
 
-@_inlined
+@_written_out
 def train_dbow(model, turn):
     """The user predicts its tokens, a block at a time; with dbow_words a token's context predicts it first."""
     rule, weights = model.rule, model.scratch.weights
@@ -562,7 +565,7 @@ def train_dbow(model, turn):
         move_user(model, turn, weight)
 
 
-@_inlined
+@_written_out
 def train_words(model, turn, place):
     """Each token of the context predicts the token at `place`: skip-gram."""
     rule, hidden = model.rule, model.scratch.hidden
@@ -578,7 +581,7 @@ def train_words(model, turn, place):
             move_input(model, word, turn.alpha)
 
 
-@_inlined
+@_written_out
 def train_dm(model, turn):
     """The mean of the user and the context predicts each token."""
     user, hidden, step = model.scratch.user, model.scratch.hidden, model.scratch.step
