@@ -3,14 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint bench
+.PHONY: setup demo test lint kernel bench
 
 demo: setup
 	$(BIN)/python -m flows.demo
 
 # Three processes, a file's tests in one of them: many wait for servers and for what they killed. In this order the long ones do
 # not come last.
-test: setup lint
+test: setup
+	$(MAKE) --no-print-directory --jobs 2 lint kernel
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup
@@ -18,6 +19,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Compiled once, half a minute, while the checks run: each of the three processes would do it, all at the same time.
+kernel: setup
+	$(BIN)/python -c "from trainer.config import TrainConfig; from trainer.kernels import pick_kernel; \
+	from trainer.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 
 bench: setup
 	failed=0; for name in gensim_quality defaults gowalla gensim_speed loader ladder tree exponents tune infer swap blocks serving crash ingest nightly nights replay workers gpu; do \

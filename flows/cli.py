@@ -70,11 +70,12 @@ def run(
 ) -> None:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
     from flows.config import load_config
-    from flows.nightly import nightly
 
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
+    from flows.nightly import nightly  # takes seconds, which a setting that is refused need not wait for
+
     with prepared_for_prefect(logs or []):
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     answer(result, as_json, show_run)
@@ -97,12 +98,13 @@ def backfill(
     as_json: AsJson = False,
 ) -> None:
     """Nights of past days, in order, each with a window that ends on its day. The same command again resumes."""
-    from flows.backfill import backfill
     from flows.config import load_config
 
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
+    from flows.backfill import backfill
+
     with prepared_for_prefect(logs or []):
         result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
     answer(result, as_json, show_nights)

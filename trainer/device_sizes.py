@@ -1,6 +1,6 @@
 """What a training with a GPU holds on it, and what it holds pinned on the host, so that copies run beside the training."""
 
-from trainer.sizes import Sizes, Work
+from trainer.sizes import TOKEN_BYTES, Sizes, Work
 
 DEVICE_CONTEXT_BYTES = 700 * 10**6  # what a GPU's driver and libraries take before the first row
 DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch takes memory in pieces of 2 and 20 MiB; and what it needs for a moment
@@ -20,8 +20,8 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     block_bytes = sizes.block_bytes(num_blocks)
     tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // _row_bytes(sizes) + 1)
     halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
-    place_bytes = users * (_row_bytes(sizes) + PASS_BYTES_A_USER) + tokens * 4
-    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * 4
+    place_bytes = users * (_row_bytes(sizes) + PASS_BYTES_A_USER) + tokens * TOKEN_BYTES
+    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES
     sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
     index_bytes = 2 * 8 * (sample_bytes // _row_bytes(sizes) + 1)
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
@@ -36,7 +36,7 @@ def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     """On the host, pinned: what a pass has beside rows, on its way to the GPU, and the rows that the curve looks at."""
     sample_bytes = min(sizes.block_bytes(num_blocks), DEVICE_SAMPLE_BYTES)
     index_bytes = 8 * (sample_bytes // _row_bytes(sizes) + 1)
-    pass_bytes = work.most_users * PASS_BYTES_A_USER + work.most_tokens * 4
+    pass_bytes = work.most_users * PASS_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
     return pass_bytes + sample_bytes + index_bytes
 
 

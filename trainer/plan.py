@@ -15,7 +15,7 @@ from trainer.device_sizes import DEVICE_CONTEXT_BYTES, device_bytes, tray_bytes
 from trainer.errors import ResourceError
 from trainer.prediction import Rates, Traffic, predict
 from trainer.sharing import ALONE, Sharing
-from trainer.sizes import Sizes, Work
+from trainer.sizes import TOKEN_BYTES, Sizes, Work
 from trainer.units import size
 
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
@@ -23,7 +23,6 @@ BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is re
 BUFFER_BYTES_A_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
 ARRAY_BYTES = 2 * 4096  # the same of an array's file
-TOKEN_BYTES = 4
 MAX_BLOCKS = 256
 
 

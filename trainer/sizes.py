@@ -10,6 +10,7 @@ from trainer.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.trees import Tree, tree_bytes
 
 BYTES = {"float32": 4, "bfloat16": 2}
+TOKEN_BYTES = 4
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
 DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # its tokens, if all blocks have it, its block and row; while rows are found
