@@ -12,8 +12,7 @@ from flows.nightly import nightly
 from flows.operations import examine_root
 from tests.corpora import planted_histories
 from tests.flows.test_cli import kill_once
-from tests.flows.test_nightly import generation
-from trainer.files import read_json
+from tests.flows.test_nightly import count_ended, generation
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 FAST = [
@@ -131,7 +130,7 @@ def test_a_killed_incremental_night_ends_as_an_undisturbed_one(tmp_path: Path) -
     arguments = ["run", "--root", str(two), "--logs", str(two.parent / "logs" / "*.csv"), *settings]
     kill_once(lambda: generation(two) > first, *arguments)
     for step in ("train", "export"):
-        kill_once(lambda step=step: step in newest_steps(two), *arguments)
+        kill_once(lambda step=step: count_ended(two, step) == 2, *arguments)
     resumed = run(two)
     before, after = vectors_of(undisturbed), vectors_of(resumed)
     assert before.keys() == after.keys()
@@ -139,9 +138,3 @@ def test_a_killed_incremental_night_ends_as_an_undisturbed_one(tmp_path: Path) -
     assert resumed["night"]["changed"] == undisturbed["night"]["changed"] == 15
     assert resumed["metrics"] == undisturbed["metrics"]
     assert len(list(two.glob("runs/*/run.json"))) == 2
-
-
-def newest_steps(root: Path) -> set[str]:
-    """Those that ended of the second run, none before it began."""
-    stories = [read_json(path) for path in root.glob("runs/*/run.json")]
-    return {step for story in stories if story.get("base") for step in story["steps"]}

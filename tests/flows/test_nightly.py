@@ -61,9 +61,9 @@ def generation(root: Path) -> int:
     return read_manifest(path)["generation"] if path.exists() else 0
 
 
-def ended_steps(root: Path) -> set[str]:
-    """Of all runs."""
-    return {step for path in root.glob("runs/*/run.json") for step in read_json(path)["steps"]}
+def count_ended(root: Path, step: str) -> int:
+    """In how many runs of a root a step has ended."""
+    return sum(step in read_json(path)["steps"] for path in root.glob("runs/*/run.json"))
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +134,23 @@ def test_a_killed_night_ends_as_an_undisturbed_one(night: tuple[Path, dict[str, 
     arguments = ["run", "--root", str(two), *FAST, "--logs", logs, "--set", "train.commit_seconds=0"]
     kill_once(lambda: generation(two) >= 1, *arguments)
     for step in ("train", "export"):
-        kill_once(lambda step=step: step in ended_steps(two), *arguments)
+        kill_once(lambda step=step: count_ended(two, step) == 1, *arguments)
     resumed = run(two, "--logs", logs)
     for kind in ("user_vectors", "item_vectors"):
         assert snapshot(Path(undisturbed["export_dir"]) / kind) == snapshot(Path(resumed["export_dir"]) / kind)
     assert (resumed["run_id"], resumed["model_version"]) == (undisturbed["run_id"], 1)
     assert resumed["metrics"] == undisturbed["metrics"]
+
+
+@pytest.mark.slow
+def test_a_late_file_makes_a_second_release(tmp_path: Path) -> None:
+    write_logs(tmp_path / "logs" / "a.csv", num_users=100)
+    first = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
+    write_logs(tmp_path / "logs" / "b.csv", num_users=150)
+    second = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
+    assert (second["model_version"], second["alias"]) == (2, "champion")
+    assert second["events"] > first["events"]
+    assert second["release"] != first["release"]
 
 
 def test_too_many_rejects_exit_1_and_leave_what_was_there(night: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

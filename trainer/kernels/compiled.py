@@ -136,9 +136,8 @@ class Turn(NamedTuple):
 
 _OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy", "_nrt": False}
 _inlined = numba.njit(forceinline=True, **_OPTIONS)
-_written_out = numba.njit(
-    inline="always", **_OPTIONS
-)  # the large ones: each compiled by itself first would take 20 s more
+# The large ones, which numba would compile by themselves before they are inlined: 20 s more.
+_written_out = numba.njit(inline="always", **_OPTIONS)
 
 
 @_inlined
