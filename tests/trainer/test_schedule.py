@@ -29,6 +29,14 @@ def test_user_order_is_a_permutation(seed: int, epoch: int, hashes: list[int]) -
     assert sorted(user_order(seed, epoch, np.array(hashes, np.uint64))) == list(range(len(hashes)))
 
 
+def test_users_of_one_hash_stay_in_order() -> None:
+    hashes = np.arange(1000, dtype=np.uint64) % 10
+    order = user_order(1, 0, hashes)
+    for users in np.split(order, 10):
+        assert len(set(hashes[users])) == 1
+        assert users.tolist() == sorted(users)
+
+
 def test_orders_differ_between_epochs_and_seeds() -> None:
     orders = [partition_order(seed, epoch, 64).tolist() for seed in (1, 2) for epoch in (0, 1)]
     assert len({tuple(order) for order in orders}) == 4

@@ -1,4 +1,4 @@
-"""The compiled part of the CPU kernel: `train_piece`, into which all is inlined; how users begin, and how they are rounded.
+"""The compiled part of the CPU kernel: `train_order`, into which all is inlined; how users begin, and how they are rounded.
 The formulas are in README.md.
 
 What keeps it fast: no arrays are made and no references counted (`_nrt=False`: numba would count them with atomic
@@ -87,7 +87,7 @@ class Rule(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """A piece's own arrays.
+    """A thread's own arrays.
 
     kept int64[n]: the positions that subsampling keeps of a history, at its beginning;
     user, hidden, step float32[D]: the user's row, what predicts, and the answer of the learn functions, the step up of it;
@@ -241,6 +241,17 @@ def prefetch(typing_context, array, place):
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+@intrinsic
+def take(typing_context, taken, number):
+    """Add to the first number of an array, int64, that threads share; answers what it was: no two are answered the same."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", data, arguments[1], "monotonic")
+
+    return types.int64(taken, types.int64), generate
 
 
 @_inlined
@@ -630,12 +641,11 @@ def round_vectors(keys, numbers, halves):
             halves[i, d] = np.uint16((np.uint64(numbers[i, d]) + noise) >> _16)
 
 
-@numba.njit(nogil=True, cache=True, **_OPTIONS)
-def train_piece(users, outputs, inputs, noise, paths, rule, scratch, histories, epoch_key, first, last):
+@_written_out
+def train_stretch(model, histories, epoch_key, first, last):
     """Train the users from `first` to `last` of the order, one after the other; answers how many tokens were kept."""
-    model = Model(users, outputs, inputs, noise, paths, rule, scratch)
     tokens, starts, ends, hashes, order, alphas, keep = histories
-    user_vectors, row, kept = users.vectors, scratch.user, scratch.kept
+    user_vectors, row, kept = model.users.vectors, model.scratch.user, model.scratch.kept
     num_kept = 0
     for place in range(first, last):
         user = order[place]
@@ -645,11 +655,11 @@ def train_piece(users, outputs, inputs, noise, paths, rule, scratch, histories, 
         for position in range(history.shape[0]):
             if (draw(key, position, SUBSAMPLE, 0) >> _32) < keep[history[position]]:
                 kept[length] = position
-                if length < _ROWS_AHEAD and not rule.has_tree:
-                    prefetch_row(outputs.vectors, history[position])
+                if length < _ROWS_AHEAD and not model.rule.has_tree:
+                    prefetch_row(model.outputs.vectors, history[position])
                 length += 1
         num_kept += length
-        prefetch_users(histories, users, place, last)
+        prefetch_users(histories, model.users, place, last)
         for d in range(row.shape[0]):
             row[d] = user_vectors[user, d]
         turn = Turn(user, history, kept, length, key, alphas[place])
@@ -659,4 +669,19 @@ def train_piece(users, outputs, inputs, noise, paths, rule, scratch, histories, 
             train_dbow(model, turn)
         for d in range(row.shape[0]):
             user_vectors[user, d] = row[d]
+    return num_kept
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def train_order(users, outputs, inputs, noise, paths, rule, scratch, histories, epoch_key, taken, stretch):
+    """Train users, a stretch of so many of the order at once, until other threads have taken the last.
+
+    taken int64[1 or more]: at first how many of the order were taken. Answers how many tokens were kept.
+    """
+    model = Model(users, outputs, inputs, noise, paths, rule, scratch)
+    num_users, num_kept = histories[4].shape[0], 0
+    first = take(taken, stretch)
+    while first < num_users:
+        num_kept += train_stretch(model, histories, epoch_key, first, min(first + stretch, num_users))
+        first = take(taken, stretch)
     return num_kept

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.kernels.compiled import LINE_NUMBERS, Noise, Paths, Rule, Scratch, Table, train_piece
+from trainer.kernels.compiled import LINE_NUMBERS, Noise, Paths, Rule, Scratch, Table, train_order
 from trainer.kernels.signature import Pass
 from trainer.rows import Items, Rows
 from trainer.trees import Tree
 
 _NO_ROWS = Rows(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
-PIECE_TOKENS, MAX_PIECES_A_THREAD = 16_384, 8
+MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
 GAP_FLOATS = 256  # more than a loop takes at a time
 
 
@@ -32,29 +32,28 @@ def max_threads() -> int:
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
 
-    With several threads the order is cut into pieces, each one call of compiled code without the GIL.
+    Several threads take stretches of the order until none is left, in compiled code without the GIL.
     """
     threads = min(work.config.threads or max_threads(), max_threads())
-    train = _prepare(users, items, work)
+    train = _prepare(users, items, work, stretch_users(len(work.order), threads))
+    others = [_pool(threads).submit(train) for _ in range(threads - 1)]
+    return train() + sum(other.result() for other in others)
+
+
+def stretch_users(num_users: int, threads: int) -> int:
+    """How many users a thread takes at once: few enough that no thread waits long for the last stretch of another."""
     if threads == 1:
-        return train(0, len(work.order))
-    num_tokens = int((work.ends - work.starts)[work.order].sum())
-    bounds = np.linspace(0, len(work.order), count_pieces(num_tokens, threads) + 1).astype(int).tolist()
-    return sum(_pool(threads).map(train, bounds[:-1], bounds[1:]))
-
-
-def count_pieces(num_tokens: int, threads: int) -> int:
-    """Pieces of about PIECE_TOKENS, but as many for each thread: of 7 for two, one of them would wait for the seventh."""
-    return threads * min(max(1, num_tokens // (threads * PIECE_TOKENS)), MAX_PIECES_A_THREAD)
+        return num_users
+    return min(max(1, num_users // (threads * STRETCHES_A_THREAD)), MAX_STRETCH_USERS)
 
 
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "kernel")
+    return ThreadPoolExecutor(threads - 1, "kernel")
 
 
-def _prepare(users: Rows, items: Items, work: Pass) -> Callable[[int, int], int]:
-    """What trains the users work.order[first:last], each call with arrays of its own to work in."""
+def _prepare(users: Rows, items: Items, work: Pass, stretch: int) -> Callable[[], int]:
+    """What trains users until all are taken, a stretch of so many at once; each call has arrays of its own to work in."""
     sampling, sums = work.sampling, work.sums or Items(_NO_ROWS, _NO_ROWS)
     longest = int((work.ends - work.starts).max(initial=0))
     rule, paths = _rule(work), _paths(work.tree)
@@ -63,10 +62,11 @@ def _prepare(users: Rows, items: Items, work: Pass) -> Callable[[int, int], int]
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
     noise = Noise(_read_only(sampling.thresholds), _read_only(sampling.aliases), _read_only(sampling.corrections))
     tables = _table(users, _NO_ROWS), _table(items.outputs, sums.outputs), _table(items.inputs, sums.inputs)
+    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)  # one number that threads write, in lines of its own
 
-    def train(first: int, last: int) -> int:
+    def train() -> int:
         scratch = _scratch(users.vectors.shape[1], longest, num_rows)
-        return int(train_piece(*tables, noise, paths, rule, scratch, histories, epoch_key, first, last))
+        return int(train_order(*tables, noise, paths, rule, scratch, histories, epoch_key, taken, stretch))
 
     return train
 
