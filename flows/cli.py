@@ -74,9 +74,10 @@ def run(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    from flows.nightly import nightly  # takes seconds, which a setting that is refused need not wait for
+    check_logs(logs or [])
+    from flows.nightly import nightly  # takes seconds, which what is refused need not wait for
 
-    with prepared_for_prefect(logs or []):
+    with prepared_for_prefect():
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     answer(result, as_json, show_run)
     if not result["gate"]["passes"] and not result["gate"]["overridden"]:
@@ -103,9 +104,10 @@ def backfill(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
+    check_logs(logs or [])
     from flows.backfill import backfill
 
-    with prepared_for_prefect(logs or []):
+    with prepared_for_prefect():
         result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
     answer(result, as_json, show_nights)
 
@@ -184,10 +186,11 @@ def infer(
     from flows.operations import infer_vectors
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
+    check_logs(logs)
     if loaded.resources.ray_address:
         from flows import deployments
 
-        with prepared_for_prefect(logs):
+        with prepared_for_prefect():
             result = deployments.infer(root=root, logs=logs, out=out, config=loaded)
     else:
         result = infer_vectors(root, logs, out, loaded, say)
@@ -401,19 +404,25 @@ def day(moment: datetime | None) -> date | None:
     return moment.date() if moment else None
 
 
-@contextmanager
-def prepared_for_prefect(logs: list[str]) -> Iterator[None]:
-    """End what killed runs left of Prefect; have a signal end this one with a sentence: StoppedError.
-
-    Raises InputError for logs with credentials in their names, before Prefect keeps them as parameters.
+def check_logs(logs: list[str]) -> None:
+    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those that are
+    not on this machine where they should be.
     """
+    from tasks.remote_logs import refuse_credentials
+    from tasks.sources import check_there
+
+    refuse_credentials(*logs)
+    check_there(logs)
+
+
+@contextmanager
+def prepared_for_prefect() -> Iterator[None]:
+    """End what killed runs left of Prefect; have a signal end this one with a sentence: StoppedError."""
     from prefect.exceptions import TerminationSignal
 
     from flows.orphans import end_orphans, mark_children
-    from tasks.remote_logs import refuse_credentials
     from trainer.loop import StoppedError
 
-    refuse_credentials(*logs)
     end_orphans()
     mark_children()
     try:

@@ -85,6 +85,13 @@ def find_sources(
     return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
 
 
+def check_there(patterns: Sequence[str]) -> None:
+    """Raise InputError for a glob that names no file on this machine."""
+    for pattern in patterns:
+        if not is_remote(pattern):
+            _expand(pattern)
+
+
 def is_remote(name: str) -> bool:
     """Whether a log, or a glob of logs, is not on this machine: a URL."""
     return "://" in name

@@ -49,9 +49,9 @@ def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
     groups = [_Group(new[kind], base.vector_size) for kind in ("host", "section")]
     for start in range(0, num_before, BATCH_ITEMS):
         stop = min(start + BATCH_ITEMS, num_before)
-        places = _read_places(corpus.folder, start, stop)
+        places, vectors = _read_places(corpus.folder, start, stop), base.read_items(start, stop)
         for group in groups:
-            group.add(places[group.kind], base.read_items(start, stop))
+            group.add(places[group.kind], vectors)
     for group in groups:  # the section's mean, where there is one, comes last
         known, found = group.means()
         means[known] = found

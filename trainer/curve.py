@@ -45,8 +45,10 @@ def token_losses(
     """The loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K]."""
     if targets.tree is not None:  # nothing is drawn
         return tree_losses(targets.tree, users, outputs, items)
-    own = np.einsum("md,md->m", users, outputs[items]).astype(np.float64)
-    other = np.einsum("md,mkd->mk", users, outputs[negatives]).astype(np.float64)
+    from trainer.kernels.cpu import score_rows  # numba takes half a second to import
+
+    scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
+    own, other = scores[:, 0], scores[:, 1:]
     if targets.config.objective == "negative_sampling":
         return np.logaddexp(0, -own) + np.logaddexp(0, other).sum(axis=1)
     own -= targets.sampling.corrections[items] + targets.config.handicap
@@ -75,11 +77,9 @@ def fixed_negatives(seed: int, hashes: NDArray[np.uint64], sampling: Sampling, n
     """The negatives of the fixed sample, int64[m, K]: the same at every measurement; none where nothing is drawn (trees)."""
     if len(sampling.aliases) == 0:
         return np.empty((len(hashes), 0), dtype=np.int64)
-    counters = np.array([counter(0, HELDOUT, k) for k in range(negative)], dtype=np.uint64)
-    bits = draws(user_keys(seed, -1, hashes)[:, None], counters[None, :])
-    slots = ((bits >> np.uint64(32)) * np.uint64(len(sampling.aliases)) >> np.uint64(32)).astype(np.int64)
-    is_own = (bits & np.uint64(2**32 - 1)) < sampling.thresholds[slots]
-    return np.where(is_own, slots, sampling.aliases[slots])
+    from trainer.kernels.cpu import draw_negatives  # numba takes half a second to import
+
+    return draw_negatives(user_keys(seed, -1, hashes), HELDOUT, sampling, negative)
 
 
 def first_users(is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -42,13 +42,18 @@ Begin = Callable[[int, NDArray[np.int64]], Rows]
 
 
 class FrozenItems:
-    """A trained item table and what is needed to fit users to it; no more than one block of it is in memory."""
+    """A trained item table and what is needed to fit users to it; no more than one block of it is in memory.
 
-    def __init__(self, config: TrainConfig, generation: Generation, counts: NDArray[np.int64]) -> None:
+    items: the only block, where it is in memory already.
+    """
+
+    def __init__(
+        self, config: TrainConfig, generation: Generation, counts: NDArray[np.int64], items: Items | None = None
+    ) -> None:
         self.config, self.generation = config, generation
         self.recency: float = generation.manifest["recency"]
         self.blocks = ItemBlocks(config, counts, generation.num_blocks)
-        self._admitted: tuple[int, Items, Targets] | None = None
+        self._admitted = None if items is None else (0, items, self.blocks.targets(0))
 
     @property
     def num_bytes(self) -> int:
@@ -69,9 +74,13 @@ class FrozenItems:
         return self._admitted[1:]
 
 
-def freeze_items(generation: Generation, counts: NDArray[np.int64], threads: int) -> FrozenItems:
-    """The item table of a generation; counts int64[V]: how often its training saw each item in an epoch."""
-    return FrozenItems(replace(generation.config, threads=threads), generation, counts)
+def freeze_items(
+    generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
+) -> FrozenItems:
+    """The item table of a generation, its only block given where it is in memory already; counts int64[V]: how often its training
+    saw each item in an epoch.
+    """
+    return FrozenItems(replace(generation.config, threads=threads), generation, counts, items)
 
 
 def infer_vectors(

@@ -330,7 +330,8 @@ class Training:
         if self.targets is not None:
             self._conclude(self.engine.settle())
             self.engine.bring_items_home()
-        self.items, self.targets = self.slots.admit_block(block), self.blocks.targets(block)
+        self.targets = self.blocks.targets(block)  # while the block is still being read
+        self.items = self.slots.admit_block(block)
         if self.together is not None and self.slots.ring is not None:
             self.together.count_passing(self.slots.ring.passed_bytes, self.slots.ring.wait_seconds)
         self.engine.admit_block(self.items, self.targets)

@@ -111,10 +111,11 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
         if _is_begun(job, name):
             return
         writer = Writer(job.store_dir, next_generation(job.store_dir), {})
-        writer.write_items(0, _begin_items(config, base, beginning))
+        image = _begin_items(config, base, beginning)
+        writer.write_items(0, image)
         values = _begin_manifest(job, corpus, name, base)
         written = Generation(job.store_dir, values | {"items": [writer.items[0]], "users": {}})
-        frozen = freeze_items(written, corpus.count_training_tokens(), config.threads)
+        frozen = freeze_items(written, corpus.count_training_tokens(), config.threads, items_in(image))
         for partition in range(corpus.num_partitions):
             users = np.arange(corpus.users[partition])
             if len(users):

@@ -140,8 +140,8 @@ class Generation:
         return items
 
     def block_rows(self, block: int) -> NDArray[np.uint32] | None:
-        """Which rows of the item table a block of several has, uint32[R]."""
-        return self._mapped_blocks[block].get("rows")
+        """Which rows of the item table a block of several has, uint32[R]; None for the only one, of which nothing is read."""
+        return self._mapped_blocks[block]["rows"] if self.num_blocks > 1 else None
 
     def map_items(self) -> Items:
         """All that training keeps of items, read-only where it is on disk; only of a table in one block.

@@ -173,3 +173,4 @@ def test_no_such_file_exits_2_with_one_object(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert json.loads(result.stdout)["error"]["code"] == "bad_input"
     assert "Traceback" not in result.stderr
+    assert not (tmp_path / "root").exists()

@@ -109,3 +109,18 @@ class Browser:
         """What a person sees, once it stands still."""
         time.sleep(3)
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+def saying(text: str) -> str:
+    """The innermost element that says this and nothing else."""
+    return f"[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == {json.dumps(text)}).pop()"
+
+
+def field(title: str) -> str:
+    """The input of the form's field with this title."""
+    names = json.dumps([title, f"{title} (Optional)"])
+    return (
+        "(() => { const has = e => e.querySelector('input, textarea');"
+        f" let e = [...document.querySelectorAll('*')].filter(e => {names}.includes(e.innerText?.trim()) && !has(e)).pop();"
+        " while (e && !has(e)) e = e.parentElement; return e && has(e) })()"
+    )

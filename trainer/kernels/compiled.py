@@ -641,6 +641,29 @@ def round_vectors(keys, numbers, halves):
             halves[i, d] = np.uint16((np.uint64(numbers[i, d]) + noise) >> _16)
 
 
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def draw_each(keys, purpose, noise, items):
+    """For each key, uint64[n], as many items of the noise as fill its row of items int64[n, K]; the draws are of position 0."""
+    for i in range(items.shape[0]):
+        for k in range(items.shape[1]):
+            items[i, k] = draw_negative(draw(keys[i], 0, purpose, k), noise)
+
+
+@numba.njit(nogil=True, cache=True, **_OPTIONS)
+def score_each(users, outputs, rows, scores):
+    """For each user, float32[n, D], the scores of the outputs, float32[V, D], in its row of rows int64[n, K]: fills scores."""
+    prefer_wide_vectors()
+    for i in range(rows.shape[0]):
+        if i + 1 < rows.shape[0]:
+            for k in range(rows.shape[1]):
+                prefetch_row(outputs, rows[i + 1, k])
+        for k in range(rows.shape[1]):
+            row, score = rows[i, k], np.float32(0)
+            for d in range(users.shape[1]):
+                score += users[i, d] * outputs[row, d]
+            scores[i, k] = score
+
+
 @_written_out
 def train_stretch(model, histories, epoch_key, first, last):
     """Train the users from `first` to `last` of the order, one after the other; answers how many tokens were kept."""

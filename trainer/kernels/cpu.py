@@ -14,8 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.kernels.compiled import LINE_NUMBERS, Noise, Paths, Rule, Scratch, Table, train_order
+from trainer.kernels.compiled import (
+    LINE_NUMBERS,
+    Noise,
+    Paths,
+    Rule,
+    Scratch,
+    Table,
+    draw_each,
+    score_each,
+    train_order,
+)
 from trainer.kernels.signature import Pass
+from trainer.objectives import Sampling
 from trainer.rows import Items, Rows
 from trainer.trees import Tree
 
@@ -47,6 +58,22 @@ def stretch_users(num_users: int, threads: int) -> int:
     return min(max(1, num_users // (threads * STRETCHES_A_THREAD)), MAX_STRETCH_USERS)
 
 
+def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
+    """`num` items of the noise for each key, uint64[n]: int64[n, num], by draws of position 0 for the purpose."""
+    items = np.empty((len(keys), num), dtype=np.int64)
+    draw_each(_read_only(keys), purpose, _noise(sampling), items)
+    return items
+
+
+def score_rows(
+    users: NDArray[np.float32], outputs: NDArray[np.float32], rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The dot products of each user, float32[n, D], with its rows, int64[n, K], of the outputs, float32[V, D]: float32[n, K]."""
+    scores = np.empty(rows.shape, dtype=np.float32)
+    score_each(_read_only(users), _read_only(outputs), _read_only(rows), scores)
+    return scores
+
+
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads - 1, "kernel")
@@ -60,7 +87,7 @@ def _prepare(users: Rows, items: Items, work: Pass, stretch: int) -> Callable[[]
     arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
     histories, epoch_key = tuple(_read_only(array) for array in arrays), np.uint64(work.epoch_key)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
-    noise = Noise(_read_only(sampling.thresholds), _read_only(sampling.aliases), _read_only(sampling.corrections))
+    noise = _noise(sampling)
     tables = _table(users, _NO_ROWS), _table(items.outputs, sums.outputs), _table(items.inputs, sums.inputs)
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)  # one number that threads write, in lines of its own
 
@@ -69,6 +96,10 @@ def _prepare(users: Rows, items: Items, work: Pass, stretch: int) -> Callable[[]
         return int(train_order(*tables, noise, paths, rule, scratch, histories, epoch_key, taken, stretch))
 
     return train
+
+
+def _noise(sampling: Sampling) -> Noise:
+    return Noise(_read_only(sampling.thresholds), _read_only(sampling.aliases), _read_only(sampling.corrections))
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

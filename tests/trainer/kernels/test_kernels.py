@@ -11,11 +11,12 @@ import torch
 
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work
 from trainer.config import TrainConfig
+from trainer.draws import HELDOUT, counter, draws
 from trainer.errors import ConfigError
 from trainer.kernels import pick_kernel
 from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.compiled import exp
-from trainer.kernels.cpu import stretch_users
+from trainer.kernels.cpu import draw_negatives, score_rows, stretch_users
 from trainer.kernels.signature import Pass
 from trainer.objectives import make_sampling
 from trainer.rows import Items, Rows
@@ -315,6 +316,26 @@ def test_threads_share_the_users_and_lose_none() -> None:
 )
 def test_a_stretch_is_a_small_part_of_what_a_thread_does(num_users: int, threads: int, expected: int) -> None:
     assert stretch_users(num_users, threads) == expected
+
+
+def test_items_drawn_for_a_key_are_those_of_the_draws() -> None:
+    """As trainer/draws.py defines a draw, and the alias method an item of it."""
+    sampling, keys = make_work(make_config()).sampling, np.arange(1, 40, dtype=np.uint64)
+    found = draw_negatives(keys, HELDOUT, sampling, 5)
+    bits = draws(keys[:, None], np.array([counter(0, HELDOUT, k) for k in range(5)], dtype=np.uint64))
+    slots = ((bits >> np.uint64(32)) * np.uint64(len(sampling.aliases)) >> np.uint64(32)).astype(np.int64)
+    is_slot = (bits & np.uint64(2**32 - 1)) < sampling.thresholds[slots]
+    np.testing.assert_array_equal(found, np.where(is_slot, slots, sampling.aliases[slots]))
+    assert 0 < is_slot.mean() < 1
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 7])
+def test_scores_are_dot_products(num_rows: int) -> None:
+    rng = np.random.default_rng(1)
+    users, outputs = (rng.normal(size=(n, 19)).astype(np.float32) for n in (11, 30))
+    rows = rng.integers(0, 30, (11, num_rows))
+    expected = np.einsum("nd,nkd->nk", users.astype(np.float64), outputs[rows].astype(np.float64))
+    np.testing.assert_allclose(score_rows(users, outputs, rows), expected, atol=1e-5)
 
 
 def test_powers_of_e_are_those_of_numpy() -> None:
