@@ -34,6 +34,7 @@ _LOW_16, _LOW_32 = np.uint64(2**16 - 1), np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 8
 LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
+_TILE_LINES = 4  # as many as the registers of AVX2 hold of two vectors
 _MAX_SCORE = np.float32(MAX_SCORE)
 _MAX_EXPONENT = np.float32(80)  # exp of it is still a finite float32
 
@@ -254,6 +255,69 @@ def take(typing_context, taken, number):
     return types.int64(taken, types.int64), generate
 
 
+@intrinsic
+def pull_tiles(typing_context, vectors, rows, num_rows, step, hidden, step_pulls, shrinks, grows, num_free):
+    """`pull_rows` for the dimensions that fill tiles of _TILE_LINES lines; answers how many these are.
+
+    A tile of the step stays in registers over all rows, where LLVM's own loops load and store it for each row. The last
+    number of the last tile, if it is a bias (dimension `num_free`), does not shrink.
+    """
+
+    def generate(context, builder, signature, arguments):
+        line_type, index = ir.VectorType(ir.FloatType(), LINE_NUMBERS), ir.IntType(64)
+        arrays = {
+            place: context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 1, 3, 4, 5, 6, 7)
+        }
+        vectors, rows, step, hidden, step_pulls, shrinks, grows = (array.data for array in arrays.values())
+        num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
+        tile_size = ir.Constant(index, _TILE_LINES * LINE_NUMBERS)
+        num_tiles = builder.sdiv(num_dims, tile_size)
+        last_lane = ir.Constant(ir.IntType(32), LINE_NUMBERS - 1)
+
+        def line_at(data, place):
+            return builder.bitcast(builder.gep(data, [place]), line_type.as_pointer())
+
+        def times_plus(factor, line, added):
+            return builder.fadd(builder.fmul(factor, line, flags=("fast",)), added, flags=("fast",))
+
+        def in_all_lanes(value):
+            none = ir.Constant(line_type, ir.Undefined)
+            lane = builder.insert_element(none, value, ir.Constant(ir.IntType(32), 0))
+            return builder.shuffle_vector(lane, none, ir.Constant(ir.VectorType(ir.IntType(32), LINE_NUMBERS), None))
+
+        steps = [cgutils.alloca_once(builder, line_type) for _ in range(_TILE_LINES)]
+        with cgutils.for_range(builder, num_tiles) as tile:
+            start = builder.mul(tile.index, tile_size)
+            has_bias = builder.icmp_signed("<", arguments[8], builder.add(start, tile_size))
+            places = [builder.add(start, ir.Constant(index, line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
+            hiddens = [builder.load(line_at(hidden, place), align=4) for place in places]
+            for place, kept in zip(places, steps, strict=True):
+                builder.store(builder.load(line_at(step, place), align=4), kept)
+            with cgutils.for_range(builder, arguments[2]) as turn:
+                row = builder.zext(builder.load(builder.gep(rows, [turn.index])), index)
+                first = builder.mul(row, num_dims)
+                pull, rate, shrink = (
+                    builder.load(builder.gep(data, [turn.index])) for data in (step_pulls, grows, shrinks)
+                )
+                last_shrink = builder.select(has_bias, ir.Constant(ir.FloatType(), 1), shrink)
+                step_pull, grow, shrinking = in_all_lanes(pull), in_all_lanes(rate), in_all_lanes(shrink)
+                shrinkings = [shrinking] * (_TILE_LINES - 1)
+                shrinkings.append(builder.insert_element(shrinking, last_shrink, last_lane))
+                for place, kept, predicting, factor in zip(places, steps, hiddens, shrinkings, strict=True):
+                    address = line_at(vectors, builder.add(first, place))
+                    line = builder.load(address, align=4)
+                    builder.store(times_plus(step_pull, line, builder.load(kept)), kept)
+                    grown = builder.fmul(grow, predicting, flags=("fast",))
+                    builder.store(times_plus(factor, line, grown), address, align=4)
+            for place, kept in zip(places, steps, strict=True):
+                builder.store(builder.load(kept), line_at(step, place), align=4)
+        return builder.mul(num_tiles, tile_size)
+
+    inputs = (vectors, rows, types.int64, step, hidden, step_pulls, shrinks, grows, types.int64)
+    return types.int64(*inputs), generate
+
+
 @_inlined
 def prefetch_row(vectors, row):
     """Ask for a row that is about to be read and written."""
@@ -322,10 +386,14 @@ def pull_rows(model, hidden, num_rows, num_own, alpha):
             model.outputs.touched[row] = np.float32(1)
     else:
         set_rates(model, hidden, num_rows, num_own, alpha)
+        step_pulls, shrinks, grows = scratch.step_pulls, scratch.shrinks, scratch.grows
+        tiled = pull_tiles(vectors, scratch.rows, num_rows, step, hidden, step_pulls, shrinks, grows, rule.num_free)
+        if tiled == num_dims:
+            return
         for i in range(num_rows):
-            row, step_pull, shrink, grow = scratch.rows[i], scratch.step_pulls[i], scratch.shrinks[i], scratch.grows[i]
+            row, step_pull, shrink, grow = scratch.rows[i], step_pulls[i], shrinks[i], grows[i]
             bias = vectors[row, num_dims - 1]
-            for d in range(num_dims):
+            for d in range(tiled, num_dims):
                 value = vectors[row, d]
                 step[d] += step_pull * value
                 vectors[row, d] = shrink * value + grow * hidden[d]

@@ -34,10 +34,11 @@ def assert_like_the_reference(work: Pass) -> None:
         np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
+@pytest.mark.parametrize("dims", [19, 64, 150])
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_cpu_does_what_the_reference_does(name: str, optimizer: str) -> None:
-    assert_like_the_reference(make_work(make_config(optimizer=optimizer, **SETTINGS[name])))
+def test_cpu_does_what_the_reference_does(name: str, optimizer: str, dims: int) -> None:
+    assert_like_the_reference(make_work(make_config(optimizer=optimizer, vector_size=dims, **SETTINGS[name])))
 
 
 @pytest.mark.parametrize(("num_users", "num_items", "dims"), [(1, 1, 1), (63, 100, 60), (100, 63, 33), (60, 5, 128)])
@@ -108,10 +109,11 @@ def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
     assert_gradient(items.outputs.vectors, new_items.outputs.vectors, v)
 
 
+@pytest.mark.parametrize("dims", [19, 128])
 @pytest.mark.parametrize("accumulate", [1, 5])
 @pytest.mark.parametrize("name", KERNELS)
-def test_l2_holds_back_all_of_an_item_but_its_bias(name: str, accumulate: int) -> None:
-    work, users, items = one_token({"negative": 1, "accumulate": accumulate})
+def test_l2_holds_back_all_of_an_item_but_its_bias(name: str, accumulate: int, dims: int) -> None:
+    work, users, items = one_token({"negative": 1, "accumulate": accumulate, "vector_size": dims})
     rows = []
     for item_l2 in (0.0, 0.5):
         held = dataclasses.replace(work, config=dataclasses.replace(work.config, item_l2=item_l2))
@@ -237,7 +239,7 @@ def test_the_same_call_gives_the_same_bits(name: str, setting: str) -> None:
 @pytest.mark.parametrize("setting", ["dbow", "dbow shared", "dm", "words two levels"])
 def test_the_bits_do_not_hang_on_where_memory_was_free(setting: str, is_frozen: bool) -> None:
     """Compiled loops over arrays that lie close together round otherwise than over arrays far apart."""
-    settings = SETTINGS[setting] | {"vector_size": 16, "negative": 20}
+    settings = SETTINGS[setting] | {"vector_size": 80, "negative": 20}
     config, between = make_config(**settings), np.random.default_rng(2)
     work = dataclasses.replace(make_work(config, num_users=15), update_items=not is_frozen)
     results, kept = set(), []
