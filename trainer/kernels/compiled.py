@@ -256,7 +256,7 @@ def take(typing_context, taken, number):
 
 
 @intrinsic
-def pull_tiles(typing_context, vectors, rows, num_rows, step, hidden, step_pulls, shrinks, grows, num_free):
+def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks, grows, num_rows, num_free):
     """`pull_rows` for the dimensions that fill tiles of _TILE_LINES lines; answers how many these are.
 
     A tile of the step stays in registers over all rows, where LLVM's own loops load and store it for each row. The last
@@ -265,11 +265,12 @@ def pull_tiles(typing_context, vectors, rows, num_rows, step, hidden, step_pulls
 
     def generate(context, builder, signature, arguments):
         line_type, index = ir.VectorType(ir.FloatType(), LINE_NUMBERS), ir.IntType(64)
-        arrays = {
-            place: context.make_array(signature.args[place])(context, builder, arguments[place])
-            for place in (0, 1, 3, 4, 5, 6, 7)
-        }
-        vectors, rows, step, hidden, step_pulls, shrinks, grows = (array.data for array in arrays.values())
+        arrays = [
+            context.make_array(array_type)(context, builder, array)
+            for array_type, array in zip(signature.args[:7], arguments[:7], strict=True)
+        ]
+        vectors, rows, step, hidden, step_pulls, shrinks, grows = (array.data for array in arrays)
+        num_rows, num_free = arguments[7:]
         num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
         tile_size = ir.Constant(index, _TILE_LINES * LINE_NUMBERS)
         num_tiles = builder.sdiv(num_dims, tile_size)
@@ -289,12 +290,12 @@ def pull_tiles(typing_context, vectors, rows, num_rows, step, hidden, step_pulls
         steps = [cgutils.alloca_once(builder, line_type) for _ in range(_TILE_LINES)]
         with cgutils.for_range(builder, num_tiles) as tile:
             start = builder.mul(tile.index, tile_size)
-            has_bias = builder.icmp_signed("<", arguments[8], builder.add(start, tile_size))
+            has_bias = builder.icmp_signed("<", num_free, builder.add(start, tile_size))
             places = [builder.add(start, ir.Constant(index, line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
             hiddens = [builder.load(line_at(hidden, place), align=4) for place in places]
             for place, kept in zip(places, steps, strict=True):
                 builder.store(builder.load(line_at(step, place), align=4), kept)
-            with cgutils.for_range(builder, arguments[2]) as turn:
+            with cgutils.for_range(builder, num_rows) as turn:
                 row = builder.zext(builder.load(builder.gep(rows, [turn.index])), index)
                 first = builder.mul(row, num_dims)
                 pull, rate, shrink = (
@@ -314,7 +315,7 @@ def pull_tiles(typing_context, vectors, rows, num_rows, step, hidden, step_pulls
                 builder.store(builder.load(kept), line_at(step, place), align=4)
         return builder.mul(num_tiles, tile_size)
 
-    inputs = (vectors, rows, types.int64, step, hidden, step_pulls, shrinks, grows, types.int64)
+    inputs = (vectors, rows, step, hidden, step_pulls, shrinks, grows, types.int64, types.int64)
     return types.int64(*inputs), generate
 
 
@@ -387,7 +388,7 @@ def pull_rows(model, hidden, num_rows, num_own, alpha):
     else:
         set_rates(model, hidden, num_rows, num_own, alpha)
         step_pulls, shrinks, grows = scratch.step_pulls, scratch.shrinks, scratch.grows
-        tiled = pull_tiles(vectors, scratch.rows, num_rows, step, hidden, step_pulls, shrinks, grows, rule.num_free)
+        tiled = pull_tiles(vectors, scratch.rows, step, hidden, step_pulls, shrinks, grows, num_rows, rule.num_free)
         if tiled == num_dims:
             return
         for i in range(num_rows):
