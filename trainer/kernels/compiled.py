@@ -34,7 +34,7 @@ _LOW_16, _LOW_32 = np.uint64(2**16 - 1), np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 8
 LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
-_TILE_LINES = 4  # as many as the registers of AVX2 hold of two vectors
+_TILE_LINES = 4  # of two vectors, the step and what predicts: the 16 registers of AVX2
 _MAX_SCORE = np.float32(MAX_SCORE)
 _MAX_EXPONENT = np.float32(80)  # exp of it is still a finite float32
 
@@ -274,7 +274,6 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
         num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
         tile_size = ir.Constant(index, _TILE_LINES * LINE_NUMBERS)
         num_tiles = builder.sdiv(num_dims, tile_size)
-        last_lane = ir.Constant(ir.IntType(32), LINE_NUMBERS - 1)
 
         def line_at(data, place):
             return builder.bitcast(builder.gep(data, [place]), line_type.as_pointer())
@@ -282,8 +281,8 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
         def times_plus(factor, line, added):
             return builder.fadd(builder.fmul(factor, line, flags=("fast",)), added, flags=("fast",))
 
-        def in_all_lanes(value):
-            none = ir.Constant(line_type, ir.Undefined)
+        def in_all_lanes(data, place):
+            none, value = ir.Constant(line_type, ir.Undefined), builder.load(builder.gep(data, [place]))
             lane = builder.insert_element(none, value, ir.Constant(ir.IntType(32), 0))
             return builder.shuffle_vector(lane, none, ir.Constant(ir.VectorType(ir.IntType(32), LINE_NUMBERS), None))
 
@@ -298,14 +297,11 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
             with cgutils.for_range(builder, num_rows) as turn:
                 row = builder.zext(builder.load(builder.gep(rows, [turn.index])), index)
                 first = builder.mul(row, num_dims)
-                pull, rate, shrink = (
-                    builder.load(builder.gep(data, [turn.index])) for data in (step_pulls, grows, shrinks)
-                )
-                last_shrink = builder.select(has_bias, ir.Constant(ir.FloatType(), 1), shrink)
-                step_pull, grow, shrinking = in_all_lanes(pull), in_all_lanes(rate), in_all_lanes(shrink)
-                shrinkings = [shrinking] * (_TILE_LINES - 1)
-                shrinkings.append(builder.insert_element(shrinking, last_shrink, last_lane))
-                for place, kept, predicting, factor in zip(places, steps, hiddens, shrinkings, strict=True):
+                step_pull, grow, shrink = (in_all_lanes(data, turn.index) for data in (step_pulls, grows, shrinks))
+                last_lane, one = ir.Constant(ir.IntType(32), LINE_NUMBERS - 1), ir.Constant(ir.FloatType(), 1)
+                last_shrink = builder.select(has_bias, builder.insert_element(shrink, one, last_lane), shrink)
+                factors = [shrink] * (_TILE_LINES - 1) + [last_shrink]
+                for place, kept, predicting, factor in zip(places, steps, hiddens, factors, strict=True):
                     address = line_at(vectors, builder.add(first, place))
                     line = builder.load(address, align=4)
                     builder.store(times_plus(step_pull, line, builder.load(kept)), kept)
