@@ -33,6 +33,7 @@ _16, _27, _30, _31, _32, _40 = (np.uint64(bits) for bits in (16, 27, 30, 31, 32,
 _LOW_16, _LOW_32 = np.uint64(2**16 - 1), np.uint64(2**32 - 1)
 _EPSILON = np.float32(EPSILON)
 _ROWS_AHEAD = 8
+_VECTOR = 8  # numbers of AVX2's vectors
 LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
 _TILE_LINES = 4  # of two vectors, the step and what predicts: the 16 registers of AVX2
 _MAX_SCORE = np.float32(MAX_SCORE)
@@ -163,17 +164,16 @@ def draw_negative(bits, noise):
     return slot if (bits & _LOW_32) < noise.thresholds[slot] else alias
 
 
-@numba.njit(forceinline=True, **_OPTIONS | {"fastmath": False})
+@numba.njit(forceinline=True, **_OPTIONS | {"fastmath": {"contract"}})
 def exp(x):
     """e to the power of x in [-87, 80], to 2e-7 of it: 2**n times a polynomial (Cephes' expf), as vector code where it can be.
 
-    Without fastmath, which would take the two parts of log(2) together; math.exp is a call for each number.
+    Of fastmath only what fuses: all of it would take the two parts of log(2) together. math.exp is a call for each number.
     """
     x = min(max(x, np.float32(-87)), _MAX_EXPONENT)
-    power = np.int32(
-        x * np.float32(1.44269504) + np.float32(127.5)
-    )  # cut off above zero, which is math.floor without its call
-    n = np.float32(power - np.int32(127))
+    # Cut off above zero: math.floor without its call. The difference is one of floats, as of int32 numba makes an int64.
+    power = np.int32(x * np.float32(1.44269504) + np.float32(127.5))
+    n = np.float32(power) - np.float32(127)
     r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
     y = np.float32(1.9875691500e-4)
     y = y * r + np.float32(1.3981999507e-3)
@@ -183,6 +183,12 @@ def exp(x):
     y = y * r + np.float32(5.0000001201e-1)
     y = y * r * r + r + np.float32(1)
     return y * np.int32(power << np.int32(23)).view(np.float32)
+
+
+@_inlined
+def whole_vectors(num):
+    """So many numbers, and the rest of their last vector: scratch arrays have room for it, and one by one takes longer."""
+    return (num + _VECTOR - 1) & -_VECTOR
 
 
 @_inlined
@@ -463,8 +469,12 @@ def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
         scores[i] -= rule.handicap
     for i in range(num_own, num_rows):
         highest = max(highest, scores[i])
-    for i in range(num_rows):
-        scores[i] = exp(scores[i] - highest) if rule.is_softmax else clipped_sigmoid(scores[i], i < num_own)
+    if rule.is_softmax:
+        for i in range(whole_vectors(num_rows)):
+            scores[i] = exp(scores[i] - highest)
+    else:
+        for i in range(num_rows):
+            scores[i] = clipped_sigmoid(scores[i], i < num_own)
     total = np.float32(0)
     for i in range(num_own, num_rows):
         total += scores[i]
@@ -590,14 +600,18 @@ def move_user(model, turn, weight):
     rule, user, step = model.rule, model.scratch.user, model.scratch.step
     num_dims = user.shape[0]
     l2 = weight * rule.l2 / np.float32(math.sqrt(np.float32(max(1, turn.history.shape[0]))))
-    square = np.float32(0)
-    for d in range(rule.num_free):
+    bias, square = user[num_dims - 1], np.float32(0)
+    if rule.num_free < num_dims:  # set aside: loops over all dimensions are whole vectors
+        user[num_dims - 1] = step[num_dims - 1] = np.float32(0)
+    for d in range(num_dims):
         gradient = step[d] - l2 * user[d]
         square += gradient * gradient
     rate = rate_of(model.users.squares, turn.user, square, num_dims, turn.alpha, rule.is_adagrad)
     shrink = np.float32(1) - rate * l2
-    for d in range(rule.num_free):
+    for d in range(num_dims):
         user[d] = shrink * user[d] + rate * step[d]
+    if rule.num_free < num_dims:
+        user[num_dims - 1] = bias
 
 
 @_inlined
@@ -741,11 +755,11 @@ def train_stretch(model, histories, epoch_key, first, last):
         key = mix(hashes[user] ^ epoch_key)
         length = 0
         for position in range(history.shape[0]):
-            if (draw(key, position, SUBSAMPLE, 0) >> _32) < keep[history[position]]:
-                kept[length] = position
-                if length < _ROWS_AHEAD and not model.rule.has_tree:
-                    prefetch_row(model.outputs.vectors, history[position])
-                length += 1
+            kept[length] = position  # a branch at random would be guessed wrong
+            length += (draw(key, position, SUBSAMPLE, 0) >> _32) < keep[history[position]]
+        if not model.rule.has_tree:
+            for i in range(min(length, _ROWS_AHEAD)):
+                prefetch_row(model.outputs.vectors, history[kept[i]])
         num_kept += length
         prefetch_users(histories, model.users, place, last)
         for d in range(row.shape[0]):
