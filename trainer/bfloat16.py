@@ -20,7 +20,7 @@ def round_to_bfloat16(
     vectors: NDArray[np.float32], seed: int, epoch: int, hashes: NDArray[np.uint64]
 ) -> NDArray[np.uint16]:
     """bfloat16 halves, uint16[n, D], of user vectors float32[n, D]; one 64-bit draw rounds four numbers."""
-    from trainer.kernels.compiled import round_vectors  # numba takes half a second to import
+    from trainer.kernels.compiled_draws import round_vectors  # numba takes half a second to import
 
     halves = np.empty(vectors.shape, dtype=np.uint16)
     round_vectors(user_keys(seed, epoch, hashes), np.ascontiguousarray(vectors).view(np.uint32), halves)

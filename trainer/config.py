@@ -103,7 +103,8 @@ class TrainConfig:
     accumulate: int = setting(
         1,
         "Users a step",
-        "Users whose gradients of items are summed before the items move; 1 moves them at once.",
+        "Users whose gradients of items are summed before the items move; 1 moves them at once. Above 1, any number of threads "
+        "ends with the same bits (PV-DBOW with drawn negatives).",
         ge=1,
     )
     dtype: Literal["float32", "bfloat16"] = setting(
@@ -183,6 +184,9 @@ def check_combination(config: TrainConfig) -> None:
     if config.share_negatives > 1 and config.has_inputs:
         other = "train.dm" if config.dm else "train.dbow_words"
         raise ConfigError(f"train.share_negatives is {config.share_negatives}, but with {other} = 1 it has to be 1")
+    if config.accumulate > 1 and (config.has_inputs or config.hs):
+        other = "train.hs" if config.hs else "train.dm" if config.dm else "train.dbow_words"
+        raise ConfigError(f"train.accumulate is {config.accumulate}, but with {other} = 1 it has to be 1")
     if config.objective == "negative_sampling" and not config.hs and config.share_negatives > config.negative:
         raise ConfigError(
             f"train.share_negatives is {config.share_negatives}, above train.negative {config.negative}: with negative sampling "

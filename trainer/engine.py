@@ -17,7 +17,6 @@ from trainer.course import Visit
 from trainer.curve import Curve, Targets
 from trainer.errors import TrainingError
 from trainer.kernels import Kernel
-from trainer.kernels.accumulation import train_in_steps
 from trainer.record import Record
 from trainer.rows import Items, Rows, at_rest
 
@@ -73,7 +72,7 @@ class HostEngine:
         rows = Rows(rows.widened(), rows.squares)
         for work, is_exchanged in visit.parts():
             if len(work.order):
-                train_in_steps(self.kernel.train_users, rows, self.items, work)
+                self.kernel.train_users(rows, self.items, work)
             if is_exchanged and self.exchange is not None:
                 self.exchange.run()
         yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))

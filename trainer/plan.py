@@ -184,7 +184,8 @@ def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> in
     """What is in memory beside the slots: items, and what is needed while a micro-partition is under work."""
     users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_A_USER)
     pinned_bytes = tray_bytes(work, sizes, num_blocks) if budget.device_bytes else 0
-    return sizes.item_bytes(num_blocks) + users_bytes + BUFFER_BYTES + pinned_bytes
+    accumulation_bytes = sizes.accumulation_bytes(work, num_blocks)
+    return sizes.item_bytes(num_blocks) + accumulation_bytes + users_bytes + BUFFER_BYTES + pinned_bytes
 
 
 def _all_bytes(work: Work, sizes: Sizes) -> int:

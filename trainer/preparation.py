@@ -13,7 +13,6 @@ from trainer.corpus import Corpus
 from trainer.job import Job
 from trainer.joint_plan import Member, Way, form_team, plan_together
 from trainer.kernels import Kernel
-from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.memory import private_bytes
 from trainer.objectives import make_sampling
@@ -117,5 +116,5 @@ def warm_up(kernel: Kernel, config: TrainConfig) -> None:
         alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(one + 1, config), tree=tree, recency=0.0, epoch_key=0,
     )  # fmt: skip
     users = begin_users(config, work.hashes)
-    train_in_steps(kernel.train_users, users, items, work)
+    kernel.train_users(users, items, work)
     at_rest(config, 0, work.hashes, users)

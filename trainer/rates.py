@@ -15,7 +15,6 @@ from trainer.draws import epoch_key, mix_array
 from trainer.files import TEMPORARY_SUFFIX, sync_file, told_if_unwritten
 from trainer.images import image_of, read_image, write_image
 from trainer.kernels import Kernel
-from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.objectives import make_sampling
 from trainer.prediction import Rates
@@ -83,7 +82,7 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
     for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
         part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
         started = time.perf_counter()
-        train_in_steps(kernel.train_users, users, items, part)
+        kernel.train_users(users, items, part)
         seconds = time.perf_counter() - started
         if seconds > TRY_SECONDS:
             break

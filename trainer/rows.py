@@ -63,7 +63,7 @@ def join_rows(parts: list[Rows]) -> Rows:
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
     """The first rows of users with these hashes, uniform in ±`first_range`; the bias, where there is one, comes last."""
-    from trainer.kernels.compiled import draw_vectors  # numba takes half a second to import
+    from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
 
     vectors = _make_vectors(len(hashes), config)
     draw_vectors(user_keys(config.seed, -1, hashes), np.float32(first_range(config)), vectors)

@@ -27,7 +27,6 @@ from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel
-from trainer.kernels.accumulation import train_in_steps
 from trainer.kernels.signature import Pass
 from trainer.rows import begin_users
 from trainer.schedule import user_order
@@ -111,7 +110,7 @@ def measure_visit(corpus: Corpus, config: TrainConfig) -> float:
             alphas=np.full(len(order), config.alpha, dtype=np.float32), sampling=sampling, tree=None,
             recency=config.recency, epoch_key=epoch_key(config.seed, 0),
         )  # fmt: skip
-        train_in_steps(kernel.train_users, users, items, work)
+        kernel.train_users(users, items, work)
         seconds.append((time.perf_counter() - started) / len(part.tokens))
     return min(seconds)  # the first compiles
 

@@ -167,7 +167,7 @@ def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Pat
         {"dtype": "bfloat16"},
         {"dm": 1, "objective": "negative_sampling", "optimizer": "sgd"},
         {"hs": 1, "tree": "two_level"},
-        {"share_negatives": 4, "accumulate": 7},
+        {"share_negatives": 4, "accumulate": 7, "threads": 2},
         {"patience": 2, "epochs": 12, "alpha": 0.5},
     ],
     ids=str,

@@ -158,10 +158,9 @@ def test_sizes_by_hand() -> None:
     assert (plain.user_bytes, plain.work_bytes, plain.item_table_bytes) == (516, 0, 516_000)
     half = training_sizes(TrainConfig(dtype="bfloat16"), 1000, None)
     assert (half.user_bytes, half.work_bytes) == (260, 512)
-    context = training_sizes(TrainConfig(dm=1, accumulate=8), 1000, None)
+    context = training_sizes(TrainConfig(dm=1), 1000, None)
     assert context.item_table_bytes == 2 * 516_000
-    assert context.has_sums
-    assert context.item_bytes(1) == 3 * 2 * 516_000 + 32_000  # the table, its copy, and sums
+    assert context.item_bytes(1) == 2 * 2 * 516_000 + 32_000  # the table, a copy of it
     assert (
         plain.item_bytes(1) == 2 * 516_000 + 32_000
     )  # the table, a copy of it while a commit is written, what draws need
@@ -169,6 +168,20 @@ def test_sizes_by_hand() -> None:
     # What draws need, what making that of the next block takes, and which block has what.
     tables_bytes = 32_000 // 4 + block_rows * 106 + 25_000
     assert plain.item_bytes(4) == 3 * (31 * 516 + (1000 - 31) * 516 // 4) + tables_bytes
+
+
+def test_accumulated_gradients_are_counted_by_hand() -> None:
+    """Steps of 10 users, 20 tokens each in the mean and 160 at most, one thread: 12 bytes an entry, and 16 where it is sorted."""
+    work = Work(users=[100, 50], tokens=[2000, 900], epochs=1, commit_seconds=60)
+    shared = training_sizes(TrainConfig(accumulate=10, share_negatives=256, negative=4, threads=1), 1000, None)
+    blocks, rows = 1600 // 256 + 10, 1000
+    assert shared.accumulation_bytes(work, 1) == 100 * 48 + blocks * (512 + 4 * 28) + 1600 * 28 + rows * 12
+    private = training_sizes(TrainConfig(accumulate=1000, threads=1), 1000, None)
+    assert private.accumulation_bytes(work, 1) == 100 * 48 + 2100 * (512 + 10 * 28) + 2000 * 28 + rows * 12
+    assert training_sizes(TrainConfig(), 1000, None).accumulation_bytes(work, 1) == 0
+    budget = Budget(10**9, 0, PLENTY)
+    plan, plain = plan_training(work, private, budget), plan_training(work, sizes_of(1000, 128), budget)
+    assert plan.peak_bytes - plain.peak_bytes == private.accumulation_bytes(work, 1)
 
 
 def test_a_tree_is_divided_below_its_upper_levels() -> None:

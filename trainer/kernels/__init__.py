@@ -33,8 +33,9 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
     if name == "cpu":
         from trainer.kernels import cpu
 
-        used = min(config.threads or cpu.max_threads(), cpu.max_threads())
-        order = "deterministic" if used == 1 else "item rows shared without locks"
+        used = cpu.used_threads(config)
+        is_deterministic = used == 1 or config.accumulate > 1
+        order = "deterministic" if is_deterministic else "item rows shared without locks"
         return Kernel("cpu", f"numba on {used} thread{'s' if used > 1 else ''}, {order}", cpu.train_users)
     if name == "gpu":
         from trainer.kernels import gpu

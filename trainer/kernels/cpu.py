@@ -2,7 +2,8 @@
 
 No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with
 several threads an update may now and then be lost, and the result differs in its last digits from run to run. One thread
-is deterministic and does what `reference.py` does, up to the rounding of reordered sums.
+is deterministic and does what `reference.py` does, up to the rounding of reordered sums. So do any number of threads, to the
+same bits, when gradients are accumulated: items stand still while users ask, then each is moved by one thread.
 """
 
 import functools
@@ -14,23 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.kernels.compiled import (
-    LINE_NUMBERS,
-    Noise,
-    Paths,
-    Rule,
-    Scratch,
-    Table,
-    draw_each,
-    score_each,
-    train_order,
-)
+from trainer.config import TrainConfig
+from trainer.kernels.compiled import score_each, train_order
+from trainer.kernels.compiled_draws import draw_each
+from trainer.kernels.llvm import LINE_NUMBERS, ROWS_AHEAD
+from trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table
 from trainer.kernels.signature import Pass
 from trainer.objectives import Sampling
 from trainer.rows import Items, Rows
 from trainer.trees import Tree
 
-_NO_ROWS = Rows(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
 MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
 GAP_FLOATS = 256  # more than a loop takes at a time
 
@@ -40,15 +34,20 @@ def max_threads() -> int:
     return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
+def used_threads(config: TrainConfig) -> int:
+    """Threads that a training with these settings uses."""
+    return min(config.threads or max_threads(), max_threads())
+
+
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
 
     Several threads take stretches of the order until none is left, in compiled code without the GIL.
     """
-    threads = min(work.config.threads or max_threads(), max_threads())
-    train = _prepare(users, items, work, stretch_users(len(work.order), threads))
-    others = [_pool(threads).submit(train) for _ in range(threads - 1)]
-    return train() + sum(other.result() for other in others)
+    threads = used_threads(work.config)
+    train = _prepare(users, items, work, threads)
+    others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
+    return train(0) + sum(other.result() for other in others)
 
 
 def stretch_users(num_users: int, threads: int) -> int:
@@ -79,23 +78,70 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads - 1, "kernel")
 
 
-def _prepare(users: Rows, items: Items, work: Pass, stretch: int) -> Callable[[], int]:
-    """What trains users until all are taken, a stretch of so many at once; each call has arrays of its own to work in."""
-    sampling, sums = work.sampling, work.sums or Items(_NO_ROWS, _NO_ROWS)
-    longest = int((work.ends - work.starts).max(initial=0))
-    rule, paths = _rule(work), _paths(work.tree)
+def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[int], int]:
+    """What each thread calls with its number, until all users are trained; each has arrays of its own to work in."""
+    sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
+    num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
+    longest = int(lengths.max(initial=0))
     arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
-    histories, epoch_key = tuple(_read_only(array) for array in arrays), np.uint64(work.epoch_key)
+    histories = tuple(_read_only(array) for array in arrays)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
-    noise = _noise(sampling)
-    tables = _table(users, _NO_ROWS), _table(items.outputs, sums.outputs), _table(items.inputs, sums.inputs)
-    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)  # one number that threads write, in lines of its own
+    ends = step_ends(len(work.order), work.config.accumulate if rule.is_accumulating else len(work.order))
+    ledger = _ledger(lengths[work.order], ends, rule, num_dims)
+    num_sorted = len(items.outputs.vectors) if rule.is_accumulating else 0
+    owns = [(_scratch(num_dims, longest, num_rows), _sorting(len(ledger.rows), num_sorted)) for _ in range(threads)]
+    taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # a number that threads write, in lines of its own
+    arrived = np.zeros(LINE_NUMBERS, dtype=np.int64)
+    stretch = stretch_users(int(np.diff(ends, prepend=0).max(initial=0)), threads)
+    shared = (
+        _table(users), _table(items.outputs), _table(items.inputs), _noise(sampling), paths, rule, ledger, histories,
+        np.uint64(work.epoch_key), ends, taken, arrived, stretch, threads,
+    )  # fmt: skip
+    return lambda thread: int(train_order(*shared, thread, *owns[thread]))
 
-    def train() -> int:
-        scratch = _scratch(users.vectors.shape[1], longest, num_rows)
-        return int(train_order(*tables, noise, paths, rule, scratch, histories, epoch_key, taken, stretch))
 
-    return train
+def step_ends(num_users: int, users_a_step: int) -> NDArray[np.int64]:
+    """After how many users of an order each of its steps ends, int64[S]."""
+    return np.array([*range(users_a_step, num_users, max(1, users_a_step)), num_users], dtype=np.int64)
+
+
+def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num_dims: int) -> Ledger:
+    """A ledger for the largest step of users with histories of these lengths, int64[M], in their order."""
+    lengths = lengths if rule.is_accumulating else lengths[:0]
+    predictions = -(-lengths // rule.block_tokens)
+    first_predictions, most_predictions = _firsts(predictions, ends)
+    first_entries, most_entries = _firsts(lengths + predictions * rule.num_negatives, ends)
+    return Ledger(
+        np.empty((most_predictions, num_dims), dtype=np.float32),
+        np.empty(most_entries, dtype=np.uint32),
+        np.empty(most_entries, dtype=np.float32),
+        np.empty(most_entries, dtype=np.uint32),
+        first_predictions,
+        first_entries,
+        np.zeros(len(lengths), dtype=np.int64),
+    )
+
+
+def _firsts(nums: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Where each user's begin, of so many each, int64[M], counted from the first of the user's step; the most of a step."""
+    if not len(nums):
+        return nums, 0
+    before = np.concatenate(([0], np.cumsum(nums)))
+    sizes = np.diff(ends, prepend=0)
+    steps = before[ends - sizes]
+    return before[:-1] - np.repeat(steps, sizes), int((before[ends] - steps).max())
+
+
+def _sorting(num_entries: int, num_rows: int) -> Sorting:
+    return Sorting(
+        np.empty(num_entries + 1, dtype=np.uint32),
+        np.empty(num_entries + 1, dtype=np.uint32),
+        np.zeros(num_rows, dtype=np.int32),
+        np.zeros(num_rows, dtype=np.int32),
+        np.empty(num_rows, dtype=np.int32),
+        np.zeros(num_entries + ROWS_AHEAD, dtype=np.uint32),
+        np.empty(num_entries, dtype=np.float32),
+    )
 
 
 def _noise(sampling: Sampling) -> Noise:
@@ -109,8 +155,8 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _table(rows: Rows, sums: Rows) -> Table:
-    return Table(rows.vectors, rows.squares, sums.vectors, sums.squares)
+def _table(rows: Rows) -> Table:
+    return Table(rows.vectors, rows.squares)
 
 
 def _paths(tree: Tree | None) -> Paths:
@@ -133,7 +179,7 @@ def _rule(work: Pass) -> Rule:
         has_words=bool(config.dbow_words),
         has_tree=bool(config.hs),
         is_frozen=not work.update_items,
-        is_summing=work.sums is not None,
+        is_accumulating=config.accumulate > 1 and work.update_items,
         window=config.window,
         num_negatives=config.negative,
         block_tokens=config.share_negatives,

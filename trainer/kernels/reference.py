@@ -15,25 +15,38 @@ from trainer.objectives import MAX_SCORE, RANGE_32
 from trainer.rows import EPSILON, Items, Rows
 from trainer.trees import path
 
+Sums = dict[int, np.ndarray]
+"""Gradients of items that stand still, float32[D], by row."""
+
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling."""
     num_kept = 0
-    for user, alpha in zip(work.order, work.alphas, strict=True):
-        history = History(work, int(user))
-        num_kept += len(history.kept)
-        if work.config.dm:
-            train_dm(users, items, history, alpha)
-        else:
-            train_dbow(users, items, history, alpha)
+    accumulate = work.config.accumulate if work.update_items else 1
+    for start in range(0, len(work.order), accumulate):
+        sums: Sums | None = {} if accumulate > 1 else None
+        step = slice(start, start + accumulate)
+        for user, alpha in zip(work.order[step], work.alphas[step], strict=True):
+            history = History(work, int(user), sums)
+            num_kept += len(history.kept)
+            if work.config.dm:
+                train_dm(users, items, history, alpha)
+            else:
+                train_dbow(users, items, history, alpha)
+        for row, gradient_D in (sums or {}).items():
+            rate = rate_of(items.outputs, row, gradient_D, work.alphas[step][-1], work)
+            items.outputs.vectors[row] += rate * gradient_D
     return num_kept
 
 
 class History:
-    """One user's tokens in one epoch: which are kept, what they weigh, and the user's random draws."""
+    """One user's tokens in one epoch: which are kept, what they weigh, and the user's random draws.
 
-    def __init__(self, work: Pass, user: int) -> None:
-        self.work, self.user = work, user
+    sums: where the gradients of items go instead of moving them.
+    """
+
+    def __init__(self, work: Pass, user: int, sums: Sums | None) -> None:
+        self.work, self.user, self.sums = work, user, sums
         self.key = mix(int(work.hashes[user]) ^ work.epoch_key)
         self.tokens = work.tokens[work.starts[user] : work.ends[user]]
         self.l2 = work.config.l2 / math.sqrt(max(1, len(self.tokens)))
@@ -69,7 +82,7 @@ def train_dbow(users: Rows, items: Items, history: History, alpha: np.float32) -
             hidden = items.inputs.vectors[word].copy()
             first_draw = (j - start + config.window) * (config.negative + 1)
             step = learn(items.outputs, hidden, history, block, [1.0], alpha, WORDS, first_draw)
-            move_item(items.inputs, word, step, alpha, work, inputs_of(work))
+            move_input(items.inputs, word, step, alpha, work)
         weights = [history.weight(position) for position in block]
         u = users.vectors[history.user].copy()
         step = learn(items.outputs, u, history, block, weights, alpha, NEGATIVE, 0)
@@ -87,7 +100,7 @@ def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> 
         weight = np.float32(history.weight(position))
         move_user(users, history.user, weight * (step - np.float32(history.l2) * u), alpha, work)
         for word in words:
-            move_item(items.inputs, word, step, alpha, work, inputs_of(work))
+            move_input(items.inputs, word, step, alpha, work)
 
 
 def learn(
@@ -124,7 +137,7 @@ def learn_by_draws(
     l2_B = np.full(len(block), config.item_l2, dtype=np.float32)
     return pull_rows(
         outputs, hidden_D, np.concatenate((positives_B, negatives_K)), np.concatenate((pulls_B, pulls_K)),
-        np.concatenate((step_pulls_B, step_pulls_K)), np.append(l2_B, np.zeros_like(pulls_K)), alpha, work,
+        np.concatenate((step_pulls_B, step_pulls_K)), np.append(l2_B, np.zeros_like(pulls_K)), alpha, history,
     )  # fmt: skip
 
 
@@ -136,7 +149,7 @@ def learn_by_tree(
 
     Each token of a block meets the nodes on its own way, from the leaf up; the root they meet together, in the end.
     """
-    work, tree = history.work, history.work.tree
+    tree = history.work.tree
     assert tree is not None
     ways = [path(tree, int(history.tokens[position])) for position in block]
     visits = [(node, [slot], [weight]) for way, weight in zip(ways, weights, strict=True) for node, slot in way[:0:-1]]
@@ -150,21 +163,22 @@ def learn_by_tree(
         p_R = softmax(scores_R) if width > 2 else sigmoid(scores_R)
         pulls_BR = (np.array(slots_B)[:, None] == np.arange(len(rows_R))).astype(np.float32) - p_R
         pulls_R, step_pulls_R = pulls_BR.sum(axis=0), np.array(weights_B, dtype=np.float32) @ pulls_BR
-        step_D += pull_rows(outputs, hidden_D, rows_R, pulls_R, step_pulls_R, np.zeros_like(pulls_R), alpha, work)
+        step_D += pull_rows(outputs, hidden_D, rows_R, pulls_R, step_pulls_R, np.zeros_like(pulls_R), alpha, history)
     return step_D
 
 
 def pull_rows(
     outputs: Rows, hidden_D: np.ndarray, rows_R: np.ndarray, pulls_R: np.ndarray, step_pulls_R: np.ndarray,
-    l2_R: np.ndarray, alpha: np.float32, work: Pass,
+    l2_R: np.ndarray, alpha: np.float32, history: History,
 ) -> np.ndarray:  # fmt: skip
     """Rows and hidden_D pull each other: rates by the rows at the beginning, moved in turn. Answers the step of hidden_D.
 
     L2 is not for the bias: how popular an item is needs no prior, the log tells it.
     """
+    work, sums = history.work, history.sums
     l2_RD = l2_R[:, None] * (np.arange(len(hidden_D)) < work.config.num_free)
     gradients_RD = pulls_R[:, None] * hidden_D - l2_RD * outputs.vectors[rows_R]
-    is_moving = work.update_items and work.sums is None
+    is_moving = work.update_items and sums is None
     rates_R = [
         rate_of(outputs, row, g, alpha, work) if is_moving else alpha
         for row, g in zip(rows_R, gradients_RD, strict=True)
@@ -173,7 +187,11 @@ def pull_rows(
     for row, rate, pull, step_pull, l2_D in zip(rows_R, rates_R, pulls_R, step_pulls_R, l2_RD, strict=True):
         v_D = outputs.vectors[row]
         step_D += step_pull * v_D
-        put_item(outputs, row, rate, pull * hidden_D - l2_D * v_D, work, outputs_of(work))
+        gradient_D = pull * hidden_D - l2_D * v_D
+        if sums is not None:
+            sums[int(row)] = sums.get(int(row), np.float32(0)) + gradient_D
+        elif work.update_items:
+            outputs.vectors[row] += rate * gradient_D
     return step_D
 
 
@@ -191,27 +209,10 @@ def rate_of(rows: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, wor
     return alpha / np.sqrt(rows.squares[row] + np.float32(EPSILON))
 
 
-def move_item(rows: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass, sums: Rows | None) -> None:
-    """One step up of an item's row, unless items are frozen or their gradients are summed."""
-    is_moving = work.update_items and sums is None
-    put_item(rows, row, rate_of(rows, row, gradient_D, alpha, work) if is_moving else alpha, gradient_D, work, sums)
-
-
-def put_item(rows: Rows, row: int, rate: np.float32, gradient_D: np.ndarray, work: Pass, sums: Rows | None) -> None:
-    """Add to an item's row, or to the sums of gradients; nothing when items are frozen."""
-    if work.update_items and sums is None:
-        rows.vectors[row] += rate * gradient_D
-    elif work.update_items and sums is not None:
-        sums.vectors[row] += gradient_D
-        sums.squares[row] = 1  # marks the row as touched
-
-
-def inputs_of(work: Pass) -> Rows | None:
-    return work.sums.inputs if work.sums else None
-
-
-def outputs_of(work: Pass) -> Rows | None:
-    return work.sums.outputs if work.sums else None
+def move_input(inputs: Rows, row: int, gradient_D: np.ndarray, alpha: np.float32, work: Pass) -> None:
+    """One step up of an item's row as context, unless items are frozen."""
+    if work.update_items:
+        inputs.vectors[row] += rate_of(inputs, row, gradient_D, alpha, work) * gradient_D
 
 
 def draw_negative(bits: int, work: Pass) -> int:

@@ -1,7 +1,7 @@
 """The one signature of all kernels: `train_users(users, items, work) -> int`.
 
 A kernel trains the users of `work.order` once, one after the other, each over all its tokens, and changes the rows of
-both in place. It answers how many tokens subsampling kept.
+both in place; items move at once, or once in `accumulate` users and at the end. It answers how many tokens subsampling kept.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Pass:
     order int64[M]: the rows to train, in this order; alphas float32[M]: their learning rates;
     recency: tokens after which a token counts half for the user, 0 for never;
     tree: with `config.hs`, the paths to the items; epoch_key: 64 bits from (seed, epoch);
-    update_items: False freezes the items (inference); sums: where gradients of items are summed instead of being applied.
+    update_items: False freezes the items (inference).
     """
 
     config: TrainConfig
@@ -39,7 +39,6 @@ class Pass:
     recency: float
     epoch_key: int
     update_items: bool = True
-    sums: Items | None = None
 
 
 TrainUsers = Callable[[Rows, Items, Pass], int]

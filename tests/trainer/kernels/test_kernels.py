@@ -13,10 +13,10 @@ from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows,
 from trainer.config import TrainConfig
 from trainer.draws import HELDOUT, counter, draws
 from trainer.errors import ConfigError
-from trainer.kernels import pick_kernel
-from trainer.kernels.accumulation import train_in_steps
-from trainer.kernels.compiled import exp
+from trainer.kernels import compiled, cpu, pick_kernel
 from trainer.kernels.cpu import draw_negatives, score_rows, stretch_users
+from trainer.kernels.ledger import is_moved_by
+from trainer.kernels.predictions import exp
 from trainer.kernels.signature import Pass
 from trainer.objectives import make_sampling
 from trainer.rows import Items, Rows
@@ -118,7 +118,7 @@ def test_l2_holds_back_all_of_an_item_but_its_bias(name: str, accumulate: int, d
     for item_l2 in (0.0, 0.5):
         held = dataclasses.replace(work, config=dataclasses.replace(work.config, item_l2=item_l2))
         new_items = items.copy()
-        train_in_steps(pick_kernel(name, held.config).train_users, users.copy(), new_items, held)
+        pick_kernel(name, held.config).train_users(users.copy(), new_items, held)
         rows.append(new_items.outputs.vectors[3])
     np.testing.assert_allclose(rows[1][:-1], (rows[0] - 0.01 * 0.5 * items.outputs.vectors[3])[:-1], atol=1e-7)
     assert rows[1][-1] == pytest.approx(rows[0][-1], abs=1e-7) != items.outputs.vectors[3, -1]
@@ -272,14 +272,22 @@ def test_scores_far_out_stay_finite(name: str) -> None:
         assert all(np.isfinite(array).all() for array in arrays(users, items))
 
 
-@pytest.mark.parametrize("setting", ["dbow", "dbow shared", "dbow huffman", "dm negative sampling", "words"])
+ACCUMULATED = ["dbow", "dbow shared", "dbow negative sampling", "dbow negative sampling shared"]
+
+
+@pytest.mark.parametrize("dims", [19, 64, 150])
+@pytest.mark.parametrize("accumulate", [2, 7, 40, 1000])
+@pytest.mark.parametrize("setting", ACCUMULATED)
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
-def test_accumulated_steps_are_the_same_on_every_kernel(setting: str, optimizer: str) -> None:
-    work = make_work(make_config(accumulate=7, optimizer=optimizer, **SETTINGS[setting]))
+def test_accumulated_steps_are_the_same_on_every_kernel(
+    setting: str, optimizer: str, accumulate: int, dims: int
+) -> None:
+    settings = SETTINGS[setting] | {"vector_size": dims, "optimizer": optimizer, "accumulate": accumulate}
+    work = make_work(make_config(**settings))
     results = []
     for name in KERNELS:
         users, items = make_rows(work)
-        train_in_steps(pick_kernel(name, work.config).train_users, users, items, work)
+        pick_kernel(name, work.config).train_users(users, items, work)
         results.append(arrays(users, items))
     for found, wanted in zip(*results, strict=True):
         np.testing.assert_allclose(found, wanted, atol=2e-5)
@@ -292,13 +300,48 @@ def test_items_move_by_the_sum_once_in_a_step() -> None:
     work = dataclasses.replace(work, alphas=np.full_like(work.alphas, 0.05))
     users, items = make_rows(work)
     summed = items.copy()
-    train_in_steps(pick_kernel("cpu", work.config).train_users, users.copy(), summed, work)
+    pick_kernel("cpu", work.config).train_users(users.copy(), summed, work)
     total = np.zeros_like(items.outputs.vectors)
     for place in range(len(work.order)):
         alone, one = items.copy(), dataclasses.replace(work, order=work.order[[place]], alphas=work.alphas[[place]])
-        train_in_steps(pick_kernel("cpu", work.config).train_users, users.copy(), alone, one)
+        pick_kernel("cpu", work.config).train_users(users.copy(), alone, one)
         total += alone.outputs.vectors - items.outputs.vectors
     np.testing.assert_allclose(summed.outputs.vectors - items.outputs.vectors, total, atol=1e-5)
+
+
+@pytest.mark.parametrize("setting", ACCUMULATED)
+@pytest.mark.parametrize("num_items", [1, 30, 1000])
+def test_accumulated_steps_end_with_the_same_bits_on_any_number_of_threads(
+    setting: str, num_items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items stand still while users ask, and each is moved by one thread; more threads than cores, and than users, too."""
+    monkeypatch.setattr(cpu, "max_threads", lambda: 64)
+    results = set()
+    for threads in (1, 2, 3, 7):
+        config = make_config(accumulate=50, threads=threads, vector_size=80, **SETTINGS[setting])
+        work = make_work(config, 120, num_items)
+        users, items = make_rows(work)
+        num_kept = cpu.train_users(users, items, work)
+        results.add((num_kept, b"".join(array.tobytes() for array in arrays(users, items))))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("num_rows", [2, 3135])
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 16])
+def test_every_row_is_moved_by_one_thread_and_all_have_as_many(num_rows: int, num_threads: int) -> None:
+    ask = numba.njit(lambda row, thread, num_threads: is_moved_by(row, thread, num_threads))
+    is_moved = np.array(
+        [[ask(np.uint32(row), thread, num_threads) for row in range(num_rows)] for thread in range(num_threads)]
+    )
+    assert (is_moved.sum(axis=0) == 1).all()
+    assert is_moved.sum(axis=1).max() <= num_rows / num_threads * 1.05 + 1
+
+
+@pytest.mark.parametrize(
+    ("num_users", "users_a_step", "expected"), [(10, 4, [4, 8, 10]), (8, 4, [4, 8]), (3, 4, [3]), (0, 4, [0])]
+)
+def test_steps_end_after_so_many_users_and_at_the_last(num_users: int, users_a_step: int, expected: list[int]) -> None:
+    assert cpu.step_ends(num_users, users_a_step).tolist() == expected
 
 
 def test_threads_share_the_users_and_lose_none() -> None:
@@ -348,6 +391,12 @@ def test_powers_of_e_are_those_of_numpy() -> None:
     np.testing.assert_array_equal(all_at_once(beyond), all_at_once(np.array([-87, -87, 80, 80], dtype=np.float32)))
 
 
+def test_machine_code_is_kept_by_the_digest_of_all_that_it_is_compiled_from() -> None:
+    """numba makes what a kept function closes over a part of its key."""
+    for function in (compiled.train_order, compiled.score_each):
+        assert [cell.cell_contents for cell in function.py_func.__closure__] == [compiled.digest_sources()]
+
+
 def test_a_kernel_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="no kernel 'tpu'"):
         pick_kernel("tpu", TrainConfig())
@@ -356,3 +405,4 @@ def test_a_kernel_that_is_not_there_is_refused() -> None:
 def test_the_reason_says_what_threads_mean() -> None:
     assert "deterministic" in pick_kernel("cpu", TrainConfig(threads=1)).reason
     assert "without locks" in pick_kernel("cpu", TrainConfig(threads=2)).reason
+    assert "deterministic" in pick_kernel("cpu", TrainConfig(threads=2, accumulate=64)).reason

@@ -1,0 +1,69 @@
+"""The draws of trainer/draws.py, compiled: what training draws, how users begin and are rounded, the negatives of a curve."""
+# mypy: no-check-untyped-defs
+
+import numba
+import numpy as np
+
+from trainer import draws
+from trainer.draws import INIT, ROUND
+from trainer.kernels.llvm import OPTIONS, inlined
+
+_GAMMA = np.uint64(draws.GAMMA)
+_MIX_1 = np.uint64(draws.MIX_1)
+_MIX_2 = np.uint64(draws.MIX_2)
+_DRAW_BITS = np.uint64(draws.DRAW_BITS)
+_PURPOSE_BITS = np.uint64(draws.PURPOSE_BITS)
+_ONE = np.uint64(1)
+_16, _27, _30, _31, _32, _40 = (np.uint64(bits) for bits in (16, 27, 30, 31, 32, 40))
+_LOW_16, _LOW_32 = np.uint64(2**16 - 1), np.uint64(2**32 - 1)
+
+
+@inlined
+def mix(x):
+    x = (x ^ (x >> _30)) * _MIX_1
+    x = (x ^ (x >> _27)) * _MIX_2
+    return x ^ (x >> _31)
+
+
+@inlined
+def draw(key, position, purpose, number):
+    """One 64-bit draw, as trainer.draws defines it."""
+    count = ((((np.uint64(position) << _PURPOSE_BITS) | np.uint64(purpose)) << _DRAW_BITS) | np.uint64(number)) + _ONE
+    return mix(key + _GAMMA * count)
+
+
+@inlined
+def draw_negative(bits, noise):
+    """The item that 64 random bits choose from the noise distribution."""
+    slot = np.int64(((bits >> _32) * np.uint64(noise.aliases.shape[0])) >> _32)
+    alias = np.int64(noise.aliases[slot])  # read in any case: a branch at random is guessed wrong half of the time
+    return slot if (bits & _LOW_32) < noise.thresholds[slot] else alias
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS | {"fastmath": False})
+def draw_vectors(keys, half_range, vectors):
+    """First vectors of users by their keys, uint64[n]: fills vectors float32[n, D], uniform in ±half_range."""
+    for i in range(vectors.shape[0]):
+        for d in range(vectors.shape[1]):
+            steps = np.float32(np.int32(draw(keys[i], d, INIT, 0) >> _40))
+            vectors[i, d] = (steps * np.float32(2**-23) - np.float32(1)) * half_range
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def round_vectors(keys, numbers, halves):
+    """The upper halves, uint16[n, D], of float32 numbers as they are stored, uint32[n, D], rounded at random by users' keys.
+
+    What is added to number d is the quarter d % 4 of draw d // 4, so that one draw does for four.
+    """
+    for i in range(numbers.shape[0]):
+        for d in range(numbers.shape[1]):
+            noise = (draw(keys[i], d >> 2, ROUND, 0) >> np.uint64(16 * (d & 3))) & _LOW_16
+            halves[i, d] = np.uint16((np.uint64(numbers[i, d]) + noise) >> _16)
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def draw_each(keys, purpose, noise, items):
+    """For each key, uint64[n], as many items of the noise as fill its row of items int64[n, K]; the draws are of position 0."""
+    for i in range(items.shape[0]):
+        for k in range(items.shape[1]):
+            items[i, k] = draw_negative(draw(keys[i], 0, purpose, k), noise)

@@ -1,0 +1,121 @@
+"""Gradient accumulation, compiled: users enter what they ask of items, which stand still; then one thread moves each item.
+
+With SGD the sum keeps the learning rate of single steps, which is the linear rule for a mean over n (Goyal et al., 2017).
+With Adagrad the sum enters the row's squares as one gradient; README.md derives why alpha stays as it is.
+"""
+# mypy: no-check-untyped-defs
+
+import numpy as np
+
+from trainer.kernels.llvm import (
+    add_rows,
+    give_way,
+    inlined,
+    look_at,
+    prefer_wide_vectors,
+    prefetch_row,
+    take,
+    written_out,
+)
+from trainer.kernels.predictions import rate_of
+
+_32 = np.uint64(32)
+_PATIENT_LOOKS = 256  # at whether others have arrived, before a thread gives way to one that may wait for its core
+
+
+@inlined
+def enter(model, turn, start, num_own):
+    """Put into the ledger what the block from the place `start` on asks of the outputs, before the user moves."""
+    ledger, scratch, num_negatives = model.ledger, model.scratch, model.rule.num_negatives
+    num_blocks = start // model.rule.block_tokens  # before this one
+    prediction = ledger.first_predictions[turn.place] + num_blocks
+    num_before = start + num_blocks * num_negatives
+    first = ledger.first_entries[turn.place] + num_before
+    for d in range(scratch.user.shape[0]):
+        ledger.hiddens[prediction, d] = scratch.user[d]
+    for i in range(num_own + num_negatives):
+        ledger.rows[first + i] = scratch.rows[i]
+        ledger.pulls[first + i] = scratch.pulls[i]
+        ledger.askers[first + i] = np.uint32(2 * prediction + (i < num_own))
+    ledger.num_entries[turn.place] = num_before + num_own + num_negatives
+
+
+@inlined
+def is_moved_by(row, thread, num_threads):
+    """Whether a thread moves a row: neighbouring ones are dealt to all evenly (Fibonacci hashing; Knuth, volume 3)."""
+    hashed = np.uint64(np.uint32(row * np.uint32(0x9E3779B1)))
+    return (hashed * np.uint64(num_threads)) >> _32 == np.uint64(thread)
+
+
+@written_out
+def sort_entries(ledger, sorting, first, last, thread, num_threads):
+    """Sort by row what the users from `first` to `last` entered for the rows that the thread moves; answers how many these are.
+
+    Entries of a row keep their order, so that it moves by the same sum, to the bit, whichever thread moves it.
+    """
+    num_entries = 0
+    for place in range(first, last):
+        start = ledger.first_entries[place]
+        for entry in range(start, start + ledger.num_entries[place]):
+            sorting.entries[num_entries] = entry
+            num_entries += is_moved_by(ledger.rows[entry], thread, num_threads)
+    num_rows = 0
+    for i in range(num_entries):
+        entry = sorting.entries[i]
+        row = ledger.rows[entry]
+        sorting.touched[num_rows] = row
+        num_rows += sorting.counts[row] == 0
+        sorting.counts[row] += 1
+        sorting.owns[row] += ledger.askers[entry] & np.uint32(1)
+    start = 0
+    for i in range(num_rows):
+        row = sorting.touched[i]
+        sorting.starts[row] = start
+        start += sorting.counts[row]
+    for i in range(num_entries):
+        entry = sorting.entries[i]
+        row = ledger.rows[entry]
+        place = sorting.starts[row]
+        sorting.starts[row] += 1
+        sorting.predictions[place] = ledger.askers[entry] >> np.uint32(1)
+        sorting.pulls[place] = ledger.pulls[entry]
+    return num_rows
+
+
+@written_out
+def move_outputs(model, sorting, num_rows, alpha):
+    """Move each row that was sorted, by the sum of its gradients, pull * hidden less L2 where it is a token's own."""
+    prefer_wide_vectors()
+    rule, scratch, vectors, first = model.rule, model.scratch, model.outputs.vectors, 0
+    total, num_dims = scratch.step, vectors.shape[1]
+    for i in range(num_rows):
+        if i + 1 < num_rows:
+            prefetch_row(vectors, sorting.touched[i + 1])
+        row = sorting.touched[i]
+        last, l2 = first + sorting.counts[row], rule.item_l2 * np.float32(sorting.owns[row])
+        sorting.counts[row] = sorting.owns[row] = 0
+        for d in range(num_dims):
+            total[d] = np.float32(0)
+        add_rows(model.ledger.hiddens, sorting.predictions, sorting.pulls, first, last, total)
+        if rule.num_free < num_dims:
+            total[num_dims - 1] += l2 * vectors[row, num_dims - 1]  # which L2 takes off again: the bias has none
+        square = np.float32(0)
+        for d in range(num_dims):
+            gradient = total[d] - l2 * vectors[row, d]
+            square += gradient * gradient
+            total[d] = gradient
+        rate = rate_of(model.outputs.squares, row, square, num_dims, alpha, rule.is_adagrad)
+        for d in range(num_dims):
+            vectors[row, d] += rate * total[d]
+        first = last
+
+
+@inlined
+def meet(arrived, num_expected):
+    """Arrive, and wait until so many have."""
+    take(arrived, 1)
+    num_looks = 0
+    while look_at(arrived) < num_expected:
+        num_looks += 1
+        if num_looks > _PATIENT_LOOKS:
+            give_way()

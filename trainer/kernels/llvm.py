@@ -1,0 +1,218 @@
+"""What numba does not say by itself: asking for memory ahead, numbers that threads share, sums that stay in registers.
+
+No arrays are made and no references counted (`_nrt=False`: numba would count them with atomic additions that cost more than the
+rows); rows are asked for before they are needed; loops over dimensions may use the widest vectors there are.
+"""
+# mypy: no-check-untyped-defs
+# numba itself gives an intrinsic its first argument
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+ROWS_AHEAD = 8
+LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
+_LINE_TYPE = ir.VectorType(ir.FloatType(), LINE_NUMBERS)
+_TILE_LINES = 4  # of two vectors, the step and what predicts: the 16 registers of AVX2
+
+OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy", "_nrt": False}
+inlined = numba.njit(forceinline=True, **OPTIONS)
+# For the large ones, which numba would compile by themselves before they are inlined: 20 s more.
+written_out = numba.njit(inline="always", **OPTIONS)
+
+
+@intrinsic
+def prefer_wide_vectors(typing_context):
+    """Let the loops of the function that begins with this use vectors of 512 bits where the machine has them: of Intel's, LLVM
+    by itself uses half, for the sake of code that needs them seldom.
+    """
+
+    def generate(context, builder, signature, arguments):
+        attributes = builder.function.attributes
+        set.add(attributes, '"prefer-vector-width"="512"')  # their own `add` refuses those with values
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, place):
+    """Ask for the cache line of the number at a place of an array, as it lies in memory, which is about to be used."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        int32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        is_write, locality, is_data = (ir.Constant(int32, value) for value in (1, 3, 1))
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), byte_pointer)
+        builder.call(function, [pointer, is_write, locality, is_data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@inlined
+def prefetch_row(vectors, row):
+    """Ask for a row that is about to be read and written."""
+    start = np.int64(row) * vectors.shape[1]
+    for place in range(start, start + vectors.shape[1], LINE_NUMBERS):
+        prefetch(vectors, place)
+
+
+@intrinsic
+def take(typing_context, taken, number):
+    """Add to the first number of an array, int64, that threads share; answers what it was: no two are answered the same."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", data, arguments[1], "acq_rel")
+
+    return types.int64(taken, types.int64), generate
+
+
+@intrinsic
+def look_at(typing_context, numbers):
+    """The first number of an array, int64, that threads share; what they wrote before they added to it is there to be read."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.load_atomic(data, "acquire", 8)
+
+    return types.int64(numbers), generate
+
+
+@intrinsic
+def give_way(typing_context):
+    """Let another thread have the processor, where one waits for it."""
+
+    def generate(context, builder, signature, arguments):
+        function_type = ir.FunctionType(ir.IntType(32), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, function_type, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _line_at(builder, data, place):
+    """A pointer to the line of numbers from a place of an array on."""
+    return builder.bitcast(builder.gep(data, [place]), _LINE_TYPE.as_pointer())
+
+
+def _in_all_lanes(builder, number):
+    """A line of nothing but one number."""
+    none, lane = ir.Constant(_LINE_TYPE, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    every = ir.Constant(ir.VectorType(ir.IntType(32), LINE_NUMBERS), None)
+    return builder.shuffle_vector(builder.insert_element(none, number, lane), none, every)
+
+
+def _times_plus(builder, factor, line, added):
+    return builder.fadd(builder.fmul(factor, line, flags=("fast",)), added, flags=("fast",))
+
+
+@intrinsic
+def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks, grows, num_rows, num_free):
+    """`pull_rows` for the dimensions that fill tiles of _TILE_LINES lines; answers how many these are.
+
+    A tile of the step stays in registers over all rows, where LLVM's own loops load and store it for each row. The last
+    number of the last tile, if it is a bias (dimension `num_free`), does not shrink.
+    """
+
+    def generate(context, builder, signature, arguments):
+        index = ir.IntType(64)
+        arrays = [
+            context.make_array(array_type)(context, builder, array)
+            for array_type, array in zip(signature.args[:7], arguments[:7], strict=True)
+        ]
+        vectors, rows, step, hidden, step_pulls, shrinks, grows = (array.data for array in arrays)
+        num_rows, num_free = arguments[7:]
+        num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
+        tile_size = ir.Constant(index, _TILE_LINES * LINE_NUMBERS)
+        num_tiles = builder.sdiv(num_dims, tile_size)
+        steps = [cgutils.alloca_once(builder, _LINE_TYPE) for _ in range(_TILE_LINES)]
+        with cgutils.for_range(builder, num_tiles) as tile:
+            start = builder.mul(tile.index, tile_size)
+            has_bias = builder.icmp_signed("<", num_free, builder.add(start, tile_size))
+            places = [builder.add(start, ir.Constant(index, line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
+            hiddens = [builder.load(_line_at(builder, hidden, place), align=4) for place in places]
+            for place, kept in zip(places, steps, strict=True):
+                builder.store(builder.load(_line_at(builder, step, place), align=4), kept)
+            with cgutils.for_range(builder, num_rows) as turn:
+                row = builder.zext(builder.load(builder.gep(rows, [turn.index])), index)
+                first = builder.mul(row, num_dims)
+                step_pull, grow, shrink = (
+                    _in_all_lanes(builder, builder.load(builder.gep(data, [turn.index])))
+                    for data in (step_pulls, grows, shrinks)
+                )
+                last_lane, one = ir.Constant(ir.IntType(32), LINE_NUMBERS - 1), ir.Constant(ir.FloatType(), 1)
+                last_shrink = builder.select(has_bias, builder.insert_element(shrink, one, last_lane), shrink)
+                factors = [shrink] * (_TILE_LINES - 1) + [last_shrink]
+                for place, kept, predicting, factor in zip(places, steps, hiddens, factors, strict=True):
+                    address = _line_at(builder, vectors, builder.add(first, place))
+                    line = builder.load(address, align=4)
+                    builder.store(_times_plus(builder, step_pull, line, builder.load(kept)), kept)
+                    grown = builder.fmul(grow, predicting, flags=("fast",))
+                    builder.store(_times_plus(builder, factor, line, grown), address, align=4)
+            for place, kept in zip(places, steps, strict=True):
+                builder.store(builder.load(kept), _line_at(builder, step, place), align=4)
+        return builder.mul(num_tiles, tile_size)
+
+    inputs = (vectors, rows, step, hidden, step_pulls, shrinks, grows, types.int64, types.int64)
+    return types.int64(*inputs), generate
+
+
+@intrinsic
+def add_tiles(typing_context, vectors, rows, factors, first, last, total):
+    """`add_rows` for the dimensions that fill tiles; answers how many these are. A tile of the sum stays in registers over all
+    rows, which are asked for ROWS_AHEAD before they are needed: rows has so many numbers more.
+    """
+
+    def generate(context, builder, signature, arguments):
+        index, int32, byte_pointer = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+        arrays = [
+            context.make_array(signature.args[place])(context, builder, arguments[place]) for place in (0, 1, 2, 5)
+        ]
+        vectors, rows, factors, total = (array.data for array in arrays)
+        first, last = arguments[3:5]
+        num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
+        tile_size = ir.Constant(index, _TILE_LINES * LINE_NUMBERS)
+        num_tiles = builder.sdiv(num_dims, tile_size)
+        prefetch_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+        ask_for = cgutils.get_or_insert_function(builder.module, prefetch_type, "llvm.prefetch.p0")
+        to_read = [ir.Constant(int32, value) for value in (0, 3, 1)]  # is_write, locality, is_data
+
+        def start_of(entry):
+            return builder.mul(builder.zext(builder.load(builder.gep(rows, [entry])), index), num_dims)
+
+        sums = [cgutils.alloca_once(builder, _LINE_TYPE) for _ in range(_TILE_LINES)]
+        with cgutils.for_range(builder, num_tiles) as tile:
+            start = builder.mul(tile.index, tile_size)
+            places = [builder.add(start, ir.Constant(index, line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
+            for place, kept in zip(places, sums, strict=True):
+                builder.store(builder.load(_line_at(builder, total, place), align=4), kept)
+            with cgutils.for_range(builder, builder.sub(last, first)) as turn:
+                entry = builder.add(first, turn.index)
+                row, ahead = start_of(entry), start_of(builder.add(entry, ir.Constant(index, ROWS_AHEAD)))
+                factor = _in_all_lanes(builder, builder.load(builder.gep(factors, [entry])))
+                for place, kept in zip(places, sums, strict=True):
+                    wanted = builder.gep(vectors, [builder.add(ahead, place)])
+                    builder.call(ask_for, [builder.bitcast(wanted, byte_pointer), *to_read])
+                    line = builder.load(_line_at(builder, vectors, builder.add(row, place)), align=4)
+                    builder.store(_times_plus(builder, factor, line, builder.load(kept)), kept)
+            for place, kept in zip(places, sums, strict=True):
+                builder.store(builder.load(kept), _line_at(builder, total, place), align=4)
+        return builder.mul(num_tiles, tile_size)
+
+    return types.int64(vectors, rows, factors, types.int64, types.int64, total), generate
+
+
+@inlined
+def add_rows(vectors, rows, factors, first, last, total):
+    """total += sum of factor * row, of the rows at the places from `first` to `last`."""
+    for d in range(add_tiles(vectors, rows, factors, first, last, total), total.shape[0]):
+        for place in range(first, last):
+            total[d] += factors[place] * vectors[rows[place], d]
