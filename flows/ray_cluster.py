@@ -144,7 +144,7 @@ class RayCluster:
             if "Failed to reach API" in reason:
                 raise ConfigError(
                     f"a node of the Ray cluster cannot reach Prefect's server ({reason}): set PREFECT_API_URL to a server that "
-                    'every machine reaches (README, "On several machines")'
+                    "every machine reaches (docs/machines.md)"
                 ) from None
             raise ResourceError(
                 f"the Ray cluster {self.address} could not do a part ({reason}), which is tried {TRIES} times where workers die: "
@@ -155,7 +155,7 @@ class RayCluster:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         return ConfigError(
             f"cannot use the Ray cluster {self.address}: {lines[0][:300]}; see that it runs, that RAY_AUTH_MODE=token is set and "
-            'the token is that of its nodes (README, "On several machines"), or leave resources.ray_address out'
+            "the token is that of its nodes (docs/machines.md), or leave resources.ray_address out"
         )
 
 
@@ -230,7 +230,7 @@ def check_address(address: str) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"nothing answers at resources.ray_address {address} ({error}): write auto or HOST:6379, and start the cluster as "
-            'the README says ("On several machines")'
+            "docs/machines.md says"
         ) from None
 
 
