@@ -8,11 +8,12 @@ BIN := $(VENV)/bin
 demo: setup
 	$(BIN)/python -m flows.demo
 
-# Three processes, a file's tests in one of them: many wait for servers and for what they killed. In this order the long ones do
-# not come last.
+# Four processes on two cores, a file's tests in one of them: many wait for servers and for what they killed. In this order the long
+# ones do not come last. Bytecode is written, whatever the machine says: tests start hundreds of processes, which read it.
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup
 	$(MAKE) --no-print-directory --jobs 2 lint kernel
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff format --check .
