@@ -21,7 +21,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Compiled once, half a minute, while the checks run: each of the three processes would do it, all at the same time.
+# Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
 kernel: setup
 	$(BIN)/python -c "from trainer.config import TrainConfig; from trainer.kernels import pick_kernel; \
 	from trainer.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"

@@ -8,6 +8,7 @@ same bits, when gradients are accumulated: items stand still while users ask, th
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -27,6 +28,7 @@ from trainer.trees import Tree
 
 MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
 GAP_FLOATS = 256  # more than a loop takes at a time
+_beginning = threading.Lock()  # all threads of a call, which wait for each other, come before those of another
 
 
 def max_threads() -> int:
@@ -46,7 +48,8 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     """
     threads = used_threads(work.config)
     train = _prepare(users, items, work, threads)
-    others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
+    with _beginning:
+        others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
     return train(0) + sum(other.result() for other in others)
 
 

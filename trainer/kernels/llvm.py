@@ -6,6 +6,7 @@ rows); rows are asked for before they are needed; loops over dimensions may use 
 # mypy: no-check-untyped-defs
 # numba itself gives an intrinsic its first argument
 
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -45,15 +46,20 @@ def prefetch(typing_context, array, place):
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        int32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
-        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        is_write, locality, is_data = (ir.Constant(int32, value) for value in (1, 3, 1))
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), byte_pointer)
-        builder.call(function, [pointer, is_write, locality, is_data])
+        _ask_for(builder, builder.gep(data, [arguments[1]]), is_to_write=True)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+def _ask_for(builder, address, is_to_write):
+    int32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+    function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    how = [
+        ir.Constant(int32, value) for value in (int(is_to_write), 3, 1)
+    ]  # to stay in the nearest cache; data, not code
+    builder.call(function, [builder.bitcast(address, byte_pointer), *how])
 
 
 @inlined
@@ -114,6 +120,26 @@ def _times_plus(builder, factor, line, added):
     return builder.fadd(builder.fmul(factor, line, flags=("fast",)), added, flags=("fast",))
 
 
+def _num_tiled(builder, num_dims):
+    """How many of so many dimensions fill tiles."""
+    tile_size = ir.Constant(num_dims.type, _TILE_LINES * LINE_NUMBERS)
+    return builder.mul(builder.sdiv(num_dims, tile_size), tile_size)
+
+
+@contextmanager
+def _each_tile(builder, num_dims, total):
+    """A loop over tiles: where the lines of one begin, and what is kept of `total` in registers, to be put back at its end."""
+    kept, step = [cgutils.alloca_once(builder, _LINE_TYPE) for _ in range(_TILE_LINES)], _TILE_LINES * LINE_NUMBERS
+    zero = ir.Constant(num_dims.type, 0)
+    with cgutils.for_range_slice(builder, zero, _num_tiled(builder, num_dims), zero.type(step)) as (start, _):
+        places = [builder.add(start, zero.type(line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
+        for place, line in zip(places, kept, strict=True):
+            builder.store(builder.load(_line_at(builder, total, place), align=4), line)
+        yield places, kept
+        for place, line in zip(places, kept, strict=True):
+            builder.store(builder.load(line), _line_at(builder, total, place), align=4)
+
+
 @intrinsic
 def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks, grows, num_rows, num_free):
     """`pull_rows` for the dimensions that fill tiles of _TILE_LINES lines; answers how many these are.
@@ -131,16 +157,10 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
         vectors, rows, step, hidden, step_pulls, shrinks, grows = (array.data for array in arrays)
         num_rows, num_free = arguments[7:]
         num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
-        tile_size = ir.Constant(index, _TILE_LINES * LINE_NUMBERS)
-        num_tiles = builder.sdiv(num_dims, tile_size)
-        steps = [cgutils.alloca_once(builder, _LINE_TYPE) for _ in range(_TILE_LINES)]
-        with cgutils.for_range(builder, num_tiles) as tile:
-            start = builder.mul(tile.index, tile_size)
-            has_bias = builder.icmp_signed("<", num_free, builder.add(start, tile_size))
-            places = [builder.add(start, ir.Constant(index, line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
+        with _each_tile(builder, num_dims, step) as (places, steps):
+            end = builder.add(places[-1], ir.Constant(index, LINE_NUMBERS))
+            has_bias = builder.icmp_signed("<", num_free, end)
             hiddens = [builder.load(_line_at(builder, hidden, place), align=4) for place in places]
-            for place, kept in zip(places, steps, strict=True):
-                builder.store(builder.load(_line_at(builder, step, place), align=4), kept)
             with cgutils.for_range(builder, num_rows) as turn:
                 row = builder.zext(builder.load(builder.gep(rows, [turn.index])), index)
                 first = builder.mul(row, num_dims)
@@ -157,9 +177,7 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
                     builder.store(_times_plus(builder, step_pull, line, builder.load(kept)), kept)
                     grown = builder.fmul(grow, predicting, flags=("fast",))
                     builder.store(_times_plus(builder, factor, line, grown), address, align=4)
-            for place, kept in zip(places, steps, strict=True):
-                builder.store(builder.load(kept), _line_at(builder, step, place), align=4)
-        return builder.mul(num_tiles, tile_size)
+        return _num_tiled(builder, num_dims)
 
     inputs = (vectors, rows, step, hidden, step_pulls, shrinks, grows, types.int64, types.int64)
     return types.int64(*inputs), generate
@@ -172,40 +190,27 @@ def add_tiles(typing_context, vectors, rows, factors, first, last, total):
     """
 
     def generate(context, builder, signature, arguments):
-        index, int32, byte_pointer = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+        index = ir.IntType(64)
         arrays = [
             context.make_array(signature.args[place])(context, builder, arguments[place]) for place in (0, 1, 2, 5)
         ]
         vectors, rows, factors, total = (array.data for array in arrays)
         first, last = arguments[3:5]
         num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
-        tile_size = ir.Constant(index, _TILE_LINES * LINE_NUMBERS)
-        num_tiles = builder.sdiv(num_dims, tile_size)
-        prefetch_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
-        ask_for = cgutils.get_or_insert_function(builder.module, prefetch_type, "llvm.prefetch.p0")
-        to_read = [ir.Constant(int32, value) for value in (0, 3, 1)]  # is_write, locality, is_data
 
         def start_of(entry):
             return builder.mul(builder.zext(builder.load(builder.gep(rows, [entry])), index), num_dims)
 
-        sums = [cgutils.alloca_once(builder, _LINE_TYPE) for _ in range(_TILE_LINES)]
-        with cgutils.for_range(builder, num_tiles) as tile:
-            start = builder.mul(tile.index, tile_size)
-            places = [builder.add(start, ir.Constant(index, line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
+        num_rows = builder.sub(last, first)
+        with _each_tile(builder, num_dims, total) as (places, sums), cgutils.for_range(builder, num_rows) as turn:
+            entry = builder.add(first, turn.index)
+            row, ahead = start_of(entry), start_of(builder.add(entry, ir.Constant(index, ROWS_AHEAD)))
+            factor = _in_all_lanes(builder, builder.load(builder.gep(factors, [entry])))
             for place, kept in zip(places, sums, strict=True):
-                builder.store(builder.load(_line_at(builder, total, place), align=4), kept)
-            with cgutils.for_range(builder, builder.sub(last, first)) as turn:
-                entry = builder.add(first, turn.index)
-                row, ahead = start_of(entry), start_of(builder.add(entry, ir.Constant(index, ROWS_AHEAD)))
-                factor = _in_all_lanes(builder, builder.load(builder.gep(factors, [entry])))
-                for place, kept in zip(places, sums, strict=True):
-                    wanted = builder.gep(vectors, [builder.add(ahead, place)])
-                    builder.call(ask_for, [builder.bitcast(wanted, byte_pointer), *to_read])
-                    line = builder.load(_line_at(builder, vectors, builder.add(row, place)), align=4)
-                    builder.store(_times_plus(builder, factor, line, builder.load(kept)), kept)
-            for place, kept in zip(places, sums, strict=True):
-                builder.store(builder.load(kept), _line_at(builder, total, place), align=4)
-        return builder.mul(num_tiles, tile_size)
+                _ask_for(builder, builder.gep(vectors, [builder.add(ahead, place)]), is_to_write=False)
+                line = builder.load(_line_at(builder, vectors, builder.add(row, place)), align=4)
+                builder.store(_times_plus(builder, factor, line, builder.load(kept)), kept)
+        return _num_tiled(builder, num_dims)
 
     return types.int64(vectors, rows, factors, types.int64, types.int64, total), generate
 
