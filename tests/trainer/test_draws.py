@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trainer import draws
-from trainer.kernels import compiled
+from trainer.kernels import compiled_draws
 
 UINT64 = st.integers(0, 2**64 - 1)
 
@@ -24,7 +24,7 @@ def test_python_numpy_and_numba_draw_the_same(key: int, position: int, purpose: 
     count = draws.counter(position, purpose, number)
     expected = draws.mix((key + draws.GAMMA * count) & draws.MASK)
     in_numpy = draws.draws(np.array([key], np.uint64), np.array([count], np.uint64))[0]
-    in_numba = compiled.draw(np.uint64(key), position, purpose, number)
+    in_numba = compiled_draws.draw(np.uint64(key), position, purpose, number)
     assert expected == int(in_numpy) == int(in_numba)
 
 
@@ -35,7 +35,7 @@ def test_no_two_draws_share_a_counter(two: tuple[int, ...]) -> None:
 
 def first_vectors(seed: int, hashes: NDArray[np.uint64]) -> NDArray[np.float32]:
     vectors = np.empty((len(hashes), 16), dtype=np.float32)
-    compiled.draw_vectors(draws.user_keys(seed, -1, hashes), np.float32(1 / 16), vectors)
+    compiled_draws.draw_vectors(draws.user_keys(seed, -1, hashes), np.float32(1 / 16), vectors)
     return vectors
 
 
