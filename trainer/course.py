@@ -74,6 +74,15 @@ class Visit:
         return draw_sample(self.targets, self.histories)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A visit that has ended, and its users' vectors float32[n, D]; is_finite: whether all of them are."""
+
+    visit: Visit
+    vectors: NDArray[np.float32]
+    is_finite: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Course:
     """What a training does, by its settings, its corpus, its plan and this worker's share of the users; recency: that of the

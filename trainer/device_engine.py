@@ -23,9 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
-from trainer.course import Visit
+from trainer.course import Ended, Visit
 from trainer.curve import MAX_SAMPLES, Targets
-from trainer.engine import Ended
 from trainer.errors import ResourceError
 from trainer.exchange import Exchange
 from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, make_scratch

@@ -5,7 +5,6 @@ rounded and marked as changed in one place, whoever trained it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainer.blocks import ItemBlocks
 from trainer.corpus import Corpus
-from trainer.course import Visit
+from trainer.course import Ended, Visit
 from trainer.curve import Curve, Targets
 from trainer.errors import TrainingError
 from trainer.kernels import Kernel
@@ -22,15 +21,6 @@ from trainer.rows import Items, Rows, at_rest
 
 if TYPE_CHECKING:  # torch takes a second to import
     from trainer.exchange import Exchange
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A visit that has ended, and its users' vectors float32[n, D]; is_finite: whether all of them are."""
-
-    visit: Visit
-    vectors: NDArray[np.float32]
-    is_finite: bool
 
 
 class Engine(Protocol):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.blocks import ItemBlocks
 from trainer.corpus import Corpus, open_corpus
-from trainer.course import Course, Visit
+from trainer.course import Course, Ended, Visit
 from trainer.curve import MAX_POINTS, Targets
-from trainer.engine import Ended, conclude, make_engine
+from trainer.engine import conclude, make_engine
 from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.job import Job, effective_recency, identity
