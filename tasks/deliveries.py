@@ -9,7 +9,7 @@ from tasks.run import Root
 from tasks.sources import Catalog, SourceFile, Stamp
 from trainer.errors import ConfigError
 
-RULES_VERSION = 1  # of tasks/urls.py: one more when a URL may come to another item than before
+RULES_VERSION = 2  # of tasks/urls.py: one more when a URL may come to another item than before
 _NAMED = 5
 
 
@@ -20,6 +20,7 @@ class Delivery:
     to_ingest  one file for each content that is to be read, the first by name
     names      name → sha256 of all sources as they are after it
     stamps     name → stamp of the files of this call
+    changes    in words, how the settings differ from those of before: all is read again
     """
 
     to_ingest: list[SourceFile]
@@ -29,6 +30,7 @@ class Delivery:
     num_new: int
     num_replaced: int
     num_known: int
+    changes: list[str]
 
     def without(self, empty: Collection[SourceFile]) -> "Delivery":
         """The same without files that have no lines: it is as if they had not been delivered."""
@@ -51,7 +53,17 @@ def rules_of(config: IngestConfig) -> dict[str, Any]:
         "granularity": config.granularity,
         "prefix_depth": config.prefix_depth if config.granularity == "prefix" else None,
         "keep_query": sorted(set(config.keep_query)),
+        "mask_secrets": config.mask_secrets,
     }
+
+
+def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """How rules differ from those that a root was made by, in words; a setting that the old ones lack came with a version."""
+    versions = [rules.get("version") for rules in (old, new)]
+    told = ["the rules from URL to item (docs/urls.md) are of version {1}, but were of {0}".format(*versions)]
+    settings = [name for name in new if name != "version" and name in old and new[name] != old[name]]
+    changes = [f"ingest.{name} is {new[name]!r}, but was {old[name]!r}" for name in settings]
+    return (told if old and versions[0] != versions[1] else []) + changes
 
 
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
@@ -68,7 +80,9 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
         if staying or not sources:
             raise _refuse_rules(root, catalog.rules or {}, rules, staying)
         intact = set()
+        changes = list_changes(catalog.rules or {}, rules)
     else:
+        changes = []
         intact = {digest for digest, entry in catalog.entries.items() if _has_files(root, entry)}
     to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
     num_replaced = sum(source.name in known_names for source in to_ingest.values())
@@ -80,6 +94,7 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
         num_new=len(to_ingest) - num_replaced,
         num_replaced=num_replaced,
         num_known=len(sources) - len(to_ingest),
+        changes=changes,
     )
 
 
@@ -91,13 +106,12 @@ def _has_files(root: Root, entry: dict[str, Any]) -> bool:
 
 def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying: list[str]) -> ConfigError:
     """The settings changed, and some sources would keep what the old ones made of them."""
-    changes = [f"ingest.{key} is {new[key]!r}, but was {old.get(key)!r}" for key in new if new[key] != old.get(key)]
+    changes = "; ".join(list_changes(old, new))
+    way_back = "" if old.get("version") != new["version"] else "set it back, or "
     if not staying:
-        return ConfigError(
-            f"{'; '.join(changes)} when {root.path} was made: set it back, or give all logs again with --logs"
-        )
+        return ConfigError(f"{changes} when {root.path} was made: {way_back}give all logs again with --logs")
     shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
     return ConfigError(
-        f"{'; '.join(changes)} when {root.path} was made: set it back, or give all logs again in one call "
+        f"{changes} when {root.path} was made: {way_back}give all logs again in one call "
         f"({len(staying):,} are missing: {shown}), or begin a new --root"
     )

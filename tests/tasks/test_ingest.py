@@ -140,7 +140,8 @@ def test_settings_of_columns_zone_and_items(tmp_path: Path, root: Path) -> None:
     take_in(root, log, columns=columns, timezone="Europe/Berlin", granularity="prefix", keep_query="id")
     assert read_events(root) == [("u", "https://example.com/a", datetime(2020, 6, 30, 23), 2)]
     assert read_json(root / "sources.json")["rules"] == {
-        "version": 1, "timezone": "Europe/Berlin", "granularity": "prefix", "prefix_depth": 1, "keep_query": ["id"],
+        "version": 2, "timezone": "Europe/Berlin", "granularity": "prefix", "prefix_depth": 1, "keep_query": ["id"],
+        "mask_secrets": True,
     }  # fmt: skip
 
 
