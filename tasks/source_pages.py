@@ -10,9 +10,9 @@ import pyarrow as pa
 from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item, find_tokens
 
 BATCH = 100_000  # URLs that are done together: what is made of them on the way is not kept
-# A plain URL has no port and no character that is to be encoded, no dot segment, and no part long enough for a token.
+# A plain URL has no character that is to be encoded, no dot segment, no index page, and no part long enough for a token.
 _PART = "[A-Za-z0-9_~-][A-Za-z0-9_~.-]{0,30}"
-_PLAIN = rf"^https?://[A-Za-z0-9.-]+(?:/{_PART})*/?$"
+_PLAIN = rf"^https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/{_PART})*/?$"
 _SAME = rf"^(?:/{_PART})+/?$|^[A-Za-z0-9_]{{1,31}}$"  # paths and page ids that are items as they are
 _NOT_PLAIN = r"/(?i:index|default)\.|eyJ"
 _LONG = "[A-Za-z0-9_+=%-]{32}"
@@ -28,10 +28,15 @@ def find_pages(
     null where it is one. Without `find_shared` no token is a secret.
     """
     keys = pl.Series("key", pl.from_arrow(page_keys), pl.String)
-    shared = pl.Series(dtype=pl.String)
-    if rules.mask_secrets and len(tokens := _find_tokens(keys)):
-        shared = find_shared(tokens)
-    items = pl.concat([_make_items(batch, rules, shared) for batch in _cut(keys)])
+    is_plain = (keys.str.contains(_PLAIN) & ~keys.str.contains(_NOT_PLAIN)).fill_null(False)
+    is_item = (keys.str.contains(_SAME) & ~keys.str.contains("eyJ")).fill_null(True)
+    is_other = ~is_plain & (~is_item if rules.granularity == "page" else keys.is_not_null())
+    others = keys.filter(is_other)
+    tokens = _find_tokens(others) if rules.mask_secrets else others[:0]
+    shared = find_shared(tokens) if len(tokens) else tokens
+    plain = pl.concat([_make_plain(batch, rules) for batch in _cut(keys.filter(is_plain))])
+    other = pl.concat([_make_others(batch, rules, shared) for batch in _cut(others)])
+    items = keys.clone().scatter(is_plain.arg_true(), plain).scatter(is_other.arg_true(), other)
     is_asset = pl.lit(False)
     if drops_assets:
         is_asset = pl.col("key").str.extract("^([^?#]*)").str.contains(ASSET_PATTERN)
@@ -58,21 +63,15 @@ def _find_tokens(keys: pl.Series) -> pl.Series:
     """What may be a secret in these, unless several users have it; each once."""
     found = [pl.Series(dtype=pl.String)]
     for batch in _cut(keys):
-        long = batch.filter(batch.str.contains(_LONG).fill_null(False))
+        long = batch.filter(batch.str.contains(_LONG))
         found.append(pl.Series([token for key in long for token in find_tokens(key)], dtype=pl.String))
     return pl.concat(found).unique()
 
 
-def _make_items(keys: pl.Series, rules: UrlRules, shared: pl.Series) -> pl.Series:
-    """What `canonical_item` makes of each, null of null."""
-    is_plain = (keys.str.contains(_PLAIN) & ~keys.str.contains(_NOT_PLAIN)).fill_null(False)
-    is_item = (keys.str.contains(_SAME) & ~keys.str.contains("eyJ")).fill_null(True)
-    is_other = ~is_plain & (~is_item if rules.granularity == "page" else keys.is_not_null())
-    others = keys.filter(is_other)
-    kept = frozenset(shared.filter(shared.is_in(_find_tokens(others).implode()))) if len(shared) else frozenset()
-    made = pl.Series([canonical_item(key, rules, kept) for key in others], dtype=pl.String)
-    items = keys.scatter(is_other.arg_true(), made)
-    return items.scatter(is_plain.arg_true(), _make_plain(keys.filter(is_plain), rules))
+def _make_others(keys: pl.Series, rules: UrlRules, shared: pl.Series) -> pl.Series:
+    """The items of any URLs, of which those of `shared` tokens are no secrets."""
+    kept = frozenset(shared.filter(shared.is_in(_find_tokens(keys).implode()))) if len(shared) else frozenset()
+    return pl.Series([canonical_item(key, rules, kept) for key in keys], dtype=pl.String)
 
 
 def _make_plain(keys: pl.Series, rules: UrlRules) -> pl.Series:

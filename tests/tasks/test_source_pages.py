@@ -86,7 +86,7 @@ def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
 
 def test_plain_pages_are_not_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [
-        "https://WWW.a.example/b/c/", "https://WWW.a.example/b", "http://a.example", "https://b.example/a.html",
+        "https://WWW.a.example:443/b/c/", "https://WWW.a.example:443/b", "http://a.example", "https://b.example/a.html",
         "/b/c", "/logo.png", "7", None,
     ]  # fmt: skip
     items = [None if page is None else canonical_item(page, UrlRules()) for page in pages]
@@ -95,7 +95,7 @@ def test_plain_pages_are_not_done_one_by_one(monkeypatch: pytest.MonkeyPatch) ->
         source_pages, "canonical_item", lambda page, *rules: asked.append(page) or canonical_item(page, *rules)
     )
     assert items_of(pa.array(pages), UrlRules()).to_pylist() == items
-    assert sorted(asked) == ["http://a.example", "https://WWW.a.example", "https://b.example"]
+    assert sorted(asked) == ["http://a.example", "https://WWW.a.example:443", "https://b.example"]
 
 
 def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
