@@ -77,7 +77,7 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
     if catalog.entries and catalog.rules != rules:
         digests = set(delivered.values())
         staying = sorted(n for n, digest in known_names.items() if n not in delivered and digest not in digests)
-        if staying or not sources:
+        if staying:
             raise _refuse_rules(root, catalog.rules or {}, rules, staying)
         intact = set()
         changes = list_changes(catalog.rules or {}, rules)
@@ -108,8 +108,6 @@ def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying:
     """The settings changed, and some sources would keep what the old ones made of them."""
     changes = "; ".join(list_changes(old, new))
     way_back = "" if old.get("version") != new["version"] else "set it back, or "
-    if not staying:
-        return ConfigError(f"{changes} when {root.path} was made: {way_back}give all logs again with --logs")
     shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
     return ConfigError(
         f"{changes} when {root.path} was made: {way_back}give all logs again in one call "

@@ -115,7 +115,7 @@ def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None
     line = ("rejected", "url", "method", "status", "agent", "max_url_bytes", "crawler_pattern")
     create_macro(con, "staging/line_verdict", line)
     create_macro(con, "staging/page_key", ("url", "keeps_query", "max_url_bytes"))
-    create_macro(con, "staging/sampled_query", ("url", "keeps_query"))
+    create_macro(con, "staging/sampled_query", ("url", "keeps_query", "max_url_bytes"))
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ select
     line,
     host as user_id,
     page_key(url, $keeps_query, $max_url_bytes) as page_key,
-    sampled_query(url, $keeps_query) as query,
+    sampled_query(url, $keeps_query, $max_url_bytes) as query,
     time,
     line_verdict(
         case

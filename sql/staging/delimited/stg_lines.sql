@@ -6,7 +6,7 @@ select
     line,
     user_id,
     page_key(url, $keeps_query, $max_url_bytes) as page_key,
-    sampled_query(url, $keeps_query) as query,
+    sampled_query(url, $keeps_query, $max_url_bytes) as query,
     time,
     line_verdict(rejected, url, method, status, agent, $max_url_bytes, $crawler_pattern) as verdict
 from delivered_fields

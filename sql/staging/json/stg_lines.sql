@@ -19,7 +19,7 @@ select
     line,
     fields[1] as user_id,
     page_key(fields[2], $keeps_query, $max_url_bytes) as page_key,
-    sampled_query(fields[2], $keeps_query) as query,
+    sampled_query(fields[2], $keeps_query, $max_url_bytes) as query,
     fields[3] as time,
     line_verdict(
         rejected, fields[2], fields[4], fields[5], fields[6], $max_url_bytes, $crawler_pattern

@@ -26,7 +26,7 @@ select
     line,
     user_id,
     page_key(url, $keeps_query, $max_url_bytes) as page_key,
-    sampled_query(url, $keeps_query) as query,
+    sampled_query(url, $keeps_query, $max_url_bytes) as query,
     time,
     line_verdict(
         case when contains(user_id, chr(0)) or contains(url, chr(0)) then 'NUL byte' end,
