@@ -38,6 +38,7 @@ def connect(
             "autoload_known_extensions": "false",
         },
     )
+    con.execute("set enable_progress_bar = false")  # from `python -c` and notebooks it would go to standard output
     con.execute("set TimeZone = 'UTC'")
     return con
 

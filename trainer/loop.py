@@ -132,7 +132,9 @@ class Training:
             self.on_event("log", {"message": line})
         self.recency = effective_recency(config, self.corpus, self.plan.num_blocks)
         if self.recency == 0 < config.recency:
-            self.on_event("log", {"message": "the log has no times: a user's tokens all count the same"})
+            self.on_event(
+                "log", {"message": "train.recency is off, as the log has no times: a user's tokens all count the same"}
+            )
         self.blocks = ItemBlocks(config, counts, self.plan.num_blocks)
         self.course = Course(config, self.corpus, self.plan, self.blocks, self.recency, share)
         self.num_positions = self.course.num_positions

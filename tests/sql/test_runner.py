@@ -1,5 +1,7 @@
 """The runner: what it binds, makes and refuses, on models written for the test."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +87,15 @@ def test_every_model_says_what_it_is(path: Path) -> None:
 class _Anything(dict[str, None]):
     def __missing__(self, key: str) -> None:
         return None
+
+
+def test_nothing_is_drawn_on_standard_output(tmp_path: Path) -> None:
+    """DuckDB draws a bar where no script runs: under `python -c`, in notebooks."""
+    child = (
+        "import sys; from pathlib import Path; from sql.runner import connect\n"
+        "with connect(100_000_000, Path(sys.argv[1]), 1) as con:\n"
+        "    print(con.execute(\"select current_setting('enable_progress_bar')\").fetchall())"
+    )
+    command = [sys.executable, "-c", child, str(tmp_path)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert told.stdout == "[(False,)]\n"
