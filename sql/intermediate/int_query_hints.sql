@@ -1,5 +1,5 @@
 -- int_query_hints: the pages of a source with very many different queries, about how many, and their keys, the most varied first.
---         A sixteenth of the URLs is looked at; what only tracks a visitor does not count.
+--         A sixteenth of the URLs is looked at; what only tracks a visitor does not count, and a key is a name, not a value.
 -- grain:  path
 -- reads:  stg_lines (query: of the URLs looked at)
 -- params: $asset_pattern, $least_queries, $most_hints
@@ -49,6 +49,7 @@ keys as (
         split_part(pair, '=', 1) as key,
         count(distinct pair) as num_values
     from pairs
+    where regexp_full_match(pair, '[A-Za-z_][A-Za-z0-9_.\[\]-]{0,29}=.*')
     group by path, key
 )
 
@@ -58,6 +59,5 @@ select
     list(key order by num_values desc, key)[:3] as keys
 from paths
 inner join keys using (path)
-where key <> ''
 group by path, num_queries
 order by num_queries desc, path

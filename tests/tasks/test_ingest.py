@@ -189,7 +189,7 @@ def test_a_root_of_older_rules_is_read_again_and_that_is_said(tmp_path: Path, ro
 
 
 def test_pages_with_very_many_queries_are_told_of(tmp_path: Path, root: Path) -> None:
-    lines = [f"u{n % 9},/index.php?lang=en&id={n}#x,2020-07-01" for n in range(800)]
+    lines = [f"u{n % 9},/index.php?u{n}@example.com&lang=en&id={n}#x,2020-07-01" for n in range(800)]
     lines += [f"u{n % 9},https://e.com/?gclid={n}&utm_source={n},2020-07-01" for n in range(800)]
     lines += [f"u{n % 9},/few?page={n % 9},2020-07-01" for n in range(800)]
     story = take_in(root, write_log(tmp_path / "a.csv", *lines), write_log(tmp_path / "b.csv", *lines[:700]))

@@ -1,5 +1,7 @@
 """URL → item: a table of literal examples, and what must hold for any URL."""
 
+import gzip
+import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -368,3 +370,18 @@ def test_paths_and_page_ids_of_real_logs_come_out_as_they_went_in(data_dir: Path
         urls = [url for (url,) in con.execute("select distinct url from read_parquet($p)", {"p": path}).fetchall()]
     changed = [url for url in urls if "?" not in url and canonical_item(url, PAGE) != url]
     assert changed == []
+
+
+def test_in_a_real_access_log_nothing_is_taken_for_a_secret(data_dir: Path) -> None:
+    text = gzip.decompress((data_dir / "nasa_19950801.tsv.gz").read_bytes()).decode(errors="replace")
+    paths = set(re.findall(r"(?<=\t)/[^\t]*", text))
+    assert len(paths) > 1000
+    unmasked = UrlRules(mask_secrets=False)
+    assert [path for path in paths if canonical_item(path, PAGE) != canonical_item(path, unmasked)] == []
+
+
+def test_file_names_made_at_random_are_tokens() -> None:
+    """Of a real access log, where many had it."""
+    name = "cJZKeOuBrn4kERxqtaUH3aCWcynf_cDxXwCLxiixG1c"
+    assert canonical_item(f"/fonts/{name}.html", PAGE) == "/fonts/(token).html"
+    assert canonical_item(f"/fonts/{name}.html", PAGE, frozenset([name])) == f"/fonts/{name}.html"
