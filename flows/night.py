@@ -11,6 +11,7 @@ from tasks.base import Asked
 from tasks.corpus import window_id as name_window
 from tasks.devices import pick_device
 from tasks.night import find_run, name_asked, night_schedule, plan_night
+from tasks.registry import registry_uri
 from tasks.run import Root, Run, open_root
 from tasks.window import Base, list_inputs, select_window
 from trainer.corpus import CHANGED
@@ -60,7 +61,9 @@ def open_night(
 ) -> Night:
     """The night of a root, which is made when missing; a root that other machines are to see is named whole."""
     path = root.resolve() if config.resources.ray_address else root
-    return Night(open_root(path), since, until, config, is_full)
+    night = Night(open_root(path), since, until, config, is_full)
+    registry_uri(night.root, config.publish)  # refuses another registry than the root's, before anything is read
+    return night
 
 
 def find_or_plan(night: Night, logs: list[str]) -> Run:

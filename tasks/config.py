@@ -180,7 +180,10 @@ class PublishConfig(Section):
     """Where releases are registered."""
 
     tracking_uri: str | None = Field(
-        None, title="MLflow", description="Tracking URI; by default a sqlite file and a folder in the root."
+        None,
+        title="MLflow",
+        description="Tracking URI; by default the one that the root published to, else MLFLOW_TRACKING_URI, else a sqlite file "
+        "and a folder in the root.",
     )
     experiment: str = Field("surf2vec", title="Experiment", description="MLflow experiment of the runs.", min_length=1)
     model_name: str = Field("surf2vec-users", title="Model", description="Name of the registered model.", min_length=1)

@@ -31,6 +31,7 @@ from tasks.forget_proof import search_everywhere
 from tasks.gc import find_temporaries, remove_folder
 from tasks.publish import attach_report, publish_release
 from tasks.pull import pull
+from tasks.registry import registry_uri
 from tasks.report import write_report
 from tasks.run import FORGET, Root, Run, lock_root
 from tasks.tombstones import add_tombstones, read_tombstones
@@ -179,9 +180,7 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
         run.record(**_tell_anew(root, publish, before, release))
     registered = publish_release(root, publish, run.story(), root.export(release), None, on_event)
     for alias in ("challenger", "champion"):
-        tracking.set_alias(
-            publish.tracking_uri or root.tracking_uri, publish.model_name, alias, registered["model_version"]
-        )
+        tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered["model_version"])
     run.record(steps=run.story()["steps"] | {"register": registered | {"alias": "champion", "digest": release}})
     report_path = run.folder / "report.html"
     write_report(run.story(), root.export(release), report_path)

@@ -21,7 +21,8 @@ from tasks.config import PublishConfig
 from tasks.erase_export import count_in_export, list_named
 from tasks.export import MANIFEST
 from tasks.gc import remove_folder
-from tasks.promotion import has_registry, read_registry
+from tasks.promotion import read_registry
+from tasks.registry import has_registry, is_own_registry, registry_uri
 from tasks.run import Root, Run
 from tasks.tracking import Copy, Registered
 from tasks.wanted import Wanted
@@ -48,7 +49,7 @@ class Copies:
 
     @property
     def uri(self) -> str:
-        return self.publish.tracking_uri or self.root.tracking_uri
+        return registry_uri(self.root, self.publish)
 
     @cached_property
     def registered(self) -> Registered:
@@ -137,7 +138,7 @@ def _forget_runs(root: Root, releases: set[str]) -> None:
 
 def _is_rest(copies: Copies, copy: Copy) -> bool:
     """Whether a copy in the root's own registry is the rest of an upload that was cut short."""
-    return copies.publish.tracking_uri is None and not copy.is_ready
+    return is_own_registry(copies.root, copies.publish) and not copy.is_ready
 
 
 def list_copied(copies: Copies) -> list[dict[str, Any]]:

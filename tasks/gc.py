@@ -25,6 +25,7 @@ from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.held_release import PREFIX, find_leftovers, remove_leftovers
 from tasks.promotion import read_registry, rollback_targets
+from tasks.registry import find_story_uri, is_own_registry, is_same_registry, registry_uri
 from tasks.run import Root, Run, is_locked
 from tasks.sources import find_orphans, read_catalog
 from tasks.tracking import Registered, Version
@@ -70,11 +71,11 @@ class Ledger:
 
     @property
     def uri(self) -> str:
-        return self.publish.tracking_uri or self.root.tracking_uri
+        return registry_uri(self.root, self.publish)
 
     @property
     def is_own_registry(self) -> bool:
-        return self.publish.tracking_uri is None
+        return is_own_registry(self.root, self.publish)
 
     @property
     def newest_run(self) -> str | None:
@@ -88,10 +89,11 @@ class Ledger:
 
     def is_judged(self, release: str) -> bool:
         """Whether the release is one of this root's that went, or was to go, to this registry."""
-        asked = self.publish.tracking_uri, self.publish.model_name
         story = self.stories.get(release)
-        meant = story["config"]["publish"] if story and "config" in story else None
-        return meant is not None and (meant["tracking_uri"], meant["model_name"]) == asked
+        if story is None or "config" not in story:
+            return False
+        meant = find_story_uri(self.root, story) or story["config"]["publish"]["tracking_uri"] or self.uri
+        return is_same_registry(meant, self.uri) and story["config"]["publish"]["model_name"] == self.publish.model_name
 
     def goes(self, release: str) -> bool:
         return self.is_judged(release) and release not in self.kept

@@ -16,6 +16,7 @@ from typing import Any
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.registry import has_registry, registry_uri
 from tasks.run import Root, Run
 from tasks.tracking import Registered, Version
 from tasks.window import ends_before
@@ -47,16 +48,11 @@ def lock_aliases(root: Root) -> Iterator[None]:
         yield
 
 
-def has_registry(root: Root, publish: PublishConfig) -> bool:
-    """Whether anything can have been registered: asking the root's own database would make it."""
-    return publish.tracking_uri is not None or (root.path / "mlflow.db").exists()
-
-
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
     """The versions and aliases of the model; none where nothing was ever registered."""
     if not has_registry(root, publish):
         return Registered([], {})
-    return tracking.get_registered(publish.tracking_uri or root.tracking_uri, publish.model_name)
+    return tracking.get_registered(registry_uri(root, publish), publish.model_name)
 
 
 def find_champion(root: Root, publish: PublishConfig) -> str | None:
@@ -246,7 +242,7 @@ def _move(
     root: Root, publish: PublishConfig, version: Version, tags: dict[str, str | None], aliases: list[str]
 ) -> None:
     """Set the tags of a version (None: take it away), then its aliases."""
-    uri = publish.tracking_uri or root.tracking_uri
+    uri = registry_uri(root, publish)
     tracking.set_tags(uri, version, tags)
     for alias in aliases:
         tracking.set_alias(uri, version.name, alias, version.number)

@@ -9,6 +9,7 @@ then the aliases.
 """
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -21,6 +22,7 @@ from tasks.export import MANIFEST, list_files
 from tasks.measured import list_train_metrics
 from tasks.promotion import settle_aliases
 from tasks.pull import find_version
+from tasks.registry import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.release_state import open_state
 from tasks.run import Root
 from tasks.tracking import Content, Point
@@ -49,10 +51,10 @@ def publish_release(
     """
     manifest = read_json(export_dir / MANIFEST)
     _check_export(export_dir, manifest)
-    uri = publish.tracking_uri or root.tracking_uri
+    root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     digest = digest_file(export_dir / MANIFEST)
-    run_tags = {"release": manifest["release"], "space_id": manifest["space_id"]}
-    artifacts = None if publish.tracking_uri else root.artifacts
+    run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
+    artifacts = root.artifacts if is_own_registry(root, publish) else None
     params = flatten(story.get("config", {}))
     mlflow_run = tracking.open_run(uri, artifacts, publish.experiment, story["run_id"], run_tags, params)
 
@@ -63,6 +65,7 @@ def publish_release(
         content = choose_content(export_dir, digest, is_copy=size_bytes < parse_bytes(publish.copy_below))
         with open_state(root, export_dir, story, is_copy=not content.config, is_wanted=publish.with_state) as state:
             content = state.join(content)
+            content = replace(content, tags=content.tags | {ROOT_TAG: root_id})
             told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
             state_told = f" and {state.bytes / 1e6:,.1f} MB of state" if state.bytes else ""
             told = f"registering {size_bytes / 1e6:,.1f} MB{state_told} at {mask_credentials(uri)}{told}"
@@ -89,13 +92,13 @@ def publish_release(
 
 def attach_report(root: Root, publish: PublishConfig, registered: dict[str, Any], report_path: Path) -> None:
     """Add the report to the MLflow run of a release; `registered` is the story's "register"."""
-    tracking.log_files(publish.tracking_uri or root.tracking_uri, registered["mlflow_run_id"], [report_path], {})
+    tracking.log_files(registry_uri(root, publish), registered["mlflow_run_id"], [report_path], {})
 
 
 def current_release(root: Root, publish: PublishConfig) -> str:
     """The release that serves: the champion's. Raises InputError when there is none."""
     uri = f"models:/{publish.model_name}@champion"
-    return find_version(uri, publish.tracking_uri or root.tracking_uri).tags["release"]
+    return find_version(uri, registry_uri(root, publish)).tags["release"]
 
 
 def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:

@@ -23,6 +23,7 @@ from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.corpus_folder import VOCABULARY, partition_name
 from tasks.credentials import mask_values
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.registry import read_root_id
 from tasks.run import Root, open_scratch_folder
 from tasks.sources import read_catalog
 from tasks.tracking import Content
@@ -112,6 +113,7 @@ def gather_state(root: Root, export: dict[str, Any], story: dict[str, Any], fold
         "corpus": {name: value for name, value in corpus.manifest.items() if name != "files"},
         "sources": {"rules": catalog.rules, "user_key_fingerprint": catalog.user_key_fingerprint},
         "story": mask_values(story),
+        "root_id": read_root_id(root),
     }
     write_json(folder / MANIFEST, manifest)
     return digest_file(folder / MANIFEST)

@@ -3,6 +3,9 @@
 Vectors and optimizer state are the same bits; the corpus has its vocabulary and users, but no tokens (`tasks/release_state.py`
 says why), and there are no events: the next night trains those who have events in the logs it is given, from the vectors they
 had. Everything is checked by sha256 as it arrives. sources.json comes last: without it there is no root.
+
+The new root continues the lost one: it takes over its identity and goes on publishing where the release came from
+(`tasks/registry.py`). So what the lost root registered is its own; do not go on with both.
 """
 
 import shutil
@@ -10,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -17,6 +21,7 @@ from tasks import tracking
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.corpus_folder import open_building_folders, partition_name, publish
 from tasks.pull import find_version, pull, referenced_folder
+from tasks.registry import read_root_id, remember_registry
 from tasks.release_state import FOLDER, FORMAT_VERSION, MANIFEST, TAG_PATH, TAG_SHA256
 from tasks.run import Root, Run, open_scratch_folder
 from tasks.sources import Catalog, read_catalog
@@ -63,6 +68,7 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     if not Run(root, release).story_path.exists():
         Run(root, release).record(**carried.manifest["story"])
     generation, sources = carried.manifest["generation"], carried.manifest["sources"]
+    remember_registry(root, carried.manifest.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
     if not root.sources.exists():
         Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
     if not (root.path / FILE).exists():

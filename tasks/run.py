@@ -42,6 +42,11 @@ class Root:
         return self.path / "sources.json"
 
     @property
+    def identity(self) -> Path:
+        """Who the root is, and where it publishes (tasks/registry.py)."""
+        return self.path / "root.json"
+
+    @property
     def rejects(self) -> Path:
         return self.path / "rejects"
 
@@ -69,6 +74,7 @@ class Root:
 
     @property
     def tracking_uri(self) -> str:
+        """The root's own database; which registry a call goes to says `registry_uri` in tasks/registry.py."""
         return f"sqlite:///{self.path.resolve() / 'mlflow.db'}"
 
     @property

@@ -138,8 +138,8 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
         failure = UnavailableError if _is_away(error) else ResourceError
         raise failure(
-            f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right, that it is "
-            "up and that it can be written to, or set publish.tracking_uri to another; the same command then goes on"
+            f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right and has "
+            "its password where it needs one, that the server is up and can be written to; the same command then goes on"
         ) from None
 
 
