@@ -286,7 +286,7 @@ def test_a_release_that_was_held_says_so_and_why() -> None:
     text = Page(render_report(story, None)).text
     assert "Held back by the gate; registered as challenger, version 3" in text
     assert "Held back by newest_day_events: the champion keeps serving." in text
-    assert "held back, 10.0 % on the wrong side" in text
+    assert "held back 10.0 % on the wrong side" in text
     story["steps"]["gate"]["overridden"] = "the shop was closed"
     text = Page(render_report(story, None)).text
     assert "let through by a person: the shop was closed" in text
