@@ -33,7 +33,7 @@ from flows.show import (
     show_tuned,
     show_values,
 )
-from trainer.errors import HeldBackError, SurfError
+from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
 
 app = typer.Typer(
     name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -281,9 +281,14 @@ def forget(
     """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
     from flows.config import load_config
     from flows.operations import forget_users
+    from tasks.forget import tell_elsewhere
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
-    answer(forget_users(root, ids_file, loaded, say), as_json, show_forgotten)
+    result = forget_users(root, ids_file, loaded, say)
+    answer(result, as_json, show_forgotten)
+    if left := tell_elsewhere(result["elsewhere"]):
+        err.print(left, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(LeftElsewhereError.exit_code)
 
 
 @app.command()

@@ -129,6 +129,8 @@ def show_explained(result: dict[str, Any]) -> None:
 def show_forgotten(result: dict[str, Any]) -> None:
     for place in result["places"]:
         print(f"{place['rows']:>14,} rows, found {place['found']}   {place['place']}")
+    for place in result["elsewhere"]:
+        print(f"{place['rows']:>14,} rows, found {place['found']}   not ours: {place['place']}")
     told = f"{result['users']:,} users asked for, {result['events']:,} events taken out, found {result['found']} afterwards"
     released = (
         f"release {result['release']}, version {result['model_version']}" if result["release"] else "no new release"

@@ -4,7 +4,7 @@ It does not ask what was removed: it reads what is on the disk and in the regist
 the users. Where rows have no names (the store, the index) there must be as many as there are names beside them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +24,32 @@ Place = dict[str, Any]
 """place, rows that were searched, found: how many of them are of a user who was to be forgotten."""
 
 
-def search_everywhere(copies: Copies) -> list[Place]:
-    """Every place, in the order of the data's way. One row group or micro-partition is in memory at a time."""
+def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
+    """Every place of this root's, in the order of the data's way; and the copies in the registry that are not its to remove.
+
+    One row group or micro-partition is in memory at a time.
+    """
     root, wanted = copies.root, copies.wanted
     places = [_search_files(root, name, wanted) for name in ("events", "rejects", ".tmp", "tune")]
     for parent in ("corpus", "export"):
         places += [_search_files(root, f"{parent}/{folder.name}", wanted) for folder in _folders(root.path / parent)]
     places += _search_indexes(root)
     places += _search_store(root)
-    places += list_copied(copies)
-    places.append(_search_files(root, "mlartifacts", wanted))
-    return places
+    copied = list_copied(copies)
+    places += [place for place in copied if "used_by" not in place]
+    folders = [copy.folder.resolve() for copy in copies.logged if copy.model_id in copies.kept and copy.folder]
+    places.append(_search_files(root, "mlartifacts", wanted, folders))
+    return places, [place for place in copied if "used_by" in place]
 
 
-def _search_files(root: Root, name: str, wanted: Wanted) -> Place:
-    """All Parquet files under a folder, hidden ones and leftovers too: those with user ids are searched, all rows count."""
+def _search_files(root: Root, name: str, wanted: Wanted, besides: Sequence[Path] = ()) -> Place:
+    """All Parquet files under a folder, hidden ones and leftovers too: those with user ids are searched, all rows count.
+
+    Those in the folders `besides` are left out.
+    """
     rows = found = 0
-    for path in sorted((root.path / name).rglob("*.parquet")):
+    paths = sorted((root.path / name).rglob("*.parquet"))
+    for path in [path for path in paths if not any(path.resolve().is_relative_to(one) for one in besides)]:
         with pq.ParquetFile(path) as file:
             rows += file.metadata.num_rows
             if "user_id" in file.schema_arrow.names:

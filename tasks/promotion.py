@@ -16,6 +16,7 @@ from typing import Any
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.ownership import Ownership
 from tasks.registry import has_registry, registry_uri
 from tasks.run import Root, Run
 from tasks.tracking import Registered, Version
@@ -184,13 +185,15 @@ def pin_release(root: Root, release: str) -> None:
 
 def release_pins(root: Root, publish: PublishConfig) -> None:
     """Let go of the generations that nobody can return to: not the champion's, its rollback target's, the challenger's, nor of
-    the newest `publish.keep_releases`. Those of releases that this registry does not have stay, for gc."""
+    the newest `publish.keep_releases` of this root's. Those of releases that this registry does not have stay, for gc."""
     with lock_aliases(root), lock_store(root.store):
         there = read_registry(root, publish)
-        numbers = {one.number for one in there.versions[-publish.keep_releases :]}
+        owner = Ownership(root, publish)
+        ours = [one for one in there.versions if owner.owns_version(one)]
+        numbers = {one.number for one in ours[-publish.keep_releases :]}
         numbers |= set(there.aliases.values()) | rollback_targets(there)
         kept = {one.tags.get("release") for one in there.versions if one.number in numbers}
-        gone = {one.tags.get("release") for one in there.versions} - kept
+        gone = {one.tags.get("release") for one in ours} - kept
         pinned = {path.stem for path in (root.store / "pinned").glob("*.json")}
         unpin_generations(root.store, keep=pinned - {str(release) for release in gone} - {"best"})
         remove_unreferenced(root.store)

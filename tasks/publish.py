@@ -25,7 +25,7 @@ from tasks.pull import find_version
 from tasks.registry import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.release_state import open_state
 from tasks.run import Root
-from tasks.tracking import Content, Point
+from tasks.tracking import Content, Point, Version
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json
@@ -59,7 +59,7 @@ def publish_release(
     mlflow_run = tracking.open_run(uri, artifacts, publish.experiment, story["run_id"], run_tags, params)
 
     there = tracking.get_registered(uri, publish.model_name)
-    version = next((one for one in there.versions if one.tags.get("manifest_sha256") == digest), None)
+    version = next((one for one in there.versions if _is_release(one, digest, root_id)), None)
     if version is None:
         size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
         content = choose_content(export_dir, digest, is_copy=size_bytes < parse_bytes(publish.copy_below))
@@ -88,6 +88,12 @@ def publish_release(
         "mlflow_run_id": mlflow_run,
         "mlflow_page": tracking.find_page(uri, mlflow_run),
     }
+
+
+def _is_release(version: Version, digest: str, root_id: str) -> bool:
+    """Whether it is the version of this release that this root registered, and not one that was made of it or by another root."""
+    is_ours = version.tags.get(ROOT_TAG, root_id) == root_id and not version.is_copied
+    return is_ours and version.tags.get("manifest_sha256") == digest
 
 
 def attach_report(root: Root, publish: PublishConfig, registered: dict[str, Any], report_path: Path) -> None:

@@ -9,14 +9,16 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tasks.credentials import mask_credentials
+from tasks.registry import ROOT_TAG
 from tasks.run import use_temporary_folder
 from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
 from trainer.files import replace_file
@@ -87,30 +89,50 @@ class Content:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a registered model."""
+    """A version of a registered model; `is_copied`: it was made of another version, and has that one's tags.
+
+    `made_of`: the id of the logged model that has its files, or where they are; `list_versions` says it of every version.
+    """
 
     name: str
     number: int
     tags: dict[str, str]
+    mlflow_run_id: str | None = None
+    is_copied: bool = False
+    made_of: str = field(default="", compare=False)
 
+    @property
+    def place(self) -> str:
+        return f"models:/{self.name}/{self.number}"
 
-@dataclass(frozen=True)
-class Logged:
-    """A logged model: the copy in MLflow that a version is made of; `folder`: where its files are."""
-
-    model_id: str
-    folder: Path
-    tags: dict[str, str]
+    def uses(self, copy: "Copy") -> bool:
+        """Whether the files of the version are those of this logged model."""
+        return self.made_of == copy.model_id or f"{self.made_of}/".startswith(f"{copy.location.rstrip('/')}/")
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A logged model of an export of ours, wherever its files are; an upload that was cut short is not ready."""
+    """A logged model of an export, whoever made it, wherever its files are; an upload that was cut short is not ready."""
 
     model_id: str
     location: str
     tags: dict[str, str]
     is_ready: bool
+    mlflow_run_id: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its files are, if they are on this machine."""
+        is_local = self.location.startswith(("/", "file:"))
+        return Path(local_file_uri_to_path(self.location)) if is_local else None
+
+
+@dataclass(frozen=True)
+class MlflowRun:
+    """An MLflow run of a run of some root."""
+
+    experiment: str
+    tags: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -185,15 +207,17 @@ def open_run(
     tags: dict[str, str],
     params: dict[str, Any],
 ) -> str:
-    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one.
+    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one. That of another root, by its
+    tag, is none of ours, though the run has the same id.
 
     `artifacts` is the folder for artifacts where no server decides it. Params that are there stay as they are.
     """
     with connect(tracking_uri) as client:
         experiment_id = _open_experiment(client, experiment, artifacts)
-        found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'", max_results=1)
-        if found:
-            run = found[0]
+        found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
+        ours = [run for run in found if run.data.tags.get(ROOT_TAG) in (None, tags.get(ROOT_TAG))]
+        if ours:  # one without the tag is from before there was one
+            run = max(ours, key=lambda run: ROOT_TAG in run.data.tags)
             client.update_run(run.info.run_id, status="RUNNING")
         else:
             tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec"} | tags
@@ -330,38 +354,44 @@ def delete_version(tracking_uri: str, version: Version) -> None:
         client.delete_model_version(version.name, str(version.number))
 
 
-def list_logged(tracking_uri: str, experiment: str) -> list[Logged]:
-    """The logged models of an experiment that have their files on this machine."""
+def list_versions(tracking_uri: str) -> list[Version]:
+    """All versions of all registered models."""
     with connect(tracking_uri) as client:
-        there = client.get_experiment_by_name(experiment)
-        found: list[Any] = []
-        token: str | None = ""
-        while there and token is not None:
-            page = client.search_logged_models([there.experiment_id], page_token=token or None)
-            found += page
-            token = page.token or None
-    return [
-        Logged(model.model_id, Path(local_file_uri_to_path(model.artifact_location)), dict(model.tags))
-        for model in found
-        if model.artifact_location.startswith(("/", "file:"))
-    ]
+        versions = [_as_version(one) for one in _gather(client.search_model_versions)]
+        find = client.get_model_version_download_uri
+        return [one if one.made_of else replace(one, made_of=find(one.name, str(one.number))) for one in versions]
 
 
 def list_copies(tracking_uri: str) -> list[Copy]:
-    """The logged models of all experiments that hold an export of ours, or refer to one, or were to."""
+    """The logged models of all experiments that hold an export, or refer to one, or were to: those of other roots, too."""
     with connect(tracking_uri) as client:
-        experiments = [experiment.experiment_id for experiment in client.search_experiments(max_results=1000)]
-        found: list[Any] = []
-        token: str | None = ""
-        while experiments and token is not None:
-            page = client.search_logged_models(experiments, page_token=token or None)
-            found += page
-            token = page.token or None
+        experiments = [one.experiment_id for one in _gather(client.search_experiments)]
+        found = _gather(partial(client.search_logged_models, experiments)) if experiments else []
     return [
-        Copy(model.model_id, model.artifact_location, dict(model.tags), str(model.status) == "READY")
+        Copy(
+            model.model_id, model.artifact_location, dict(model.tags), str(model.status) == "READY", model.source_run_id
+        )
         for model in found
-        if "manifest_sha256" in model.tags
+        if {"manifest_sha256", "export_path"} <= model.tags.keys()
     ]
+
+
+def list_runs(tracking_uri: str) -> dict[str, MlflowRun]:
+    """The MLflow runs of runs of roots, by their id."""
+    with connect(tracking_uri) as client:
+        names = {one.experiment_id: one.name for one in _gather(client.search_experiments)}
+        found = _gather(partial(client.search_runs, list(names), f"tags.{RUN_TAG} LIKE '%'")) if names else []
+    return {run.info.run_id: MlflowRun(names[run.info.experiment_id], dict(run.data.tags)) for run in found}
+
+
+def _gather(search: Callable[..., Any]) -> list[Any]:
+    """All that a search of MLflow finds, page by page."""
+    page = search()
+    found = list(page)
+    while page.token:
+        page = search(page_token=page.token)
+        found += page
+    return found
 
 
 def download_copied(tracking_uri: str, copy: Copy, path: str, folder: Path) -> Path:
@@ -425,7 +455,10 @@ def _signature() -> ModelSignature:
 
 
 def _as_version(version: Any) -> Version:
-    return Version(version.name, int(version.version), dict(version.tags))
+    source = str(version.source).removeprefix("models:/")  # the id of a logged model, or NAME/VERSION
+    is_copied = source != version.source and "/" in source
+    made_of = "" if source == version.source or is_copied else source
+    return Version(version.name, int(version.version), dict(version.tags), version.run_id, is_copied, made_of)
 
 
 @contextmanager
