@@ -135,7 +135,6 @@ def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEve
     from tasks.restore import restore
 
     root = open_root(path)
-    root.store.mkdir(exist_ok=True)
     place = tracking_uri or PublishConfig().tracking_uri or root.tracking_uri
     with lock_root(root, "restore", lambda line: on_event("log", {"message": line})), lock_store(root.store):
         return restore(root, uri, place, on_event)
