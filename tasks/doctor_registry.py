@@ -16,8 +16,8 @@ def find_damage(root: Root) -> Iterator[tuple[str, str]]:
     if problem := _examine_database(path):
         yield (
             str(path),
-            f"the registry's database is damaged ({problem}): bring back a copy of it, or move it away and run again: the release "
-            "is then registered in a new one, as version 1",
+            f"the registry's database is damaged ({problem}): bring back a copy of it, or move it away and run "
+            "with --full: a release is then registered in a new one, as version 1",
         )
         return
     from tasks import tracking  # MLflow takes seconds to import

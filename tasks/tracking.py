@@ -255,9 +255,8 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requireme
                 get_artifact_repository(model.artifact_location).delete_artifacts()
                 client.delete_logged_model(model.model_id)
             elif content.tags.items() <= model.tags.items():
-                _fill_model(
-                    client, model, content, requirements
-                )  # who was cut off may not have had all of it on the disk
+                if _local(model.artifact_location):  # what made it was cut off, perhaps before all was on the disk
+                    _fill_model(client, model, content, requirements)
                 return model.model_id
         with mlflow.start_run(run_id=mlflow_run_id):
             logged = mlflow.pyfunc.log_model(name="user-vectors", tags=content.tags, **_parts(content, requirements))
@@ -265,17 +264,13 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requireme
         return logged.model_id
 
 
-def mend_model(
-    tracking_uri: str, version: Version, content: Content, requirements: list[str], temporary: Path
-) -> Version:
+def mend_model(tracking_uri: str, version: Version, content: Content, requirements: list[str], temporary: Path) -> None:
     """Copy the content and the model's code once more to where a version has them: its number and aliases stay."""
     with connect(tracking_uri) as client, _current(tracking_uri), use_temporary_folder(temporary):
-        source = client.get_model_version(version.name, str(version.number)).source
+        source = str(client.get_model_version(version.name, str(version.number)).source)
         model = client.get_logged_model(source.removeprefix("models:/"))
         _fill_model(client, model, content, requirements)
         client.set_logged_model_tags(model.model_id, content.tags)
-    set_tags(tracking_uri, version, dict(content.tags))
-    return Version(version.name, version.number, version.tags | content.tags)
 
 
 def find_folder(tracking_uri: str, version: Version) -> Path | None:

@@ -166,7 +166,7 @@ class Corpus:
 
     def path(self, name: str) -> Path:
         """The path of a file of the corpus. Raises DamageError unless its bytes are those of the manifest."""
-        way_out = f"remove {self.folder} and give the same `surf2vec run` again, with --full if its night has ended: it is built anew"
+        way_out = f"remove {self.folder} and give the same `surf2vec run` again: it is built anew (--full if its night has ended)"
         if name not in self.manifest["files"]:
             raise DamageError(f"the manifest in {self.folder} does not name {name}; {way_out}")
         return verify_once(self.folder / name, self.manifest["files"][name], way_out)
