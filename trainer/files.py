@@ -23,6 +23,7 @@ TEMPORARY_SUFFIX = ".tmp"
 SYNCED_AT_ONCE = 8
 VERIFIED_AT_ONCE = 2
 _DIGEST = "digest"  # the key in a JSON file under which it has the digest of all else that it says
+_DOCTOR = "`surf2vec doctor` says what mends it"
 _MAX_VERIFIED = 1 << 18
 
 
@@ -132,9 +133,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise DamageError(f"{path} is missing") from None
     except (ValueError, UnicodeDecodeError) as error:
-        raise DamageError(f"{path} is not readable as JSON ({error}): it was altered or cut short") from None
+        raise DamageError(f"{path} is not readable as JSON ({error}): it was altered or cut short; {_DOCTOR}") from None
     if isinstance(value, dict) and _DIGEST in value and value.pop(_DIGEST) != digest_json(value):
-        raise DamageError(f"{path} does not say what was written: it was altered")
+        raise DamageError(f"{path} does not say what was written: it was altered; {_DOCTOR}")
     return value
 
 
