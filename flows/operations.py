@@ -136,7 +136,6 @@ def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEve
     from tasks.restore import restore
 
     root = open_root(path)
-    root.store.mkdir(exist_ok=True)
     place = tracking_uri or registry_uri(root, PublishConfig())
     with lock_root(root, "restore", lambda line: on_event("log", {"message": line})), lock_store(root.store):
         return restore(root, uri, place, on_event)

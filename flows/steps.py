@@ -26,6 +26,7 @@ from tasks import night as night_task
 from tasks import publish as publish_task
 from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
+from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
 from tasks.loads import list_loads, tell_sharing
@@ -37,12 +38,12 @@ from tasks.run import Run
 from tasks.window import select_window
 from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
-from trainer.errors import UnavailableError
+from trainer.errors import DamageError, UnavailableError
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.loop import train
 from trainer.signals import stop_on_sigterm
-from trainer.store import open_generation
+from trainer.store import Generation, open_generation
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
 """Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""
@@ -103,6 +104,7 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
     """Clean the window's events and write each user's tokens; the story's "corpus"."""
     with report_step("corpus") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         config, story = night.config, run.story()
+        run.redo_if_gone("corpus", night.root.corpus(story["window_id"]) / CORPUS_MANIFEST)
         result = run.step(
             "corpus",
             story["window_id"],
@@ -207,12 +209,24 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
         )  # fmt: skip
 
         def make() -> dict[str, Any]:
-            generation = open_generation(night.root.store)
+            generation = _settled_generation(night, run)
             told = export_task.export_vectors(asked, generation, on_event, fan_out)
             lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
 
+        run.redo_if_gone("export", asked.export_dir / export_task.MANIFEST)
         return run.step("export", run.run_id, make)
+
+
+def _settled_generation(night: Night, run: Run) -> Generation:
+    """The store's generation, if it is the one that the run made. Raises DamageError when another took its place."""
+    generation, settled = open_generation(night.root.store), run.story()["steps"]["settle"]["generation"]
+    if generation.generation != settled:
+        raise DamageError(
+            f"{night.root.store} has generation {generation.generation}, not {settled}, which run {run.run_id} made: "
+            "it cannot be exported any more; run with --full"
+        )
+    return generation
 
 
 @task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -241,6 +255,9 @@ def register_release(night: Night, run: Run) -> dict[str, Any]:
     """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
     with report_step("register") as on_event:
         make = _registration(night, run, on_event)
+        done = run.story()["steps"].get("register")
+        if done and not publish_task.is_served(night.root, night.config.publish, done):
+            run.amend(lambda story: story["steps"].pop("register"))
         return run.step("register", _judged(run), make)
 
 

@@ -24,7 +24,6 @@ from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus_folder import (
     BASE_KEYS,
     MANIFEST,
-    VOCABULARY,
     open_building_folders,
     publish,
     write_changed,
@@ -46,7 +45,7 @@ from tasks.window import (
     name_corpus,
     select_window,
 )
-from trainer.corpus import CHANGED, open_corpus
+from trainer.corpus import CHANGED, VOCABULARY, open_corpus
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.fan_out import HERE, FanOut

@@ -6,8 +6,9 @@ from typing import Any
 
 from tasks.config import IngestConfig
 from tasks.run import Root
-from tasks.sources import Catalog, SourceFile, Stamp
-from trainer.errors import ConfigError
+from tasks.sources import Catalog, SourceFile, Stamp, events_files
+from trainer.errors import ConfigError, DamageError
+from trainer.files import verify_all
 
 RULES_VERSION = 1  # of tasks/urls.py: one more when a URL may come to another item than before
 _NAMED = 5
@@ -69,7 +70,8 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
             raise _refuse_rules(root, catalog.rules or {}, rules, staying)
         intact = set()
     else:
-        intact = {digest for digest, entry in catalog.entries.items() if _has_files(root, entry)}
+        known = catalog.entries.keys() & delivered.values()
+        intact = {digest for digest in known if _is_whole(root, catalog.entries[digest])}
     to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
     num_replaced = sum(source.name in known_names for source in to_ingest.values())
     return Delivery(
@@ -83,10 +85,13 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
     )
 
 
-def _has_files(root: Root, entry: dict[str, Any]) -> bool:
-    """Whether the files of a source are there, with the size they had."""
-    paths = {root.path / name: file["bytes"] for name, file in entry["files"].items()}
-    return all(path.is_file() and path.stat().st_size == num_bytes for path, num_bytes in paths.items())
+def _is_whole(root: Root, entry: dict[str, Any]) -> bool:
+    """Whether the files of a source are there, every byte of them."""
+    try:
+        verify_all(events_files(root, entry))
+    except DamageError:
+        return False
+    return True
 
 
 def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying: list[str]) -> ConfigError:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 
 from tasks.doctor_corpus import find_misfits
+from tasks.doctor_registry import find_damage
 from tasks.export import list_files
 from tasks.run import Root
 from trainer.corpus import CHANGED, Corpus, open_corpus
@@ -35,7 +36,8 @@ def examine(root: Root) -> list[Finding]:
     findings = [*_examine_events(root), *_examine_corpora(root)]
     if root.store.exists():
         findings += [Finding(level, place, message) for level, place, message in examine_store(root.store)]  # type: ignore[arg-type]
-    return [*findings, *_examine_exports(root), *_examine_runs(root), *_examine_leftovers(root)]
+    findings += [*_examine_exports(root), *_examine_registry(root), *_examine_runs(root)]
+    return [*findings, *_examine_leftovers(root)]
 
 
 def _examine_events(root: Root) -> Iterator[Finding]:
@@ -96,6 +98,11 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
             yield Finding(
                 "ok", str(folder), f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
             )
+
+
+def _examine_registry(root: Root) -> Iterator[Finding]:
+    damage = [Finding("damage", place, message) for place, message in find_damage(root)]
+    yield from damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
 
 
 def _examine_runs(root: Root) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ from tasks.wanted import Wanted, want_forgotten, want_users
 from trainer.corpus import CHANGED, open_corpus
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import digest_json, read_json, sync_folder, write_json
+from trainer.files import digest_json, read_json, sync_folder, sync_folders, write_json
 from trainer.manifests import read_manifest
 from trainer.store import has_generation, is_outdated, open_generation, remove_unreferenced
 
@@ -80,6 +80,7 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
         num_events = erase_events(root, wanted, on_event)
         told = _publish_without(copies, asked, on_event)
         removed = [*remove_releases(Copies(root, asked.publish, wanted), on_event), *_remove_rest(root, wanted)]
+        sync_folders(root.path)  # what was removed stays so after a power loss: only then the proof holds
         places, others = search_everywhere(Copies(root, asked.publish, wanted))
         found = sum(place["found"] for place in places)
         if found:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import faiss
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export import path_of
 from tasks.forget_copies import Copies, list_copied
 from tasks.run import Root
 from tasks.wanted import Wanted, search_file
 from trainer.corpus import open_corpus
+from trainer.errors import DamageError
 from trainer.files import read_json
 from trainer.manifests import MANIFEST, read_manifest
 from trainer.store import Generation, has_generation, is_outdated, read_rows
@@ -50,10 +53,16 @@ def _search_files(root: Root, name: str, wanted: Wanted, besides: Sequence[Path]
     rows = found = 0
     paths = sorted((root.path / name).rglob("*.parquet"))
     for path in [path for path in paths if not any(path.resolve().is_relative_to(one) for one in besides)]:
-        with pq.ParquetFile(path) as file:
-            rows += file.metadata.num_rows
-            if "user_id" in file.schema_arrow.names:
-                found += sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted))
+        try:
+            with pq.ParquetFile(path) as file:
+                rows += file.metadata.num_rows
+                if "user_id" in file.schema_arrow.names:
+                    found += sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted))
+        except (OSError, pa.ArrowException) as error:
+            raise DamageError(
+                f"{path} cannot be read ({error}): nobody can be looked for in it; remove it or bring back a copy, "
+                "then give the same command again"
+            ) from None
     return {"place": name, "rows": rows, "found": found}
 
 
@@ -62,7 +71,7 @@ def _search_indexes(root: Root) -> Iterator[Place]:
     for folder in _folders(root.path / "export"):
         manifest = read_json(folder / EXPORT_MANIFEST)
         name = manifest["index"]["file"]
-        index: Any = faiss.read_index(str(folder / name), faiss.IO_FLAG_MMAP_IFC)
+        index: Any = faiss.read_index(str(path_of(folder, manifest, name)), faiss.IO_FLAG_MMAP_IFC)
         surplus = index.ntotal - sum(about["rows"] for about in manifest["user_files"].values())
         yield {"place": f"export/{folder.name}/{name}", "rows": index.ntotal, "found": abs(surplus)}
 

@@ -28,7 +28,7 @@ from tasks.tombstones import FORGOTTEN, read_tombstones
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
 from trainer.fan_out import HERE, FanOut
-from trainer.files import TEMPORARY_SUFFIX, sync_files, sync_folder
+from trainer.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
 
 __all__ = ["ingest", "pseudonym", "read_user_key"]
 
@@ -234,11 +234,11 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
         names = {name: free_name(name, in_use) for name in source.files}
         for name, path in source.files.items():
             target = root.path / names[name]
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             os.replace(path, target)
             folders.add(target.parent)
         if source.rejects:
-            root.rejects.mkdir(exist_ok=True)
+            make_folder(root.rejects)
             os.replace(source.rejects, root.rejects / source.rejects.name)
             folders.add(root.rejects)
         before = catalog.entries.get(source.entry["sha256"], {"name": source.source.name, "copies": []})

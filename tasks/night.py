@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tasks.base import Asked, BaseRelease, open_base, why_full
 from tasks.comparison import match_items, match_unchanged
 from tasks.config import NightlyConfig, PublishConfig
-from tasks.corpus_folder import VOCABULARY
 from tasks.promotion import find_champion
 from tasks.run import Root, Run
 from tasks.spaces import begin_new_items, find_space_rotation
@@ -135,7 +134,7 @@ class HeldOutBeginning:
 def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     """What a full night has from the champion: its items, and users who have the same tokens."""
     theirs = open_corpus(root.corpus(space.window_id))
-    to_theirs = match_items(corpus.folder / VOCABULARY, theirs.folder / VOCABULARY).to_second
+    to_theirs = match_items(corpus.vocabulary, theirs.vocabulary).to_second
 
     def match(partition: int) -> NDArray[np.int64]:
         if theirs.num_partitions != corpus.num_partitions:

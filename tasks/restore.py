@@ -163,7 +163,6 @@ def _restore_corpus(root: Root, carried: Carried) -> None:
 
 def _restore_store(root: Root, release: str, carried: Carried) -> None:
     """Put the generation's files into the store, pin it under the release's name, and make it the current one."""
-    root.store.mkdir(exist_ok=True)
     files = {name: about for name, about in carried.manifest["files"].items() if name.startswith("store/")}
     for name, about in files.items():
         target = root.store / PurePosixPath(name).name

@@ -19,7 +19,7 @@ from typing import Any
 
 from tasks.memory import give_back_memory
 from trainer.errors import ResourceError
-from trainer.files import read_json, write_json
+from trainer.files import make_folder, read_json, write_json
 from trainer.repartition import has_waiting, settle_manifest
 from trainer.store import lock_store
 
@@ -85,7 +85,7 @@ class Root:
 def open_root(path: Path) -> Root:
     """The root at `path`, made when missing. Raises ResourceError when it cannot be written to."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(13, "no write permission")
     except (OSError, ValueError) as error:
@@ -191,7 +191,7 @@ class Run:
 
     def amend(self, change: Callable[[dict[str, Any]], Any]) -> None:
         """Let `change` change the story. A rollback does so while a night may be writing, so writers take turns."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with open(self.folder / ".lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             story = self.story()
@@ -208,6 +208,12 @@ class Run:
         gone = {name: step for name, step in story["steps"].items() if name != "ingest"}
         kept = {name: step for name, step in story["steps"].items() if name == "ingest"}
         self.record(steps=kept, gone_steps=story.get("gone_steps", {}) | gone)
+
+    def redo_if_gone(self, name: str, made: Path) -> None:
+        """Let a step of a run that has not ended be done again, when what it made is gone."""
+        steps = self.story()["steps"]
+        if name in steps and "report" not in steps and not made.exists():
+            self.amend(lambda story: story["steps"].pop(name))
 
     def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.

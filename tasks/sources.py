@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tasks.run import Root
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import digest_file, read_json, write_json
+from trainer.files import digest_file, read_json, write_manifest_json
 from trainer.units import size
 
 FORMAT_VERSION = 1
@@ -197,7 +197,17 @@ class Catalog:
         """Replace sources.json, if it would change: from then on this is what was ingested."""
         value = self.to_json()
         if not root.sources.exists() or read_json(root.sources) != value:
-            write_json(root.sources, value)
+            write_manifest_json(root.sources, value)
+
+
+def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
+    """The events files of a source, what is recorded of each, and what repairs it, as `trainer.files.verify_all` takes them."""
+    for name, about in sorted(entry["files"].items()):
+        yield (
+            root.path / name,
+            about,
+            f"give the log {entry['name']} again with `surf2vec run --logs`, which repairs it",
+        )
 
 
 def names_of(entry: Mapping[str, Any]) -> list[str]:

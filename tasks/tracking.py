@@ -21,7 +21,7 @@ from tasks.credentials import mask_credentials
 from tasks.registry import ROOT_TAG
 from tasks.run import use_temporary_folder
 from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from trainer.files import replace_file
+from trainer.files import replace_file, sync_folder, sync_tree
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -43,7 +43,7 @@ with warnings.catch_warnings():
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
-    from mlflow.models import ModelSignature
+    from mlflow.models import Model, ModelSignature
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import AnyType, Array
@@ -279,19 +279,65 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requireme
                 get_artifact_repository(model.artifact_location).delete_artifacts()
                 client.delete_logged_model(model.model_id)
             elif content.tags.items() <= model.tags.items():
+                if _local(model.artifact_location):  # what made it was cut off, perhaps before all was on the disk
+                    _fill_model(client, model, content, requirements)
                 return model.model_id
         with mlflow.start_run(run_id=mlflow_run_id):
-            logged = mlflow.pyfunc.log_model(
-                name="user-vectors",
-                tags=content.tags,
-                python_model=str(MODEL_CODE),
-                artifacts={name: path.resolve().as_uri() for name, path in content.artifacts.items()},
-                model_config=content.config or None,
-                pip_requirements=requirements,
-                signature=_signature(),
-                input_example=(pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
-            )
+            logged = mlflow.pyfunc.log_model(name="user-vectors", tags=content.tags, **_parts(content, requirements))
+        _sync_model(client, logged.model_id)
         return logged.model_id
+
+
+def mend_model(tracking_uri: str, version: Version, content: Content, requirements: list[str], temporary: Path) -> None:
+    """Copy the content and the model's code once more to where a version has them: its number and aliases stay."""
+    with connect(tracking_uri) as client, _current(tracking_uri), use_temporary_folder(temporary):
+        source = str(client.get_model_version(version.name, str(version.number)).source)
+        model = client.get_logged_model(source.removeprefix("models:/"))
+        _fill_model(client, model, content, requirements)
+        client.set_logged_model_tags(model.model_id, content.tags)
+
+
+def find_folder(tracking_uri: str, version: Version) -> Path | None:
+    """The folder with the files of a version; None where they are not on this machine, or nobody but a server reaches them."""
+    with connect(tracking_uri) as client:
+        return _local(client.get_model_version_download_uri(version.name, str(version.number)))
+
+
+def _fill_model(client: MlflowClient, model: Any, content: Content, requirements: list[str]) -> None:
+    """Make the files of a logged model anew. Those there were go first: whoever has one mapped keeps it."""
+    about = Model(model.artifact_location, model.source_run_id, model_uuid=model.model_id, model_id=model.model_id)
+    with tempfile.TemporaryDirectory() as scratch:
+        mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content, requirements))
+        get_artifact_repository(model.artifact_location).delete_artifacts()
+        client.log_model_artifacts(model.model_id, f"{scratch}/model")
+    _sync_model(client, model.model_id)
+
+
+def _parts(content: Content, requirements: list[str]) -> dict[str, Any]:
+    """What MLflow makes a model of."""
+    return {
+        "python_model": str(MODEL_CODE),
+        "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},
+        "model_config": content.config or None,
+        "pip_requirements": requirements,
+        "signature": _signature(),
+        "input_example": (pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
+    }
+
+
+def _sync_model(client: MlflowClient, model_id: str) -> None:
+    """Wait until the files of a logged model, and the folders down to them, are on the disk, where it is this machine's."""
+    model = client.get_logged_model(model_id)
+    folder, base = map(_local, (model.artifact_location, client.get_experiment(model.experiment_id).artifact_location))
+    if folder and base:
+        sync_tree(folder)
+        for parent in folder.parents[: len(folder.parts) - len(base.parts) + 1]:
+            sync_folder(parent)
+
+
+def _local(location: str) -> Path | None:
+    """The path of an artifact location on this machine; None for another."""
+    return Path(local_file_uri_to_path(location)) if location.startswith(("/", "file:")) else None
 
 
 def register(

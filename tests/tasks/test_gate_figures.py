@@ -270,8 +270,8 @@ def test_a_champion_that_was_rolled_back_meanwhile(root: Root) -> None:
 
 
 def open_window(*events: int) -> Window:
-    files = [EventsFile(Path("x"), date(2026, 6, 1 + n), rows, 1) for n, rows in enumerate(events)]
-    return Window(2, (), None, None, (*files, *files[:1], EventsFile(Path("y"), None, 7, 1)))
+    files = [EventsFile(Path("x"), date(2026, 6, 1 + n), rows) for n, rows in enumerate(events)]
+    return Window(2, (), None, None, (*files, *files[:1], EventsFile(Path("y"), None, 7)))
 
 
 def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> None:
