@@ -30,7 +30,7 @@ from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
 from tasks.loads import list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
-from tasks.promotion import find_champion, pin_release, release_pins
+from tasks.promotion import ChampionMovedError, name_release, pin_release, read_registry, release_pins
 from tasks.report import write_report
 from tasks.report_tables import tell_gate
 from tasks.run import Run
@@ -38,11 +38,12 @@ from tasks.window import select_window
 from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
 from trainer.errors import UnavailableError
+from trainer.events import OnEvent
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.loop import train
 from trainer.signals import stop_on_sigterm
-from trainer.store import open_generation
+from trainer.store import find_pinned, open_generation
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
 """Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""
@@ -82,10 +83,8 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
 def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     with report_step("open-run") as on_event:
-        run = find_or_plan(night, logs)
+        run = find_or_plan(night, logs, on_event)
         story = run.story()
-        if "train" not in story["steps"]:  # the release that the night meets at its end should still be this one
-            run.record(champion=find_champion(night.root, night.config.publish))
         told = f"release {story['base']['release']}" if story.get("base") else "nothing"
         because = f": {story['full_because']}" if story.get("full_because") else ""
         on_event("log", {"message": f"run {run.run_id} builds on {told}{because}"})
@@ -207,7 +206,7 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
         )  # fmt: skip
 
         def make() -> dict[str, Any]:
-            generation = open_generation(night.root.store)
+            generation = find_pinned(night.root.store, run.run_id) or open_generation(night.root.store)
             told = export_task.export_vectors(asked, generation, on_event, fan_out)
             lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
@@ -217,23 +216,14 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
 
 @task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def judge_release(night: Night, run: Run) -> dict[str, Any]:
-    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again."""
+    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again.
+
+    So does the same command before the release is registered: by then another release may serve.
+    """
     with report_step("gate") as on_event:
-        gate = night.config.gate
-
-        def make() -> dict[str, Any]:
-            champion = find_champion(night.root, night.config.publish)
-            window = select_window(night.root, night.since, night.until, night.config.window_days)
-            judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, window))
-            overridden = run.story()["steps"].get("gate", {}).get("overridden")
-            return judged | ({"overridden": overridden} if overridden else {})
-
-        result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
-        on_event("log", {"message": tell_gate(result)})
-    if not result["passes"] and not result.get("overridden"):
-        tell_gate_held(run.run_id, result["held_by"])
-    create_table_artifact(key="gate", table=result["table"], description=tell_gate(result))
-    return result
+        if "register" not in run.story()["steps"]:
+            run.reopen("gate")
+        return _judge(night, run, on_event)
 
 
 @task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -241,7 +231,13 @@ def register_release(night: Night, run: Run) -> dict[str, Any]:
     """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
     with report_step("register") as on_event:
         make = _registration(night, run, on_event)
-        return run.step("register", _judged(run), make)
+        try:
+            return run.step("register", _judged(run), make)
+        except ChampionMovedError as error:
+            on_event("log", {"message": str(error)})
+            run.reopen("gate")
+            _judge(night, run, on_event)
+            return run.step("register", _judged(run), make)
 
 
 @task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -271,9 +267,28 @@ def describe_run(run: Run, report_path: Path) -> str:
     return f"# surf2vec release {run.run_id}\n\n{made}\n\n" + "\n".join(lines)
 
 
-def _registration(
-    night: Night, run: Run, on_event: Callable[[str, dict[str, Any]], None]
-) -> Callable[[], dict[str, Any]]:
+def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
+    """The story's "gate"; what is held back is told to whom it concerns."""
+    gate = night.config.gate
+
+    def make() -> dict[str, Any]:
+        there = read_registry(night.root, night.config.publish)
+        spaces = {name_release(one): one.tags.get("space_id", "") for one in there.versions}
+        champion = name_release(there.champion) if there.champion else None
+        window = select_window(night.root, night.since, night.until, night.config.window_days)
+        judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
+        overridden = run.story()["steps"].get("gate", {}).get("overridden")
+        return judged | ({"overridden": overridden} if overridden else {})
+
+    result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
+    on_event("log", {"message": tell_gate(result)})
+    if not result["passes"] and not result.get("overridden"):
+        tell_gate_held(run.run_id, result["held_by"])
+    create_table_artifact(key="gate", table=result["table"], description=tell_gate(result))
+    return result
+
+
+def _registration(night: Night, run: Run, on_event: OnEvent) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
         pin_release(night.root, run.run_id)  # before it can serve: a rollback must find it
         registered = publish_task.publish_release(
