@@ -26,12 +26,11 @@ from tasks import night as night_task
 from tasks import publish as publish_task
 from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
-from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
 from tasks.loads import list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
-from tasks.promotion import find_champion, pin_release, release_pins
+from tasks.promotion import ChampionMovedError, name_release, pin_release, read_registry, release_pins
 from tasks.report import write_report
 from tasks.report_tables import tell_gate
 from tasks.run import Run
@@ -39,11 +38,12 @@ from tasks.window import select_window
 from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
 from trainer.errors import DamageError, UnavailableError
+from trainer.events import OnEvent
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.loop import train
 from trainer.signals import stop_on_sigterm
-from trainer.store import Generation, open_generation
+from trainer.store import Generation, find_pinned, open_generation
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
 """Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""
@@ -83,10 +83,8 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
 def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     with report_step("open-run") as on_event:
-        run = find_or_plan(night, logs)
+        run = find_or_plan(night, logs, on_event)
         story = run.story()
-        if "train" not in story["steps"]:  # the release that the night meets at its end should still be this one
-            run.record(champion=find_champion(night.root, night.config.publish))
         told = f"release {story['base']['release']}" if story.get("base") else "nothing"
         because = f": {story['full_because']}" if story.get("full_because") else ""
         on_event("log", {"message": f"run {run.run_id} builds on {told}{because}"})
@@ -104,7 +102,6 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
     """Clean the window's events and write each user's tokens; the story's "corpus"."""
     with report_step("corpus") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         config, story = night.config, run.story()
-        run.redo_if_gone("corpus", night.root.corpus(story["window_id"]) / CORPUS_MANIFEST)
         result = run.step(
             "corpus",
             story["window_id"],
@@ -214,13 +211,13 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
             lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
 
-        run.redo_if_gone("export", asked.export_dir / export_task.MANIFEST)
         return run.step("export", run.run_id, make)
 
 
 def _settled_generation(night: Night, run: Run) -> Generation:
-    """The store's generation, if it is the one that the run made. Raises DamageError when another took its place."""
-    generation, settled = open_generation(night.root.store), run.story()["steps"]["settle"]["generation"]
+    """Return the generation that the run made. Raises DamageError when another took its place."""
+    generation = find_pinned(night.root.store, run.run_id) or open_generation(night.root.store)
+    settled = run.story()["steps"]["settle"]["generation"]
     if generation.generation != settled:
         raise DamageError(
             f"{night.root.store} has generation {generation.generation}, not {settled}, which run {run.run_id} made: "
@@ -231,23 +228,14 @@ def _settled_generation(night: Night, run: Run) -> Generation:
 
 @task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def judge_release(night: Night, run: Run) -> dict[str, Any]:
-    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again."""
+    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again.
+
+    So does the same command before the release is registered: by then another release may serve.
+    """
     with report_step("gate") as on_event:
-        gate = night.config.gate
-
-        def make() -> dict[str, Any]:
-            champion = find_champion(night.root, night.config.publish)
-            window = select_window(night.root, night.since, night.until, night.config.window_days)
-            judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, window))
-            overridden = run.story()["steps"].get("gate", {}).get("overridden")
-            return judged | ({"overridden": overridden} if overridden else {})
-
-        result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
-        on_event("log", {"message": tell_gate(result)})
-    if not result["passes"] and not result.get("overridden"):
-        tell_gate_held(run.run_id, result["held_by"])
-    create_table_artifact(key="gate", table=result["table"], description=tell_gate(result))
-    return result
+        if "register" not in run.story()["steps"]:
+            run.reopen("gate")
+        return _judge(night, run, on_event)
 
 
 @task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -257,8 +245,14 @@ def register_release(night: Night, run: Run) -> dict[str, Any]:
         make = _registration(night, run, on_event)
         done = run.story()["steps"].get("register")
         if done and not publish_task.is_served(night.root, night.config.publish, done):
-            run.amend(lambda story: story["steps"].pop("register"))
-        return run.step("register", _judged(run), make)
+            run.reopen("register")
+        try:
+            return run.step("register", _judged(run), make)
+        except ChampionMovedError as error:
+            on_event("log", {"message": str(error)})
+            run.reopen("gate")
+            _judge(night, run, on_event)
+            return run.step("register", _judged(run), make)
 
 
 @task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -288,9 +282,28 @@ def describe_run(run: Run, report_path: Path) -> str:
     return f"# surf2vec release {run.run_id}\n\n{made}\n\n" + "\n".join(lines)
 
 
-def _registration(
-    night: Night, run: Run, on_event: Callable[[str, dict[str, Any]], None]
-) -> Callable[[], dict[str, Any]]:
+def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
+    """The story's "gate"; what is held back is told to whom it concerns."""
+    gate = night.config.gate
+
+    def make() -> dict[str, Any]:
+        there = read_registry(night.root, night.config.publish)
+        spaces = {name_release(one): one.tags.get("space_id", "") for one in there.versions}
+        champion = name_release(there.champion) if there.champion else None
+        window = select_window(night.root, night.since, night.until, night.config.window_days)
+        judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
+        overridden = run.story()["steps"].get("gate", {}).get("overridden")
+        return judged | ({"overridden": overridden} if overridden else {})
+
+    result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
+    on_event("log", {"message": tell_gate(result)})
+    if not result["passes"] and not result.get("overridden"):
+        tell_gate_held(run.run_id, result["held_by"])
+    create_table_artifact(key="gate", table=result["table"], description=tell_gate(result))
+    return result
+
+
+def _registration(night: Night, run: Run, on_event: OnEvent) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
         pin_release(night.root, run.run_id)  # before it can serve: a rollback must find it
         registered = publish_task.publish_release(

@@ -225,6 +225,8 @@ def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) ->
         "num_users": manifest["num_users"],
         "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
     }
+    if "gate" in steps:
+        steps["gate"] |= {"champion": before}  # in whose place it comes
     return {
         "config": config,
         **old,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.memory import give_back_memory
-from trainer.errors import ResourceError
+from trainer.errors import DamageError, ResourceError
 from trainer.files import make_folder, read_json, write_json
 from trainer.repartition import has_waiting, settle_manifest
 from trainer.store import lock_store
@@ -168,6 +168,17 @@ def settle_store(root: Root) -> None:
     settle_manifest(root.store, read_json(root.sources)["partitions"])
 
 
+def read_story(path: Path) -> dict[str, Any]:
+    """The story in a `run.json`. Raises DamageError, which says what to do, when it cannot be read."""
+    try:
+        story = read_json(path)
+        if not isinstance(story, dict) or not isinstance(story.get("steps"), dict):
+            raise DamageError(f"{path} has no steps: it was altered")
+    except DamageError as error:
+        raise DamageError(f"{error}; remove {path.parent} and run again") from None
+    return story
+
+
 @dataclass(frozen=True)
 class Run:
     """One run and its folder `runs/<run-id>/`; `run.json` there is the story of the run, a dictionary a step."""
@@ -186,7 +197,7 @@ class Run:
     def story(self) -> dict[str, Any]:
         """What is recorded so far: `{"run_id", "created_at", "command", "steps": {step: {"digest", "seconds", ...}}}`."""
         if self.story_path.exists():
-            return read_json(self.story_path)
+            return read_story(self.story_path)
         return {"run_id": self.run_id, "steps": {}}
 
     def amend(self, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -209,11 +220,9 @@ class Run:
         kept = {name: step for name, step in story["steps"].items() if name == "ingest"}
         self.record(steps=kept, gone_steps=story.get("gone_steps", {}) | gone)
 
-    def redo_if_gone(self, name: str, made: Path) -> None:
-        """Let a step of a run that has not ended be done again, when what it made is gone."""
-        steps = self.story()["steps"]
-        if name in steps and "report" not in steps and not made.exists():
-            self.amend(lambda story: story["steps"].pop(name))
+    def reopen(self, name: str) -> None:
+        """Let a step be done again; what it recorded stays until then."""
+        self.amend(lambda story: story["steps"].get(name, {}).update(digest=""))
 
     def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.

@@ -21,7 +21,7 @@ from tasks.credentials import mask_credentials
 from tasks.registry import ROOT_TAG
 from tasks.run import use_temporary_folder
 from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from trainer.files import replace_file, sync_folder, sync_tree
+from trainer.files import read_json, replace_file, sync_folder, sync_tree
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -258,6 +258,19 @@ def log_files(
             client.log_artifact(mlflow_run_id, str(path))
         for name, value in documents.items():
             client.log_dict(mlflow_run_id, value, name)
+
+
+def read_document(tracking_uri: str, experiment: str, run_id: str, name: str) -> dict[str, Any]:
+    """A JSON document that was logged to the MLflow run of our run. Raises DamageError when there is none."""
+    what = f"{name} of run {run_id}"
+    with connect(tracking_uri) as client, tempfile.TemporaryDirectory() as folder:
+        there = client.get_experiment_by_name(experiment)
+        found = (
+            client.search_runs([there.experiment_id], f"tags.{RUN_TAG} = '{run_id}'", max_results=1) if there else []
+        )
+        if not found:
+            raise DamageError(f"{what} is missing in the registry")
+        return read_json(_download(tracking_uri, f"runs:/{found[0].info.run_id}/{name}", Path(folder), what))
 
 
 def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> None:

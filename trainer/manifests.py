@@ -41,7 +41,8 @@ def tell_way_out(folder: Path) -> Iterator[None]:
         yield
     except DamageError as error:
         raise DamageError(
-            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and train anew"
+            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and the files in "
+            f"{folder / 'pinned'} that name it, and train anew"
         ) from None
 
 

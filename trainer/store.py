@@ -427,7 +427,8 @@ def find_pinned(folder: Path, name: str) -> Generation | None:
     Raises DamageError when its manifest was altered.
     """
     path = folder / "pinned" / f"{name}.json"
-    return open_pinned(folder, name) if path.exists() and not is_of_earlier_version(read_json(path)) else None
+    with tell_way_out(folder):
+        return open_pinned(folder, name) if path.exists() and not is_of_earlier_version(read_json(path)) else None
 
 
 def unpin_best(folder: Path) -> None:
