@@ -54,8 +54,16 @@ def rules_of(config: IngestConfig) -> dict[str, Any]:
     }
 
 
+def read_by(config: IngestConfig) -> dict[str, Any]:
+    """The settings that say how the lines of a source are read, but for those that are as they always were: a source whose lines
+    were read by others is no known one.
+    """
+    return config.model_dump(mode="json", include={"columns", "access_pattern", "time_format"}, exclude_defaults=True)
+
+
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
-    """Compare a delivery with what is known. Content is read when it is new, made by other rules, or its files are damaged.
+    """Compare a delivery with what is known. Content is read when it is new, made by other rules or settings, or its files are
+    damaged.
 
     Raises ConfigError when the rules changed and sources made by the old ones would stay.
     """
@@ -69,7 +77,12 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
             raise _refuse_rules(root, catalog.rules or {}, rules, staying)
         intact = set()
     else:
-        intact = {digest for digest, entry in catalog.entries.items() if _has_files(root, entry)}
+        settings = read_by(config)
+        intact = {
+            digest
+            for digest, entry in catalog.entries.items()
+            if _has_files(root, entry) and entry.get("read_by", settings) == settings
+        }
     to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
     num_replaced = sum(source.name in known_names for source in to_ingest.values())
     return Delivery(
