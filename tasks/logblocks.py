@@ -50,13 +50,15 @@ class Block:
 class BlockReader:
     """The batches of a log, as fields if it is delimited, else as lines.
 
-    DuckDB pulls them; it would wrap an error of theirs, so `error` keeps it. `done_bytes` of the file were read so far.
+    DuckDB pulls them; it would wrap an error of theirs, so `error` keeps it. `done_bytes` of the file were read so far, and
+    the lines before `at_line`.
     """
 
     def __init__(self, log: LogFile) -> None:
         self.log = log
         self.error: Exception | None = None
         self.done_bytes = 0
+        self.at_line = 1
         self.layout = Layout.of(log) if log.format in ("csv", "tsv") else None
         self.schema = LINES_SCHEMA if log.format == "jsonl" else FIELDS_SCHEMA
 
@@ -71,6 +73,7 @@ class BlockReader:
                 for block in cut_blocks(
                     stream, joins_quotes=self.layout is not None, skips_header=self.layout is not None
                 ):
+                    self.at_line = block.first_line
                     pending.append(pool.submit(self._parse, block))
                     if len(pending) > 2:
                         yield pending.popleft().result()

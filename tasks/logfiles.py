@@ -131,6 +131,13 @@ def open_log(log: LogFile) -> tuple[IO[bytes], IO[bytes]]:
     return pa.CompressedInputStream(raw, log.compression), raw
 
 
+def largest_group(path: Path) -> int:
+    """Bytes of the largest row group of a Parquet file, without compression."""
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    return max(group.total_byte_size for group in groups)
+
+
 def explain_stream(path: Path, error: OSError) -> InputError:
     """What a failure of decompression means."""
     return InputError(

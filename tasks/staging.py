@@ -25,7 +25,7 @@ from tasks.deliveries import read_by
 from tasks.events_files import write_events
 from tasks.log_columns import OPTIONAL, REQUIRED
 from tasks.logblocks import BlockReader
-from tasks.logfiles import LogFile
+from tasks.logfiles import LogFile, largest_group
 from tasks.source_events import SourceRules, make_events
 from tasks.sources import SourceFile, check_unchanged
 from tasks.times import EARLIEST, TimeScale, recognise_times
@@ -34,6 +34,7 @@ from tasks.urls import CRAWLER_PATTERN, UrlRules
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.files import describe_file
+from trainer.units import size
 
 LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
 UNDATED = "undated"
@@ -171,12 +172,12 @@ class Stager:
         """
         if not is_loaded:
             self.load(log, source)
-        size = SourceSize(**fetch_rows(self.con, "intermediate/int_source_size")[0])
-        scale = recognise_times(self.con, log, size.num_lines, self.config.timezone, self.config.time_format)
+        found = SourceSize(**fetch_rows(self.con, "intermediate/int_source_size")[0])
+        scale = recognise_times(self.con, log, found.num_lines, self.config.timezone, self.config.time_format)
         create_table(self.con, "intermediate/int_refused_lines")
-        part_lines = _choose_part_lines(size, self.part_bytes)
+        part_lines = _choose_part_lines(found, self.part_bytes)
         runs = self._write_runs(
-            source, range(0, size.num_lines, part_lines), self._rules(log, source, scale, partitions)
+            source, range(0, found.num_lines, part_lines), self._rules(log, source, scale, partitions)
         )
         counts = fetch_rows(self.con, "intermediate/int_verdict_counts")
         bad_times = [row["time"] for row in fetch_rows(self.con, "intermediate/int_bad_times", {"most": BAD_TIMES})]
@@ -193,7 +194,7 @@ class Stager:
             "fields": log.fields,
             "read_by": read_by(self.config),
             "time": scale.description,
-            "lines": size.num_lines,
+            "lines": found.num_lines,
             "events": sum(days.values()),
             "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
             "rejected": rejected,
@@ -299,21 +300,27 @@ def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error)
     """What went wrong while a log was loaded: the reader's own error, or DuckDB's about a Parquet file."""
     if reader and reader.error:
         return reader.error
-    is_ours = isinstance(error, duckdb.OutOfMemoryException) or "No space left" in str(error)
-    if reader or is_ours:
+    if isinstance(error, duckdb.OutOfMemoryException):
+        place = (
+            f"near line {reader.at_line:,}"
+            if reader
+            else f"its largest row group has {size(largest_group(Path(path)))}"
+        )
+        return duckdb.OutOfMemoryException(f"{path}: {place}; {error}")
+    if reader or "No space left" in str(error):
         return error
     if "UTF8" in str(error):  # the rest of that message is a value out of the file
         return InputError(f"{path} has text that is not valid UTF-8, which Parquet demands: write it anew, or as CSV")
     return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
 
 
-def _choose_part_lines(size: SourceSize, part_bytes: int) -> int:
+def _choose_part_lines(source: SourceSize, part_bytes: int) -> int:
     """Lines a part, so that parts are about as large as may be: all its strings may be new, but no more than the source has."""
-    text_bytes = size.text_bytes / max(1, size.num_lines)
+    text_bytes = source.text_bytes / max(1, source.num_lines)
     most_new_bytes = 2 * DISTINCT_BYTES + TEXT_COPIES * text_bytes
-    all_new_bytes = size.num_distinct * DISTINCT_BYTES + TEXT_COPIES * size.distinct_text_bytes
+    all_new_bytes = source.num_distinct * DISTINCT_BYTES + TEXT_COPIES * source.distinct_text_bytes
     part_lines = max(part_bytes / (LINE_BYTES + most_new_bytes), (part_bytes - all_new_bytes) / LINE_BYTES, 1)
-    return max(1, math.ceil(size.num_lines / max(1, math.ceil(size.num_lines / part_lines))))
+    return max(1, math.ceil(source.num_lines / max(1, math.ceil(source.num_lines / part_lines))))
 
 
 def _pointer(key: str | None) -> str:
