@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -27,6 +27,7 @@ from flows.show import (
     show_forgotten,
     show_nights,
     show_plan,
+    show_rejects,
     show_removed,
     show_run,
     show_similar,
@@ -34,6 +35,9 @@ from flows.show import (
     show_values,
 )
 from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
+
+if TYPE_CHECKING:
+    from tasks.config import IngestConfig
 
 app = typer.Typer(
     name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -74,7 +78,7 @@ def run(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    check_logs(logs or [])
+    check_logs(logs or [], loaded.ingest)
     from flows.nightly import nightly  # takes seconds, which what is refused need not wait for
 
     with prepared_for_prefect():
@@ -104,7 +108,7 @@ def backfill(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    check_logs(logs or [])
+    check_logs(logs or [], loaded.ingest)
     from flows.backfill import backfill
 
     with prepared_for_prefect():
@@ -186,7 +190,7 @@ def infer(
     from flows.operations import infer_vectors
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
-    check_logs(logs)
+    check_logs(logs, loaded.ingest)
     if loaded.resources.ray_address:
         from flows import deployments
 
@@ -387,6 +391,19 @@ def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def rejects(
+    most: Annotated[int, typer.Option("--most", min=0, help="Lines shown of each source.")] = 20,
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Print which lines of the logs could not be used, and why: source, line number, reason, counts; never what is in them."""
+    from tasks.rejects import list_rejects
+    from tasks.run import Root
+
+    answer(list_rejects(Root(root), most), as_json, show_rejects)
+
+
 @app.command("sample-logs")
 def sample_logs(
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
@@ -409,15 +426,15 @@ def day(moment: datetime | None) -> date | None:
     return moment.date() if moment else None
 
 
-def check_logs(logs: list[str]) -> None:
-    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those that are
-    not on this machine where they should be.
+def check_logs(logs: list[str], config: "IngestConfig") -> None:
+    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on this
+    machine that are not there or not of a shape that can be read.
     """
+    from tasks.check_logs import check_shapes
     from tasks.remote_logs import refuse_credentials
-    from tasks.sources import check_there
 
     refuse_credentials(*logs)
-    check_there(logs)
+    check_shapes(logs, config)
 
 
 @contextmanager

@@ -108,6 +108,14 @@ def show_removed(result: dict[str, Any]) -> None:
     print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
 
 
+def show_rejects(result: dict[str, Any]) -> None:
+    for count in result["counts"]:
+        print(f"{count['lines']:>12,}  {count['reason']}: {count['source']} ({count['delivery']})")
+    for line in result["rejects"]:
+        print(f"{line['source']}:{line['line']}: {line['reason']}")
+    print(f"{result['num_rejected']:,} lines rejected, {len(result['rejects']):,} shown")
+
+
 def show_explained(result: dict[str, Any]) -> None:
     events, corpus = result["events"], result["corpus"]
     day = result["forgotten_on"]

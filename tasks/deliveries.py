@@ -55,8 +55,16 @@ def rules_of(config: IngestConfig) -> dict[str, Any]:
     }
 
 
+def read_by(config: IngestConfig) -> dict[str, Any]:
+    """The settings that say how the lines of a source are read, but for those that are as they always were: a source whose lines
+    were read by others is no known one.
+    """
+    return config.model_dump(mode="json", include={"columns", "access_pattern", "time_format"}, exclude_defaults=True)
+
+
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
-    """Compare a delivery with what is known. Content is read when it is new, made by other rules, or its files are damaged.
+    """Compare a delivery with what is known. Content is read when it is new, made by other rules or settings, or its files are
+    damaged.
 
     Raises ConfigError when the rules changed and sources made by the old ones would stay.
     """
@@ -70,8 +78,13 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
             raise _refuse_rules(root, catalog.rules or {}, rules, staying)
         intact = set()
     else:
-        known = catalog.entries.keys() & delivered.values()
-        intact = {digest for digest in known if _is_whole(root, catalog.entries[digest])}
+        settings = read_by(config)
+        known = {digest: catalog.entries[digest] for digest in catalog.entries.keys() & delivered.values()}
+        intact = {
+            digest
+            for digest, entry in known.items()
+            if entry.get("read_by", settings) == settings and _is_whole(root, entry)
+        }
     to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
     num_replaced = sum(source.name in known_names for source in to_ingest.values())
     return Delivery(

@@ -85,11 +85,9 @@ def find_sources(
     return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
 
 
-def check_there(patterns: Sequence[str]) -> None:
-    """Raise InputError for a glob that names no file on this machine."""
-    for pattern in patterns:
-        if not is_remote(pattern):
-            _expand(pattern)
+def find_there(patterns: Sequence[str]) -> list[str]:
+    """The files on this machine that globs name, each once. Raises InputError for a glob that names none."""
+    return list(dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in _expand(pattern)))
 
 
 def is_remote(name: str) -> bool:

@@ -71,6 +71,7 @@ class Window:
     """The sources and files whose events a run trains on. `since` and `until`: first and last day with events.
 
     forgotten: sha256 of a source → events of it that are not there, as their users were forgotten; only of those that have some.
+    read_by: sha256 of a source → by what settings its lines were read, only of those not read by the defaults.
     """
 
     partitions: int
@@ -79,6 +80,7 @@ class Window:
     user_key_fingerprint: str | None
     files: tuple[EventsFile, ...]
     forgotten: dict[str, int] = field(default_factory=dict)
+    read_by: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def days(self) -> list[date]:
@@ -134,6 +136,11 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
             for digest, entry in catalog.entries.items()
             if kept[digest] and FORGOTTEN in entry.get("left_out", {})
         },
+        read_by={
+            digest: entry["read_by"]
+            for digest, entry in sorted(catalog.entries.items())
+            if kept[digest] and entry.get("read_by")
+        },
     )
     if not window.num_events:
         known = f"it has events from {days[0]} to {days[-1]}" if days else "it has no events at all"
@@ -165,6 +172,7 @@ def list_inputs(
         "base": None if base is None or base.is_full else _describe(base),
     }
     inputs |= {"retained": _describe(base)} if base and base.is_full else {}
+    inputs |= {"read_by": window.read_by} if window.read_by else {}
     return inputs | ({"forgotten": window.forgotten} if window.forgotten else {})
 
 

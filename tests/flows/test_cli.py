@@ -14,7 +14,7 @@ COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = [
     "run", "plan", "similar", "explain", "infer", "tune", "pull", "restore", "forget", "word2vec", "repartition", "gc", "doctor",
-    "sample-logs", "backfill", "promote", "rollback",
+    "sample-logs", "backfill", "promote", "rollback", "rejects",
 ]  # fmt: skip
 
 
@@ -58,7 +58,17 @@ def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["similar", "ann"], ["explain", "ann"], ["forget"], ["doctor"], ["repartition"], ["gc"], ["rollback"]]
+    "command",
+    [
+        ["similar", "ann"],
+        ["explain", "ann"],
+        ["forget"],
+        ["doctor"],
+        ["repartition"],
+        ["gc"],
+        ["rollback"],
+        ["rejects"],
+    ],
 )
 def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
     result = call(*command, "--root", str(tmp_path / "nothing"), "--json")

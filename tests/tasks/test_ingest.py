@@ -159,7 +159,10 @@ def test_units_of_numbers_are_recognised_and_said(tmp_path: Path, root: Path, un
     log = write_log(tmp_path / "a.csv", *(f"u,/{n},{time * factor}" for n, time in enumerate(times)))
     messages: list[str] = []
     take_in(root, log, on_event=lambda name, values: messages.append(values.get("message", "")))
-    assert any(f"a.csv: csv, time: epoch {unit}; 5 lines, 5 events" in message for message in messages)
+    assert any(
+        f"a.csv: csv, user: user_id, page: url, time: epoch {unit}; 5 lines, 5 events" in message
+        for message in messages
+    )
     assert [ts.replace(tzinfo=UTC).timestamp() for _, _, ts, _ in read_events(root)] == times
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import logblocks
-from tasks.config import ColumnsConfig
+from tasks.config import IngestConfig
 from tasks.logblocks import BlockReader, cut_blocks, parse_text
 from tasks.logfiles import recognise
 from tests.ingested import write_log
@@ -19,7 +19,7 @@ from trainer.errors import InputError
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Every row of a log, by line."""
-    reader = BlockReader(recognise(path, ColumnsConfig()))
+    reader = BlockReader(recognise(path, IngestConfig()))
     return sorted(reader.open().read_all().to_pylist(), key=lambda row: row["line"])
 
 
@@ -87,7 +87,7 @@ def test_truncated_files_are_told(tmp_path: Path, codec: str, suffix: str) -> No
     assert len(read(path)) == 400_001
     for cut in (len(whole) - 3, len(whole) // 2):
         path.write_bytes(whole[:cut])
-        reader = BlockReader(recognise(path, ColumnsConfig()))
+        reader = BlockReader(recognise(path, IngestConfig()))
         with pytest.raises(OSError, match="runcated"):
             reader.open().read_all()
         assert isinstance(reader.error, InputError)
