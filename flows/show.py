@@ -25,7 +25,21 @@ def show_run(result: dict[str, Any]) -> None:
     table.add_row("vectors", result["export_dir"])
     table.add_row("report", result["report"])
     Console().print(table)
+    show_funnel(result["funnel"], result["notes"])
     show_gate(result["gate"])
+
+
+def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
+    """What became of the log: a line for each stage at which something was left out, and what else is to be known."""
+    table = Table(title="what was left out", title_justify="left", box=None, show_header=False, pad_edge=False)
+    for justify in ("left", "right", "left", "right", "left"):
+        table.add_column(justify=justify)
+    for loss in funnel:
+        table.add_row(loss["what"], f"{loss['before']:,}", "to", f"{loss['after']:,}", escape(loss["because"]))
+    if funnel:
+        Console().print(table)
+    for note in notes:
+        Console().print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_gate(gate: dict[str, Any]) -> None:

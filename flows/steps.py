@@ -28,6 +28,7 @@ from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
 from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
+from tasks.funnel import list_notes
 from tasks.loads import list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
 from tasks.promotion import ChampionMovedError, name_release, pin_release, read_registry, release_pins
@@ -111,7 +112,8 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
             ),
         )  # fmt: skip
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result["funnel"]]
-    create_table_artifact(key="funnel", table=funnel, description="From events to tokens")
+    notes = " ".join(["From events to tokens.", *list_notes(run.story())])
+    create_table_artifact(key="funnel", table=funnel, description=notes)
     return result
 
 

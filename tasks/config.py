@@ -92,6 +92,11 @@ class IngestConfig(Section):
     keep_query: Names = Field(
         (), title="Query keys kept", description="Query keys that tell pages apart; all others are dropped."
     )
+    mask_secrets: bool = Field(
+        True,
+        title="Mask secrets",
+        description="E-mail addresses, session ids, JSON web tokens, and tokens that one user of a log has, leave the items.",
+    )
     collapse_repeats: bool = Field(
         True, title="Collapse repeats", description="Consecutive events of one item count once."
     )

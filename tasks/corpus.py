@@ -55,7 +55,8 @@ from trainer.files import read_json
 BYTES_PER_EVENT = 250
 _EPOCH = date(1970, 1, 1)
 _TOLD = (
-    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel", "base",
+    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "funnel",
+    "base",
 )  # fmt: skip
 
 

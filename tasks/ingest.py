@@ -24,7 +24,7 @@ from tasks.run import Root, open_scratch_folder
 from tasks.sources import Catalog, find_orphans, find_sources, read_catalog, sum_counts
 from tasks.stage_parts import AnyCrew, choose_crew
 from tasks.stage_sources import Log, Staging
-from tasks.staging import SAMPLE_FACTOR, Progress, Staged
+from tasks.staging import MOST_HINTS, SAMPLE_FACTOR, Progress, Staged
 from tasks.times import tell_bad_times
 from tasks.tombstones import FORGOTTEN, read_tombstones
 from trainer.errors import ConfigError, InputError, RejectedError
@@ -70,6 +70,8 @@ def ingest(
         read_tombstones(root)  # their damage is told before a log is read
         sources = find_sources(patterns, catalog.stamps, on_event, remote)
         delivery = plan_delivery(root, catalog, sources, config)
+        if delivery.changes:
+            on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
         delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
         remove_leftovers(root, catalog)
         if logs:
@@ -271,6 +273,15 @@ def free_name(name: str, in_use: set[str]) -> str:
     return name
 
 
+def _join_hints(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pages with the most different queries, each with what the log says where it has the most."""
+    by_page: dict[str, dict[str, Any]] = {}
+    for hint in (hint for entry in entries for hint in entry.get("many_queries", ())):
+        if hint["num_queries"] > by_page.get(hint["page"], {"num_queries": 0})["num_queries"]:
+            by_page[hint["page"]] = hint
+    return sorted(by_page.values(), key=lambda hint: (-hint["num_queries"], hint["page"]))[:MOST_HINTS]
+
+
 def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
     """The story's "ingest": what came of the delivered sources."""
     digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
@@ -285,6 +296,7 @@ def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
         "left_out": sum_counts(entry["left_out"] for entry in entries),
         "rejected": rejected,
         "num_rejected": sum(rejected.values()),
+        "many_queries": _join_hints(entries),
         "formats": dict(sorted(Counter(entry["format"] for entry in entries).items())),
         "times": dict(sorted(Counter(entry["time"] for entry in entries).items())),
     }

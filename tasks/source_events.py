@@ -22,7 +22,7 @@ from tasks.numbering import Numbering, sort_by
 from tasks.placement import hash_users, place_users
 from tasks.source_pages import find_pages
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
-from tasks.urls import UrlRules
+from tasks.urls import TOKEN_PATTERN, UrlRules
 
 _US_A_DAY = 86_400_000_000
 
@@ -81,7 +81,9 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     lines = _read_lines(rows)
     line, us, user, page = lines.line, lines.us, lines.user, lines.page
     users, rank_of_code = _look_up_users(con, lines.raw_ids, rules)
-    items, page_verdicts = find_pages(lines.page_keys, rules.urls, rules.drops_assets)
+    items, page_verdicts = find_pages(
+        lines.page_keys, rules.urls, rules.drops_assets, lambda tokens: _find_shared(con, tokens)
+    )
     user_rank = rank_of_code[user]
     is_event = _is_null(users["verdict"])[user_rank] & _is_null(page_verdicts)[page] & _is_null(lines.time_verdict)
     chosen = np.flatnonzero(is_event)
@@ -148,6 +150,14 @@ def _look_up_users(
     rank_of_code[users["user_code"].to_numpy()[order]] = np.arange(len(raw_ids))
     placed = {"user_id": user_ids, "micro_partition": micro_partition, "verdict": _leave_out(user_ids, verdicts, rules)}
     return pa.RecordBatch.from_pydict(placed).take(pa.array(order)), rank_of_code
+
+
+def _find_shared(con: duckdb.DuckDBPyConnection, tokens: pl.Series) -> pl.Series:
+    """Those of some tokens that several users of the source have: of all its lines, whatever part of them is made events of."""
+    con.register("int_page_tokens", pa.table({"token": tokens.to_arrow(compat_level=pl.CompatLevel.oldest())}))
+    rows = stream_rows(con, "intermediate/int_shared_tokens", {"token_pattern": TOKEN_PATTERN}).read_all()
+    con.unregister("int_page_tokens")
+    return pl.Series("token", pl.from_arrow(rows["token"]), pl.String)
 
 
 def _leave_out(user_ids: pa.Array, verdicts: pa.Array, rules: SourceRules) -> pa.Array:

@@ -30,7 +30,7 @@ from tasks.source_events import SourceRules, make_events
 from tasks.sources import SourceFile, check_unchanged
 from tasks.times import EARLIEST, TimeScale, recognise_times
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
-from tasks.urls import CRAWLER_PATTERN, UrlRules
+from tasks.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.files import describe_file
@@ -43,6 +43,7 @@ MAX_USER_BYTES = 1024
 MAX_TIME_BYTES = 100
 BAD_TIMES = 3  # shown to a person: times are of no person
 SAMPLE_FACTOR = 256
+LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page that is told of, and such pages of a source
 # What a part of a source takes at its peak: a line without its strings, a string that was not there before, and its text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
 _MODELS = {
@@ -130,6 +131,7 @@ def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None
     create_macro(con, "staging/bounded", ("value", "max_bytes"))
     create_macro(con, "staging/whole_number", ("value", "column_type"))
     create_macro(con, "staging/is_fraction", ("value", "column_type"))
+    create_macro(con, "staging/sampled_query", ("url", "keeps_query", "max_url_bytes"))
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ class Stager:
         runs = self._write_runs(
             source, range(0, found.num_lines, part_lines), self._rules(log, source, scale, partitions)
         )
+        hints = self._find_query_hints()
         counts = fetch_rows(self.con, "intermediate/int_verdict_counts")
         bad_times = [row["time"] for row in fetch_rows(self.con, "intermediate/int_bad_times", {"most": BAD_TIMES})]
         self._drop_tables("stg_lines")
@@ -198,6 +201,7 @@ class Stager:
             "events": sum(days.values()),
             "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
             "rejected": rejected,
+            "many_queries": hints,
             "days": {_day_name(day if scale.is_dated else None): number for day, number in days.items()},
             "files": {names[day]: {"rows": days[day]} | describe_file(files[names[day]]) for day in days},
         }
@@ -242,6 +246,22 @@ class Stager:
         names = dict(zip(log.header, (row[0] for row in described.fetchall()), strict=True))
         return {f"{role}_column": names.get(log.column(role) or "", _ABSENT) for role in (*REQUIRED, *OPTIONAL)}
 
+    @property
+    def _url_rules(self) -> UrlRules:
+        config = self.config
+        return UrlRules(config.granularity, config.prefix_depth, config.keep_query, config.mask_secrets)
+
+    def _find_query_hints(self) -> list[dict[str, Any]]:
+        """Pages of the loaded `stg_lines` with very many different queries: page, num_queries (about), keys."""
+        params = {"asset_pattern": ASSET_PATTERN, "least_queries": LEAST_QUERIES, "most_hints": MOST_HINTS}
+        rows = fetch_rows(self.con, "intermediate/int_query_hints", params)
+        pages = [canonical_item(row["path"], self._url_rules) for row in rows]
+        return [
+            {"page": page, "num_queries": row["num_queries"], "keys": row["keys"]}
+            for page, row in zip(pages, rows, strict=True)
+            if page
+        ]
+
     def _rules(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> SourceRules:
         params = self.pads | {
             "max_user_bytes": MAX_USER_BYTES,
@@ -252,8 +272,9 @@ class Stager:
             "earliest": EARLIEST,
             "latest": self.now + timedelta(days=1),
         }
-        urls = UrlRules(self.config.granularity, self.config.prefix_depth, self.config.keep_query)
-        return SourceRules(int(source.source_id, 16), urls, log.is_access_log, scale.is_dated, params, self.forgotten)
+        return SourceRules(
+            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, params, self.forgotten
+        )
 
     def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[Run]]:
         """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""

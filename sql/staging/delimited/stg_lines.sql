@@ -6,6 +6,7 @@ select
     line,
     bounded(user_id, $max_user_bytes) as user_id,
     page_key(url, $keeps_query, $max_url_bytes) as page_key,
+    sampled_query(url, $keeps_query, $max_url_bytes) as query,
     bounded(time, $max_time_bytes) as time,
     line_verdict(rejected, url, method, status, agent, $max_url_bytes, $crawler_pattern) as verdict
 from delivered_fields

@@ -35,6 +35,7 @@ select
     line,
     bounded(user_id, $max_user_bytes) as user_id,
     page_key(url, $keeps_query, $max_url_bytes) as page_key,
+    sampled_query(url, $keeps_query, $max_url_bytes) as query,
     case when typeof(raw_time) = 'VARCHAR' and strlen(raw_time::varchar) > $max_time_bytes then null else raw_time end as time,
     line_verdict(
         case
