@@ -33,6 +33,7 @@ from flows.show import (
     show_tuned,
     show_values,
 )
+from tasks.wording import shown, shown_values
 from trainer.errors import HeldBackError, SurfError
 
 app = typer.Typer(
@@ -50,7 +51,7 @@ DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 
 HostMemory = Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")]
 DEFAULT_ROOT = Path("surf2vec-root")
 
-err = Console(stderr=True)
+err = Console(stderr=True, emoji=False)
 
 
 @app.command()
@@ -436,7 +437,7 @@ def prepared_for_prefect() -> Iterator[None]:
 def say(name: str, values: dict[str, Any]) -> None:
     """The callback of commands that are no flows: log lines on standard error."""
     if name == "log":
-        err.print(values["message"], highlight=False, markup=False)
+        err.print(shown(values["message"]), highlight=False, markup=False)
 
 
 def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
@@ -444,7 +445,7 @@ def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
-        show(result)
+        show(shown_values(result))
 
 
 def main() -> NoReturn:
@@ -460,10 +461,10 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = fail("interrupted", "interrupted; the same command goes on from the last commit", 1, as_json)
     except Exception as error:
-        shown = getattr(error, "format_message", None)  # click's usage errors
-        if shown is None:
+        format_message = getattr(error, "format_message", None)  # click's usage errors
+        if format_message is None:
             raise
-        code = fail("bad_call", shown(), 2, as_json)
+        code = fail("bad_call", " ".join(format_message().split()), 2, as_json)
     leave(code)
 
 
@@ -484,7 +485,7 @@ def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
     err.print(
-        f"[bold red]error[/bold red] {escape(message)}" if not as_json else message,
+        f"[bold red]error[/bold red] {escape(shown(message))}" if not as_json else shown(message),
         markup=not as_json,
         highlight=False,
         soft_wrap=True,

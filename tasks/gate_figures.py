@@ -171,7 +171,7 @@ def _own_hits(case: Case) -> Finding:
     kind, kind_before = (steps.get("settle", {}).get("kind", "full") for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
         return Finding(
-            rule, None, reason="of this night and the champion's one was full: they ask other users"
+            rule, None, reason=f"the night is {kind}, the champion's was {kind_before}: they ask other users"
         )
     fewest = min(one["num_users"] for one in (evaluated, before))
     if fewest < case.gate.min_compared:

@@ -19,6 +19,7 @@ from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.run import Root, Run
 from tasks.tracking import Registered, Version
 from tasks.window import ends_before
+from tasks.wording import shown
 from trainer.errors import DamageError, HeldBackError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, verify_size
@@ -121,7 +122,7 @@ def promote(
             raise HeldBackError(f'{objection}: to let it serve all the same, give --override "REASON"')
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
         if objection:
-            tags |= {"gate": "overridden", "override_reason": override}
+            tags |= {"gate": "overridden", "override_reason": shown(override)}
         _move(root, publish, version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"

@@ -95,6 +95,8 @@ def test_a_page_fits_its_window(browser: Browser, pages: dict[str, Path], name: 
     browser.wait_for(f"document.readyState == 'complete' && location.href == {pages[name].as_uri()!r}")
     browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert browser.ask("document.documentElement.scrollWidth") <= browser.ask("innerWidth")
+    scrolled = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
+    assert browser.ask("innerWidth") < 1280 or not browser.ask(scrolled)
     cells = browser.ask(CELLS)
     assert len(cells) > 20
     assert [(cell["says"], cell["lines"]) for cell in cells if cell["lines"] > 3.05] == []
