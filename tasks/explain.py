@@ -47,7 +47,9 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
     events = _find_events(root, sorted(catalog.files), user_id, hash_of_user % (catalog.partitions or 1))
     corpus = _find_in_corpus(root, user_id, hash_of_user)
     if not (events["count"] or day or corpus or releases):
-        raise InputError(f"nothing is known of this user in {root.path}: the id is mistyped, or its events are not ingested")
+        raise InputError(
+            f"nothing is known of this user in {root.path}: the id is mistyped, or its events are not ingested"
+        )
     return {
         "micro_partition": hash_of_user % (catalog.partitions or 1),
         "forgotten_on": day.isoformat() if day else None,

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import answer, say
+from flows.show import show_explained, show_findings, show_similar
+
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = [
     "run", "plan", "similar", "explain", "infer", "tune", "pull", "restore", "forget", "word2vec", "repartition", "gc", "doctor",
     "sample-logs", "backfill", "promote", "rollback",
 ]  # fmt: skip
+
+
+ODD = "\x1b[31mred\x07\u202e :cow: [bold]"
+SHOWN = r"\x1b[31mred\x07\u202e :cow: [bold]"
 
 
 def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -89,3 +96,38 @@ def test_a_format_that_there_is_not_exits_2(tmp_path: Path) -> None:
     result = call("sample-logs", "--out", str(tmp_path), "--format", "xml")
     assert result.returncode == 2
     assert "csv, jsonl, parquet, combined" in result.stderr
+
+
+def test_an_error_shows_control_characters_as_escapes_and_json_has_them_as_they_are(tmp_path: Path) -> None:
+    result = call("doctor", "--root", str(tmp_path / ODD), "--json")
+    assert (result.returncode, ODD in json.loads(result.stdout)["error"]["message"]) == (2, True)
+    assert SHOWN in result.stderr
+    result = call("doctor", "--root", str(tmp_path / ODD))
+    assert SHOWN in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"user_id": ODD, "url": ODD, "score": 0.5, "count": 1}
+    events = {"count": 1, "first": "x", "last": "x", "days": {}}
+    corpus = {"window_id": "w", "row": 1, "tokens": 1, "is_held_out": True, "held_out_item": ODD, "items": [row]}
+    told = {
+        "micro_partition": 0,
+        "forgotten_on": None,
+        "events": events,
+        "corpus": corpus,
+        "releases": [],
+        "movement": [],
+    }
+    answer({"neighbours": [row], "items": [row], "seen": [ODD]}, False, show_similar)
+    answer(told, False, show_explained)
+    answer(
+        {"findings": [{"level": "ok", "place": ODD, "message": ODD}], "damage": 0, "warnings": 0}, False, show_findings
+    )
+    say("log", {"message": f"{ODD}\nerror: forged"})
+    out, err = capsys.readouterr()
+    assert out.count(SHOWN) == 7
+    assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")
+    assert not any(char in out + err for char in "\x1b\x07\u202e")
+    answer({"findings": [ODD]}, True, show_findings)
+    assert json.loads(capsys.readouterr().out) == {"findings": [ODD]}

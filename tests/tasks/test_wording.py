@@ -37,7 +37,10 @@ from tasks.wording import as_markdown, brief, compact, count, duration, redact, 
         (times(0.456), "0.46 ×"),
         (times(1234.5), "1,234 ×"),
         (redact("mysql://me:pw@host/db and https://x.example/"), "mysql://…@host/db and https://x.example/"),
-        (shown("\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \\ Ärger 🐄"), r"\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \ Ärger 🐄"),
+        (
+            shown("\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \\ Ärger 🐄"),
+            r"\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \ Ärger 🐄",
+        ),
         (as_markdown("a|b\n[x](y) <b>*&amp;`"), r"a\|b\\n\[x\]\(y\) \<b\>\*\&amp;\`"),
     ],
 )
