@@ -15,7 +15,7 @@ from tasks.forecast import Volume
 from tasks.ids_files import read_ids
 from tasks.ingest import choose_partitions, ingest
 from tasks.pseudonyms import pseudonym, read_user_key
-from tasks.run import FORGET, Root, lock_root, open_root
+from tasks.run import FORGET, Root, lock_root, open_root, private_files
 from tasks.similar import similar_users
 from tasks.tombstones import read_tombstones
 from trainer.errors import ConfigError, InputError
@@ -135,7 +135,8 @@ def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEve
     from tasks.restore import restore
 
     root = open_root(path)
-    root.store.mkdir(exist_ok=True)
+    with private_files(root):
+        root.store.mkdir(exist_ok=True)
     place = tracking_uri or PublishConfig().tracking_uri or root.tracking_uri
     with lock_root(root, "restore", lambda line: on_event("log", {"message": line})), lock_store(root.store):
         return restore(root, uri, place, on_event)

@@ -16,7 +16,7 @@ from typing import Any
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.export import MANIFEST as EXPORT_MANIFEST
-from tasks.run import Root, Run
+from tasks.run import Root, Run, private_files
 from tasks.tracking import Registered, Version
 from tasks.window import ends_before
 from tasks.wording import shown
@@ -43,7 +43,7 @@ def lock_aliases(root: Root) -> Iterator[None]:
     may have to be kept from serving. Nobody trains, copies or sends under this one. It is taken after the root's lock and before
     the store's.
     """
-    with open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
+    with private_files(root), open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
