@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -37,8 +38,8 @@ from tasks.wording import shown, shown_values
 from trainer.errors import HeldBackError, SurfError
 
 app = typer.Typer(
-    name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="User vectors from web browsing logs, made fresh every night.",
+    name="surf2vec", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: surf2vec run --logs 'logs/*.csv.gz'", invoke_without_command=True,
 )  # fmt: skip
 
 Root = Annotated[Path, typer.Option("--root", help="The project root: everything is kept in it.")]
@@ -54,7 +55,20 @@ DEFAULT_ROOT = Path("surf2vec-root")
 err = Console(stderr=True, emoji=False)
 
 
-@app.command()
+@app.callback()
+def surf2vec(
+    context: typer.Context,
+    is_version: Annotated[bool, typer.Option("--version", help="Print the version, and nothing else.")] = False,
+) -> None:
+    """User vectors from web browsing logs, made fresh every night."""
+    if is_version:
+        print(version("surf2vec"))
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(epilog="Example: surf2vec run --root my-root --logs 'logs/*.csv.gz'")
 def run(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
@@ -85,7 +99,7 @@ def run(
         raise typer.Exit(HeldBackError.exit_code)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec backfill --since 2026-01-01 --until 2026-01-31 --root my-root")
 def backfill(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
@@ -113,7 +127,7 @@ def backfill(
     answer(result, as_json, show_nights)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec plan --users 20000000 --items 1000000 --tokens 500000000")
 def plan(
     users: Annotated[int, typer.Option("--users", min=1, help="Users.")],
     items: Annotated[int, typer.Option("--items", min=1, help="Items: distinct pages.")],
@@ -141,7 +155,7 @@ def plan(
     answer(plan_size(root, Volume(users, items, tokens, 0), loaded, workers), as_json, show_plan)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec similar USER_ID -k 10 --root my-root")
 def similar(
     user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many.")] = 10,
@@ -157,7 +171,7 @@ def similar(
     answer(find_similar(root, user_id, k, load_config(config, settings or [])), as_json, show_similar)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec explain USER_ID --root my-root")
 def explain(
     user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
     root: Root = DEFAULT_ROOT,
@@ -172,7 +186,7 @@ def explain(
     answer(operations.explain(root, user_id, load_config(config, settings or [])), as_json, show_explained)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root")
 def infer(
     logs: Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")],
     out: Annotated[Path, typer.Option("--out", help="Parquet file to write: user_id, vector.")],
@@ -198,7 +212,7 @@ def infer(
     answer(result, as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec tune --trials 30 --sample 0.1 --root my-root")
 def tune(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: the newest corpus.")
@@ -232,7 +246,7 @@ def tune(
     answer(tune_settings(root, logs or [], loaded, asked, say), as_json, show_tuned)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec pull models:/surf2vec-users@champion --out vectors")
 def pull(
     uri: Annotated[str, typer.Argument(help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
@@ -252,7 +266,7 @@ def pull(
     answer(pull_release(root, uri, out, since, tracking_uri, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec restore --from models:/surf2vec-users@champion --root new")
 def restore(
     uri: Annotated[str, typer.Option("--from", help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
@@ -265,7 +279,7 @@ def restore(
     answer(restore_root(root, uri, tracking_uri, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec forget --ids-file ids.txt --root my-root")
 def forget(
     ids_file: Annotated[
         Path | None,
@@ -287,7 +301,7 @@ def forget(
     answer(forget_users(root, ids_file, loaded, say), as_json, show_forgotten)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec word2vec --out users.bin --root my-root")
 def word2vec(
     out: Annotated[Path, typer.Option("--out", help="File to write; .gz for gzip.")],
     which: Annotated[str, typer.Option("--which", help="users or items.")] = "users",
@@ -304,7 +318,7 @@ def word2vec(
     answer(write_word2vec(root, out, which, not text, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec promote 7 --override 'a holiday' --root my-root")
 def promote(
     version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the challenger.")] = None,
     override: Annotated[
@@ -323,7 +337,7 @@ def promote(
     answer(promote_version(root, version, override, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec rollback --root my-root")
 def rollback(
     version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the champion before.")] = None,
     root: Root = DEFAULT_ROOT,
@@ -338,7 +352,7 @@ def rollback(
     answer(rollback_champion(root, version, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec repartition --partitions 64 --root my-root")
 def repartition(
     partitions: Annotated[
         int | None, typer.Option(help="A power of two, 1 to 65,536; by default what ingest would choose today.")
@@ -357,7 +371,7 @@ def repartition(
     answer(repartition_root(root, loaded, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec gc --dry-run --root my-root")
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
     root: Root = DEFAULT_ROOT,
@@ -372,7 +386,7 @@ def gc(
     answer(collect_garbage(root, load_config(config, settings or []), dry_run, say), as_json, show_removed)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec doctor --root my-root")
 def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
     """Check a root: checksums, counts, orphaned files. Exit 1 when something is damaged."""
     from flows.operations import examine_root
@@ -383,7 +397,7 @@ def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command("sample-logs")
+@app.command("sample-logs", epilog="Example: surf2vec sample-logs --users 100000 --out logs")
 def sample_logs(
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
     users: Annotated[int, typer.Option(min=1, help="Users.")] = 20_000,

@@ -122,7 +122,7 @@ def promote(
             raise HeldBackError(f'{objection}: to let it serve all the same, give --override "REASON"')
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
         if objection:
-            tags |= {"gate": "overridden", "override_reason": shown(override)}
+            tags |= {"gate": "overridden", "override_reason": shown(override or "")}
         _move(root, publish, version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
