@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -34,14 +35,15 @@ from flows.show import (
     show_tuned,
     show_values,
 )
+from tasks.wording import shown, shown_values
 from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
 
 if TYPE_CHECKING:
     from tasks.config import IngestConfig
 
 app = typer.Typer(
-    name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="User vectors from web browsing logs, made fresh every night.",
+    name="surf2vec", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: surf2vec run --logs 'logs/*.csv.gz'", invoke_without_command=True,
 )  # fmt: skip
 
 Root = Annotated[Path, typer.Option("--root", help="The project root: everything is kept in it.")]
@@ -54,10 +56,23 @@ DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 
 HostMemory = Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")]
 DEFAULT_ROOT = Path("surf2vec-root")
 
-err = Console(stderr=True)
+err = Console(stderr=True, emoji=False)
 
 
-@app.command()
+@app.callback()
+def surf2vec(
+    context: typer.Context,
+    is_version: Annotated[bool, typer.Option("--version", help="Print the version, and nothing else.")] = False,
+) -> None:
+    """User vectors from web browsing logs, made fresh every night."""
+    if is_version:
+        print(version("surf2vec"))
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(epilog="Example: surf2vec run --root my-root --logs 'logs/*.csv.gz'")
 def run(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
@@ -88,7 +103,7 @@ def run(
         raise typer.Exit(HeldBackError.exit_code)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec backfill --since 2026-01-01 --until 2026-01-31 --root my-root")
 def backfill(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
@@ -116,7 +131,7 @@ def backfill(
     answer(result, as_json, show_nights)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec plan --users 20000000 --items 1000000 --tokens 500000000")
 def plan(
     users: Annotated[int, typer.Option("--users", min=1, help="Users.")],
     items: Annotated[int, typer.Option("--items", min=1, help="Items: distinct pages.")],
@@ -144,7 +159,7 @@ def plan(
     answer(plan_size(root, Volume(users, items, tokens, 0), loaded, workers), as_json, show_plan)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec similar USER_ID -k 10 --root my-root")
 def similar(
     user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many.")] = 10,
@@ -160,7 +175,7 @@ def similar(
     answer(find_similar(root, user_id, k, load_config(config, settings or [])), as_json, show_similar)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec explain USER_ID --root my-root")
 def explain(
     user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
     root: Root = DEFAULT_ROOT,
@@ -175,7 +190,7 @@ def explain(
     answer(operations.explain(root, user_id, load_config(config, settings or [])), as_json, show_explained)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root")
 def infer(
     logs: Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")],
     out: Annotated[Path, typer.Option("--out", help="Parquet file to write: user_id, vector.")],
@@ -201,7 +216,7 @@ def infer(
     answer(result, as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec tune --trials 30 --sample 0.1 --root my-root")
 def tune(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: the newest corpus.")
@@ -235,7 +250,7 @@ def tune(
     answer(tune_settings(root, logs or [], loaded, asked, say), as_json, show_tuned)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec pull models:/surf2vec-users@champion --out vectors")
 def pull(
     uri: Annotated[str, typer.Argument(help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
@@ -255,7 +270,7 @@ def pull(
     answer(pull_release(root, uri, out, since, tracking_uri, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec restore --from models:/surf2vec-users@champion --root new")
 def restore(
     uri: Annotated[str, typer.Option("--from", help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
@@ -268,7 +283,7 @@ def restore(
     answer(restore_root(root, uri, tracking_uri, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec forget --ids-file ids.txt --root my-root")
 def forget(
     ids_file: Annotated[
         Path | None,
@@ -295,7 +310,7 @@ def forget(
         raise typer.Exit(LeftElsewhereError.exit_code)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec word2vec --out users.bin --root my-root")
 def word2vec(
     out: Annotated[Path, typer.Option("--out", help="File to write; .gz for gzip.")],
     which: Annotated[str, typer.Option("--which", help="users or items.")] = "users",
@@ -312,7 +327,7 @@ def word2vec(
     answer(write_word2vec(root, out, which, not text, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec promote 7 --override 'a holiday' --root my-root")
 def promote(
     version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the challenger.")] = None,
     override: Annotated[
@@ -331,7 +346,7 @@ def promote(
     answer(promote_version(root, version, override, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec rollback --root my-root")
 def rollback(
     version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the champion before.")] = None,
     root: Root = DEFAULT_ROOT,
@@ -346,7 +361,7 @@ def rollback(
     answer(rollback_champion(root, version, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec repartition --partitions 64 --root my-root")
 def repartition(
     partitions: Annotated[
         int | None, typer.Option(help="A power of two, 1 to 65,536; by default what ingest would choose today.")
@@ -365,7 +380,7 @@ def repartition(
     answer(repartition_root(root, loaded, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec gc --dry-run --root my-root")
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
     root: Root = DEFAULT_ROOT,
@@ -380,7 +395,7 @@ def gc(
     answer(collect_garbage(root, load_config(config, settings or []), dry_run, say), as_json, show_removed)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec doctor --root my-root")
 def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
     """Check a root: checksums, counts, orphaned files. Exit 1 when something is damaged."""
     from flows.operations import examine_root
@@ -391,7 +406,7 @@ def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec rejects --most 100 --root my-root")
 def rejects(
     most: Annotated[int, typer.Option("--most", min=0, help="Lines shown of each source.")] = 20,
     root: Root = DEFAULT_ROOT,
@@ -404,7 +419,7 @@ def rejects(
     answer(list_rejects(Root(root), most), as_json, show_rejects)
 
 
-@app.command("sample-logs")
+@app.command("sample-logs", epilog="Example: surf2vec sample-logs --users 100000 --out logs")
 def sample_logs(
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
     users: Annotated[int, typer.Option(min=1, help="Users.")] = 20_000,
@@ -458,7 +473,7 @@ def prepared_for_prefect() -> Iterator[None]:
 def say(name: str, values: dict[str, Any]) -> None:
     """The callback of commands that are no flows: log lines on standard error."""
     if name == "log":
-        err.print(values["message"], highlight=False, markup=False)
+        err.print(shown(values["message"]), highlight=False, markup=False)
 
 
 def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
@@ -466,7 +481,7 @@ def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
-        show(result)
+        show(shown_values(result))
 
 
 def main() -> NoReturn:
@@ -482,10 +497,10 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = fail("interrupted", "interrupted; the same command goes on from the last commit", 1, as_json)
     except Exception as error:
-        shown = getattr(error, "format_message", None)  # click's usage errors
-        if shown is None:
+        format_message = getattr(error, "format_message", None)  # click's usage errors
+        if format_message is None:
             raise
-        code = fail("bad_call", shown(), 2, as_json)
+        code = fail("bad_call", " ".join(format_message().split()), 2, as_json)
     leave(code)
 
 
@@ -506,7 +521,7 @@ def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
     err.print(
-        f"[bold red]error[/bold red] {escape(message)}" if not as_json else message,
+        f"[bold red]error[/bold red] {escape(shown(message))}" if not as_json else shown(message),
         markup=not as_json,
         highlight=False,
         soft_wrap=True,

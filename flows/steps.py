@@ -36,6 +36,7 @@ from tasks.report import write_report
 from tasks.report_tables import tell_gate
 from tasks.run import Run
 from tasks.window import select_window
+from tasks.wording import as_markdown, shown, shown_values
 from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
 from trainer.errors import DamageError, UnavailableError
@@ -55,7 +56,7 @@ def is_away(task: Any, task_run: Any, state: Any) -> bool:
     error = getattr(state, "data", None)
     if isinstance(error, UnavailableError):
         console.print(
-            f"[dim]{task.name:>16}[/dim]  {escape(str(error))}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
+            f"[dim]{task.name:>16}[/dim]  {escape(shown(str(error)))}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
             highlight=False,
         )
     return isinstance(error, UnavailableError)
@@ -280,8 +281,9 @@ def describe_run(run: Run, report_path: Path) -> str:
     made = (
         f"{registered['model_name']} version {registered['model_version']}, {registered['alias'] or 'without an alias'}"
     )
-    lines = [*links, f"* The report as a file: `{report_path.resolve()}`", f"* MLflow: `{registered['tracking_uri']}`"]
-    return f"# surf2vec release {run.run_id}\n\n{made}\n\n" + "\n".join(lines)
+    file, uri = as_markdown(str(report_path.resolve())), as_markdown(registered["tracking_uri"])
+    lines = [*links, f"* The report as a file: {file}", f"* MLflow: {uri}"]
+    return f"# surf2vec release {run.run_id}\n\n{as_markdown(made)}\n\n" + "\n".join(lines)
 
 
 def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
@@ -301,7 +303,7 @@ def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
     on_event("log", {"message": tell_gate(result)})
     if not result["passes"] and not result.get("overridden"):
         tell_gate_held(run.run_id, result["held_by"])
-    create_table_artifact(key="gate", table=result["table"], description=tell_gate(result))
+    create_table_artifact(key="gate", table=shown_values(result["table"]), description=as_markdown(tell_gate(result)))
     return result
 
 

@@ -25,6 +25,7 @@ from tasks.sources import Catalog, events_files, read_catalog
 from tasks.tombstones import read_tombstones
 from tasks.vector_files import decode_vectors
 from trainer.corpus import open_corpus
+from trainer.errors import InputError
 from trainer.files import read_json, verify_all
 
 NUM_ITEMS = 10
@@ -37,17 +38,23 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
     events: count, first, last, by day. corpus: of the newest one, null where the user is not in it: window_id, row, tokens, the
     items seen most, and whether evaluation held one out. releases: oldest first, those in the root that have the user, with the
     vector's norm. movement: the cosine between one release and the next of the same space. Changes nothing and takes no lock.
-    Raises DamageError when a file cannot be read.
+    Raises InputError where nothing is known of the user, DamageError when a file cannot be read.
     """
     hash_of_user, catalog = user_hash(user_id), read_catalog(root)
     day = read_tombstones(root).day_of(user_id)
     releases = _find_releases(root, publish, user_id, hash_of_user)
     vectors = [release.pop("vector") for release in releases]
+    events = _find_events(root, catalog, user_id, hash_of_user % (catalog.partitions or 1))
+    corpus = _find_in_corpus(root, user_id, hash_of_user)
+    if not (events["count"] or day or corpus or releases):
+        raise InputError(
+            f"nothing is known of this user in {root.path}: the id is mistyped, or its events are not ingested"
+        )
     return {
         "micro_partition": hash_of_user % (catalog.partitions or 1),
         "forgotten_on": day.isoformat() if day else None,
-        "events": _find_events(root, catalog, user_id, hash_of_user % (catalog.partitions or 1)),
-        "corpus": _find_in_corpus(root, user_id, hash_of_user),
+        "events": events,
+        "corpus": corpus,
         "releases": releases,
         "movement": [
             {

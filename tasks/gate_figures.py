@@ -171,7 +171,9 @@ def _own_hits(case: Case) -> Finding:
         return Finding(rule, None, reason=f"the story of release {case.champion} does not tell it")
     kind, kind_before = (steps.get("settle", {}).get("kind", "full") for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
-        return Finding(rule, None, reason="of this night and the champion's one was full: they ask other users")
+        return Finding(
+            rule, None, reason=f"the night is {kind}, the champion's was {kind_before}: they ask other users"
+        )
     fewest = min(one["num_users"] for one in (evaluated, before))
     if fewest < case.gate.min_compared:
         return Finding(rule, None, reason=f"{fewest:,} users were asked, fewer than {case.gate.min_compared:,}")

@@ -18,9 +18,10 @@ from tasks.config import PublishConfig
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.ownership import Ownership
 from tasks.registry import has_registry, registry_uri
-from tasks.run import Root, Run
+from tasks.run import Root, Run, private_files
 from tasks.tracking import Registered, Version
 from tasks.window import ends_before
+from tasks.wording import shown
 from trainer.errors import DamageError, HeldBackError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, verify_size
@@ -48,7 +49,7 @@ def lock_aliases(root: Root) -> Iterator[None]:
     may have to be kept from serving. Nobody trains, copies or sends under this one. It is taken after the root's lock and before
     the store's.
     """
-    with open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
+    with private_files(root), open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -145,7 +146,7 @@ def promote(
             raise HeldBackError(f'{objection}: to let it serve all the same, give --override "REASON"')
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
         if objection:
-            tags |= {"gate": "overridden", "override_reason": override}
+            tags |= {"gate": "overridden", "override_reason": shown(override or "")}
         _move(root, publish, version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"

@@ -27,6 +27,7 @@ from tasks.registry import ROOT_TAG, claim_registry, is_own_registry, registry_u
 from tasks.release_state import TAG_PATH, TAG_SHA256, open_state
 from tasks.run import Root
 from tasks.tracking import Content, Point, Version
+from tasks.wording import as_markdown
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, sync_folders, verify_all
 from trainer.units import parse_bytes
@@ -169,7 +170,7 @@ def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[st
 
 def describe_model(manifest: dict[str, Any], config: dict[str, str]) -> str:
     """What a person reads beside the version in the registry (Markdown)."""
-    place = f" The vectors are not in the registry but in {config['export_uri']}." if config else ""
+    place = f" The vectors are not in the registry but in {as_markdown(config['export_uri'])}." if config else ""
     return (
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
         f"{manifest['num_users']:,} users, learned from the pages they visited, and for {manifest['num_items']:,} pages.\n\n"

@@ -27,7 +27,7 @@ from tasks.report_tables import (
     tell_status,
     tell_verdict,
 )
-from tasks.wording import UNKNOWN, brief, count, redact
+from tasks.wording import UNKNOWN, brief, count, redact, shown
 from trainer.files import replace_file
 
 PAGES = Environment(
@@ -36,6 +36,7 @@ PAGES = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    finalize=lambda value: shown(value) if type(value) is str else value,  # not what a macro drew
 )
 
 

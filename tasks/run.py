@@ -83,9 +83,9 @@ class Root:
 
 
 def open_root(path: Path) -> Root:
-    """The root at `path`, made when missing. Raises ResourceError when it cannot be written to."""
+    """The root at `path`, made when missing, for its owner alone. Raises ResourceError when it cannot be written to."""
     try:
-        make_folder(path)
+        make_folder(path, 0o700)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(13, "no write permission")
     except (OSError, ValueError) as error:
@@ -95,13 +95,28 @@ def open_root(path: Path) -> Root:
 
 
 @contextmanager
+def private_files(root: Root) -> Iterator[None]:
+    """What this process and those it starts make in the meantime is open to whom the root's folder is, within the umask.
+
+    A root that surf2vec made is its owner's alone; a folder that was there before keeps the access it gives. Whoever locks a
+    root is within this already.
+    """
+    before = os.umask(0o077)
+    os.umask(before | (~root.path.stat().st_mode & 0o077))
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
 def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
     """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it.
 
     Where a repartition was killed, its store is first made to fit sources.json again.
     """
     path = root.path / ".lock"
-    with open(path, "a+", encoding="utf-8") as file:
+    with private_files(root), open(path, "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

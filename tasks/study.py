@@ -22,6 +22,7 @@ from tasks.credentials import mask_credentials
 from tasks.registry import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.run import Root
 from tasks.search_space import Point, Space
+from tasks.wording import shown
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import digest_json, read_json, replace_file, write_json
@@ -191,7 +192,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
         "use it:  surf2vec run --config THIS-FILE, or put this table into a configuration of your own",
     ]
     # A character that a TOML comment may not have can come in with the command.
-    header = ["# " + "".join(one if one.isprintable() else "?" for one in line) for line in lines]
+    header = ["# " + shown(line) for line in lines]
     table = [f"{name} = {json.dumps(value)}" for name, value in result["settings"].items()]
     try:
         with replace_file(out) as temporary:

@@ -20,6 +20,7 @@ from typing import Any
 from tasks.credentials import mask_credentials
 from tasks.registry import ROOT_TAG
 from tasks.run import use_temporary_folder
+from tasks.wording import shown
 from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
 from trainer.files import read_json, replace_file, sync_folder, sync_tree
 
@@ -223,7 +224,7 @@ def open_run(
             tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec"} | tags
             run = client.create_run(experiment_id, tags=tags, run_name=run_id)
         missing = [
-            Param(name, mask_credentials(str(value))[:MAX_PARAM_LENGTH])
+            Param(name, shown(mask_credentials(str(value)))[:MAX_PARAM_LENGTH])
             for name, value in params.items()
             if name not in run.data.params
         ]

@@ -94,10 +94,10 @@ def sync_tree(path: Path) -> None:
     sync_folders(path)
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make `path`, and the folders above it that are missing, durably."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode, parents=True, exist_ok=True)
     for folder in missing:
         sync_folder(folder.parent)
 

@@ -166,7 +166,7 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
         ({"evaluate": {"num_users": 99}}, "99 users were asked, fewer than 100"),
         (
             {"settle": {"kind": "incremental"}},
-            "of this night and the champion's one was full: they ask other users",
+            "the night is incremental, the champion's was full: they ask other users",
         ),
     ],
 )

@@ -293,6 +293,15 @@ def test_a_release_that_was_held_says_so_and_why() -> None:
     assert "Registered as challenger" in text
 
 
+def test_control_characters_are_shown_as_escapes(tmp_path: Path) -> None:
+    odd = "\x1b[31mred\x07\u202e"
+    story = changed("gate", overridden=odd, held_by=["users"], passes=False)
+    story["command"] = ["surf2vec", odd]
+    html = render_report(story, write_items(tmp_path, [f"/{odd}{ix}" for ix in range(40)]))
+    assert not any(char in html for char in "\x1b\x07\u202e")
+    assert html.count(r"\x1b[31mred\x07\u202e") > 80
+
+
 def test_a_run_that_only_began() -> None:
     for story in ({"run_id": "r-1", "steps": {}}, {"run_id": "r", "steps": {step: {} for step in STORY["steps"]}}, {}):
         text = Page(render_report(story, None)).text
