@@ -116,6 +116,7 @@ def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
 
 def main() -> int:
     """Train; answers the exit code (see trainer.errors)."""
+    heed_signals()
     arguments = make_parser().parse_args()
     rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if num_workers > 1:
@@ -153,5 +154,4 @@ def end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    heed_signals()
     end(main())
