@@ -23,7 +23,7 @@ from pathlib import Path
 
 from flows.orphans import end_orphans, marks
 from tasks.run import open_root
-from trainer.errors import SurfError
+from trainer.errors import ResourceError, SurfError
 from trainer.parent import end_with_parent
 
 HOME, LOG = ".prefect", "server.log"
@@ -54,11 +54,14 @@ class Server:
 
     def __init__(self, root: Path) -> None:
         self.home = open_root(root).path.resolve() / HOME
-        self.home.mkdir(mode=0o700, exist_ok=True)
         self.log = self.home / LOG
         self.is_ending = False
         end_orphans(root)
-        self._starting = open(self.home / ".lock", "a", encoding="ascii")  # noqa: SIM115 (held until it is up)
+        try:
+            self.home.mkdir(mode=0o700, exist_ok=True)
+            self._starting = open(self.home / ".lock", "a", encoding="ascii")  # noqa: SIM115 (held until it is up)
+        except OSError as error:
+            raise ResourceError(f"cannot write to {self.home}, for the Prefect server: {error.strerror}") from None
         fcntl.flock(self._starting, fcntl.LOCK_EX)  # two at once would both make the database
         password = secrets.token_urlsafe(24)
         with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -52,19 +52,25 @@ def start_flow(root: Path, seconds: float = 0) -> "subprocess.Popen[str]":
     )
 
 
+def check_closed(process: "subprocess.Popen[str]") -> None:
+    """The server that a process starts is in a session of its own, on loopback, and lets nobody in without the password."""
+    assert process.stdout is not None
+    url, pid = process.stdout.readline().split()
+    assert url.startswith("http://127.0.0.1:")
+    assert os.getsid(int(pid)) == int(pid)
+    listening = {one.laddr.ip for one in psutil.Process(int(pid)).net_connections() if one.status == "LISTEN"}
+    assert listening == {"127.0.0.1"}
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+        urllib.request.urlopen(f"{url}/admin/version", timeout=60)
+    refused.value.close()
+
+
 def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    both = [start_flow(root, 3), start_flow(root, 3)]
-    for process in both:
-        assert process.stdout is not None
-        url, pid = process.stdout.readline().split()
-        assert url.startswith("http://127.0.0.1:")
-        assert os.getsid(int(pid)) == int(pid)
-        listening = {one.laddr.ip for one in psutil.Process(int(pid)).net_connections() if one.status == "LISTEN"}
-        assert listening == {"127.0.0.1"}
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(f"{url}/admin/version", timeout=60)
-    assert [process.wait(60) for process in both] == [0, 0]
+    with start_flow(root, 3) as one, start_flow(root, 3) as two:
+        for process in (one, two):
+            check_closed(process)
+    assert (one.returncode, two.returncode) == (0, 0)
     database = root / ".prefect" / "prefect.db"
     with sqlite3.connect(database) as connection:
         assert connection.execute("select count(*) from flow_run").fetchone() == (2,)
