@@ -453,13 +453,14 @@ def main() -> NoReturn:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
     heed_signals()
-    as_json = "--json" in sys.argv
+    as_json, has_server = "--json" in sys.argv, True
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED and is_stopping():
             code = stopped(as_json)
     except SurfError as error:
-        has_own_words = not is_stopping() or error.code in ("stopped", "server_ended")
+        has_server = error.code != "server_ended"
+        has_own_words = error.code == "stopped" or not (has_server and is_stopping())
         code = fail(error.code, str(error), error.exit_code, as_json) if has_own_words else stopped(as_json)
     except BaseException as error:
         shown = getattr(error, "format_message", None)  # click's usage errors
@@ -469,7 +470,7 @@ def main() -> NoReturn:
             raise
         else:
             code = fail("bad_call", shown(), 2, as_json)
-    leave(code)
+    leave(code, has_server)
 
 
 def stopped(as_json: bool) -> int:
@@ -477,13 +478,15 @@ def stopped(as_json: bool) -> int:
     return fail("stopped", "stopped by a signal: the same command goes on with what had not ended", 1, as_json)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process once all exit handlers ran (Prefect stops its server there), without taking the interpreter down:
+def leave(code: int, has_server: bool = True) -> NoReturn:
+    """End the process once all exit handlers ran (Prefect tells its server the last there), without taking the interpreter down:
 
-    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds.
+    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds. A server that
+    died is told nothing: Prefect would try for a minute.
     """
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    if has_server:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
