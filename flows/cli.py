@@ -1,7 +1,8 @@
 """The command `surf2vec`: each command calls a flow or a task, and nothing else.
 
 With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
-failed, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back.
+failed or was stopped, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back. Ctrl-C is
+SIGTERM: what can be committed is, and the same command goes on; a second Ctrl-C ends the process at once (130 in a shell).
 """
 
 import atexit
@@ -11,8 +12,8 @@ import shlex
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +38,7 @@ from flows.show import (
 )
 from tasks.wording import shown, shown_values
 from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
+from trainer.signals import heed_signals, is_stopping
 
 if TYPE_CHECKING:
     from tasks.config import IngestConfig
@@ -54,6 +56,7 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file w
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")]
 DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB; of unequal GPUs 12GB,24GB.")]
 HostMemory = Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")]
+INTERRUPTED = 130  # what Typer makes of KeyboardInterrupt
 DEFAULT_ROOT = Path("surf2vec-root")
 
 err = Console(stderr=True, emoji=False)
@@ -94,9 +97,10 @@ def run(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
     check_logs(logs or [], loaded.ingest)
-    from flows.nightly import nightly  # takes seconds, which what is refused need not wait for
+    server = start_server(root)
+    from flows.nightly import nightly  # takes seconds, in which the server starts
 
-    with prepared_for_prefect():
+    with server:
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     answer(result, as_json, show_run)
     if not result["gate"]["passes"] and not result["gate"]["overridden"]:
@@ -124,9 +128,10 @@ def backfill(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
     check_logs(logs or [], loaded.ingest)
+    server = start_server(root)
     from flows.backfill import backfill
 
-    with prepared_for_prefect():
+    with server:
         result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
     answer(result, as_json, show_nights)
 
@@ -207,9 +212,10 @@ def infer(
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
     check_logs(logs, loaded.ingest)
     if loaded.resources.ray_address:
+        server = start_server(root)
         from flows import deployments
 
-        with prepared_for_prefect():
+        with server:
             result = deployments.infer(root=root, logs=logs, out=out, config=loaded)
     else:
         result = infer_vectors(root, logs, out, loaded, say)
@@ -452,22 +458,16 @@ def check_logs(logs: list[str], config: "IngestConfig") -> None:
     check_shapes(logs, config)
 
 
-@contextmanager
-def prepared_for_prefect() -> Iterator[None]:
-    """End what killed runs left of Prefect; have a signal end this one with a sentence: StoppedError."""
-    from prefect.exceptions import TerminationSignal
+def start_server(root: Path) -> AbstractContextManager[None]:
+    """Begin to start a Prefect server of the root's own, for a block that needs it; PREFECT_API_URL names another to use.
 
-    from flows.orphans import end_orphans, mark_children
-    from trainer.loop import StoppedError
+    Before Prefect is imported, and only once nothing more can be refused.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        return nullcontext()
+    from flows.server import Server
 
-    end_orphans()
-    mark_children()
-    try:
-        yield
-    except (TerminationSignal, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
-            raise
-        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
+    return Server(root).running()
 
 
 def say(name: str, values: dict[str, Any]) -> None:
@@ -489,28 +489,41 @@ def main() -> NoReturn:
     # On this terminal the steps speak for themselves; Prefect's server keeps all of its lines.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
-    as_json = "--json" in sys.argv
+    heed_signals()
+    as_json, has_server = "--json" in sys.argv, True
     try:
         code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED and is_stopping():
+            code = stopped(as_json)
     except SurfError as error:
-        code = fail(error.code, str(error), error.exit_code, as_json)
-    except (KeyboardInterrupt, typer.Abort):
-        code = fail("interrupted", "interrupted; the same command goes on from the last commit", 1, as_json)
-    except Exception as error:
+        has_server = error.code != "server_ended"
+        has_own_words = error.code == "stopped" or not (has_server and is_stopping())
+        code = fail(error.code, str(error), error.exit_code, as_json) if has_own_words else stopped(as_json)
+    except BaseException as error:
         format_message = getattr(error, "format_message", None)  # click's usage errors
-        if format_message is None:
+        if is_stopping() or str(error) == "Query interrupted":  # DuckDB's word for a signal
+            code = stopped(as_json)
+        elif format_message is None:
             raise
-        code = fail("bad_call", " ".join(format_message().split()), 2, as_json)
-    leave(code)
+        else:
+            code = fail("bad_call", " ".join(format_message().split()), 2, as_json)
+    leave(code, has_server)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process once all exit handlers ran (Prefect stops its server there), without taking the interpreter down:
+def stopped(as_json: bool) -> int:
+    """Say that a signal ended the command; return the exit code."""
+    return fail("stopped", "stopped by a signal: the same command goes on with what had not ended", 1, as_json)
 
-    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds.
+
+def leave(code: int, has_server: bool = True) -> NoReturn:
+    """End the process once all exit handlers ran (Prefect tells its server the last there), without taking the interpreter down:
+
+    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds. A server that
+    died is told nothing: Prefect would try for a minute.
     """
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    if has_server:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

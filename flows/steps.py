@@ -10,7 +10,6 @@ from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.logging import get_run_logger
 from rich.markup import escape
 
 from flows.alarms import tell_gate_held
@@ -87,9 +86,7 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     with report_step("open-run") as on_event:
         run = find_or_plan(night, logs, on_event)
         story = run.story()
-        told = f"release {story['base']['release']}" if story.get("base") else "nothing"
-        because = f": {story['full_because']}" if story.get("full_because") else ""
-        on_event("log", {"message": f"run {run.run_id} builds on {told}{because}"})
+        on_event("log", {"message": tell_run(story)})
         run.step("ingest", "", lambda: ingested)
     create_table_artifact(
         key="sources",
@@ -97,6 +94,22 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
         description="From lines to events",
     )
     return run
+
+
+def tell_run(story: dict[str, Any]) -> str:
+    """What a run is about to do, in a line: all, what is new, what is left, or nothing."""
+    run, ended = story["run_id"], [name for name in story["steps"] if name != "ingest"]
+    begun_at = story["created_at"][:16].replace("T", " ")
+    if "unchanged" in ended:
+        release = story["steps"]["unchanged"]["release"]
+        return f"nothing to do: run {run}, of {begun_at}, found no user whose pages changed since release {release}"
+    if "report" in ended:
+        return f"nothing to do: run {run}, of {begun_at}, did all of this; what follows is what it made"
+    if ended:
+        return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
+    if story.get("base"):
+        return f"run {run} goes on from release {story['base']['release']}: only users whose pages changed are trained"
+    return f"run {run} trains all users: {story.get('full_because') or 'as asked'}"
 
 
 @task(name="corpus")
@@ -124,15 +137,20 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
     if not story.get("base") or story["steps"]["corpus"]["num_changed"]:
         return None
     release = story["base"]["release"]
-    run.step("unchanged", run.run_id, lambda: {"release": release})
-    get_run_logger().info(f"no user's tokens changed since release {release}, which goes on serving")
+
+    def make() -> dict[str, Any]:
+        with report_step("unchanged") as on_event:
+            on_event("log", {"message": f"nothing to do: no user's pages changed since release {release}, which stays"})
+        return {"release": release}
+
+    run.step("unchanged", run.run_id, make)
     return Run(night.root, release)
 
 
 @task(name="train")
 def train_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
-    with report_step("train") as on_event, stop_on_sigterm() as stop:
+    with report_step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
         if device.reason:
             on_event("log", {"message": device.reason})
@@ -142,8 +160,9 @@ def train_vectors(night: Night, run: Run) -> dict[str, Any]:
         def make() -> dict[str, Any]:
             night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
             if num_workers == 1:
-                return train(job, on_event, stop=stop)
-            return train_together(job, Crew(num_workers, device, run.folder / "workers"), on_event, stop)
+                return train(job, on_event)
+            with stop_on_sigterm() as stop:
+                return train_together(job, Crew(num_workers, device, run.folder / "workers"), on_event, stop)
 
         result = run.step("train", run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
@@ -297,10 +316,13 @@ def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
         window = select_window(night.root, night.since, night.until, night.config.window_days)
         judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
         overridden = run.story()["steps"].get("gate", {}).get("overridden")
-        return judged | ({"overridden": overridden} if overridden else {})
+        judged |= {"overridden": overridden} if overridden else {}
+        is_first = judged["verdict"] == "first"
+        told = "there is no champion to hold the release against" if is_first else tell_gate(judged)
+        on_event("log", {"message": told})
+        return judged
 
     result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
-    on_event("log", {"message": tell_gate(result)})
     if not result["passes"] and not result.get("overridden"):
         tell_gate_held(run.run_id, result["held_by"])
     create_table_artifact(key="gate", table=shown_values(result["table"]), description=as_markdown(tell_gate(result)))

@@ -169,7 +169,8 @@ def _stage_all(
         num_users = len(crew.sample_users(logs)) * SAMPLE_FACTOR
         partitions = choose_partitions(num_users)
         is_loaded = len(logs) == 1
-        on_event("log", {"message": f"{partitions} micro-partitions, for about {num_users:,} users"})
+        told = f"about {num_users:,} users" if num_users else "few users"
+        on_event("log", {"message": f"{partitions} micro-partitions, for {told}"})
     staged = []
     for source in crew.stage(logs, partitions, is_loaded):
         staged.append(source)

@@ -242,7 +242,8 @@ class Run:
     def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.
 
-        `make` is called when the step has not ended, or ended on other inputs; its result must be JSON.
+        `make` is called when the step has not ended, or ended on other inputs; its result must be JSON. Of the seconds those
+        that it took to compile (`compile_seconds`) do not count: they come once on a machine.
         """
         done = self.story()["steps"].get(name)
         if done and done["digest"] == digest:
@@ -250,6 +251,7 @@ class Run:
         started = time.monotonic()
         made = json.loads(json.dumps(make()))
         give_back_memory()
-        result = {"seconds": round(time.monotonic() - started, 3)} | made | {"digest": digest}
+        seconds = time.monotonic() - started - made.get("compile_seconds", 0.0)
+        result = {"seconds": round(seconds, 3)} | made | {"digest": digest}
         self.amend(lambda story: story["steps"].update({name: result}))
         return result

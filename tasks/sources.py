@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tasks.run import Root
+from tasks.wording import several
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, write_manifest_json
@@ -74,7 +75,7 @@ def find_sources(
     unread = [path for path in stamps if path not in known or known[path][0] != stamps[path]]
     if unread:
         total_bytes = sum(stamps[path][0] for path in unread)
-        on_event("log", {"message": f"reading {len(unread):,} new log files, {size(total_bytes)}"})
+        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(total_bytes)}"})
     digests = {path: digest for path, (_, digest) in known.items()}
 
     def digest(name: str) -> str:
