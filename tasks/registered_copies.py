@@ -1,5 +1,5 @@
-"""Is the copy that a root's own registry has of a release whole? Its files against what was registered. What a server keeps, whoever
-reads it looks at: `surf2vec pull`, and the served model.
+"""Is the copy that a root's own registry has of a release whole? Its files against what was registered. What a server keeps,
+whoever reads it looks at: `surf2vec pull`, and the served model.
 """
 
 from collections.abc import Iterator
