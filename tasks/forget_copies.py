@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.erase_export import count_in_export, list_named
-from tasks.export import MANIFEST
+from tasks.export import MANIFEST, list_files
 from tasks.gc import remove_folder
 from tasks.ownership import Ownership
 from tasks.promotion import read_registry
@@ -33,7 +33,7 @@ from tasks.tracking import Copy, Version
 from tasks.wanted import Wanted
 from trainer.errors import DamageError, SurfError
 from trainer.events import OnEvent
-from trainer.files import digest_file, read_json
+from trainer.files import digest_file, read_json, verify_once
 
 
 @dataclass(frozen=True)
@@ -133,16 +133,25 @@ class Copies:
         found = rows = 0
         self.root.temporary.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.root.temporary, prefix=f"forget.{os.getpid()}.") as scratch:
-            try:
-                manifest = read_json(tracking.download_copied(self.uri, copy, MANIFEST, Path(scratch)))
-                for name in list_named(manifest, self.wanted):
-                    path = tracking.download_copied(self.uri, copy, name, Path(scratch))
-                    ids = pq.read_table(path, columns=["user_id"])["user_id"]
-                    found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
-                    path.unlink()
-            except DamageError:
-                return Searched(0, 0)  # an upload or a removal that was cut short
+            path = self._bring(copy, MANIFEST, Path(scratch))
+            manifest = read_json(path) if path else {}
+            for name in list_named(manifest, self.wanted) if manifest else ():
+                path = self._bring(copy, name, Path(scratch))
+                if path is None:
+                    return Searched(0, 0)
+                way_out = f"it is {name} of {copy.location}: the `surf2vec run` that registered it mends it"
+                verify_once(path, list_files(manifest)[name], way_out)
+                ids = pq.read_table(path, columns=["user_id"])["user_id"]
+                found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
+                path.unlink()
         return Searched(found, rows)
+
+    def _bring(self, copy: Copy, name: str, folder: Path) -> Path | None:
+        """A file of a copy in the folder; None where an upload or a removal was cut short."""
+        try:
+            return tracking.download_copied(self.uri, copy, name, folder)
+        except DamageError:
+            return None
 
 
 def _num_users(folder: Path) -> int:

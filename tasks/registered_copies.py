@@ -1,5 +1,5 @@
-"""Is the copy that a registry has of a release whole? Its files against what was registered, where they are on this machine;
-elsewhere whoever reads them looks at them: `surf2vec pull`, and the served model.
+"""Is the copy that a root's own registry has of a release whole? Its files against what was registered. What a server keeps,
+whoever reads it looks at: `surf2vec pull`, and the served model.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ from trainer.files import digest_file, read_json, verify_file
 
 def find_faults(tracking_uri: str, version: Version) -> Iterator[str]:
     """What of a version's copy is missing or altered, a line each; of a version by reference, of its manifest."""
-    folder = tracking.find_folder(tracking_uri, version)
-    if folder is None or "export_path" not in version.tags:
+    is_own = tracking_uri.startswith("sqlite:///") and "export_path" in version.tags
+    folder = tracking.find_folder(tracking_uri, version) if is_own else None
+    if folder is None:
         return
     is_copy = "export_uri" not in version.tags
     if not (folder / "MLmodel").exists():

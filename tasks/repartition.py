@@ -29,7 +29,16 @@ from tasks.window import FORMAT_VERSION, name_corpus
 from trainer.corpus import Corpus, open_corpus, whole_window
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import TEMPORARY_SUFFIX, describe_file, digest_json, read_json, sync_file, sync_folder, verify_once
+from trainer.files import (
+    TEMPORARY_SUFFIX,
+    describe_file,
+    digest_json,
+    read_json,
+    sync_file,
+    sync_folder,
+    verify_all,
+    verify_once,
+)
 from trainer.job import identity
 from trainer.manifests import next_generation
 from trainer.memory import private_bytes
@@ -121,6 +130,7 @@ def repartition(
 def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
     """About how many users the events have, told from those of some micro-partitions."""
     assert catalog.partitions is not None
+    verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
     num_partitions = max(1, catalog.partitions // SAMPLE_FACTOR)
     params = {
         "files": [escape(str(root.path / name)) for name in sorted(catalog.files)],

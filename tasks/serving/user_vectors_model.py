@@ -14,9 +14,8 @@ Loading reads only the manifest, and the sizes of its files. A lookup hashes the
 least and greatest ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read
 when first asked for.
 
-Nothing damaged is used: the manifest has a digest of itself, of each file, and of each row group and footer of users. What is
-read is compared with it, a row group by itself, the index and the items whole when they are first asked for; a part that an
-earlier version wrote, without digests of its row groups, whole when it is first opened.
+Nothing damaged is used: the manifest has digests of itself, of each file, and of each row group and footer of users. What is read
+is compared first: a row group by itself; index, items, and parts of earlier versions, whose row groups have no digests, whole.
 """
 
 import hashlib
