@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -136,6 +137,20 @@ def test_credentials_in_a_url_are_refused_before_anything_keeps_them(tmp_path: P
     assert result.returncode == 2
     assert "has credentials in it" in json.loads(result.stdout)["error"]["message"]
     assert "hunter2" not in result.stdout + result.stderr
+    assert not (tmp_path / "root").exists()
+
+
+def test_missing_columns_are_told_at_once_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("host,page,when\nu,/a,1\n")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = call("run", "--root", str(tmp_path / "root"), "--logs", str(tmp_path / "a.csv"), "--json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.returncode == 2
+    settings = "--set ingest.columns.user=host --set ingest.columns.url=page --set ingest.columns.time=when"
+    assert settings in json.loads(result.stdout)["error"]["message"]
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    )  # seconds of work: others use the machine
     assert not (tmp_path / "root").exists()
 
 

@@ -29,7 +29,9 @@ GOOD = [f"u{n % 7},/p{n % 11},2020-01-01" for n in range(200)]
 def take_in_apart(root: Path, log: Path) -> tuple[str, int]:
     """What an ingest in a process of its own says, and the most anonymous memory it had."""
     root.mkdir()
-    command = [sys.executable, "-c", INGEST, str(root), str(log), str(BUDGET_BYTES)]
+    script = root.with_name("ingest.py")  # with -c DuckDB takes it for a notebook, and draws a bar
+    script.write_text(INGEST)
+    command = [sys.executable, str(script), str(root), str(log), str(BUDGET_BYTES)]
     peak = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -54,11 +56,10 @@ def write_gzip(path: Path, header: str, good: list[str], bomb: bytes) -> Path:
     return path
 
 
-def test_tiny_lines_that_are_at_fault(tmp_path: Path) -> None:
-    bomb = (b"xy\n" * 250_000 + b"\0\n") * 12  # a fault a block, so that each is read line by line
-    log = write_gzip(tmp_path / "a.csv.gz", "user_id,url,ts", GOOD, bomb)
+def test_very_many_tiny_lines_that_are_refused(tmp_path: Path) -> None:
+    log = write_gzip(tmp_path / "a.csv.gz", "user_id,url,ts", GOOD, b",,\n" * 3_000_000)
     said, peak = take_in_apart(tmp_path / "root", log)
-    assert "3,000,012 wrong number of columns" in said
+    assert "3,000,000 no user" in said
     assert peak < BUDGET_BYTES
 
 

@@ -38,6 +38,15 @@ def test_blocks_join_to_the_stream(lines: list[str], block_bytes: int, ends_with
         line += block.data.count(b"\n")
 
 
+@pytest.mark.parametrize("joins_quotes", [False, True])
+def test_blocks_have_no_more_lines_than_may_be_objects_of_python(joins_quotes: bool) -> None:
+    data = b'xy\n"\nz"\n' * 100_000
+    blocks = list(cut_blocks(io.BytesIO(data), joins_quotes=joins_quotes, skips_header=False))
+    assert b"".join(block.data for block in blocks) == data
+    assert max(block.data.count(b"\n") for block in blocks) <= (1 << 16) + 100  # and what a record goes on for
+    assert all(block.data.count(b'"') % 2 == 0 for block in blocks) or not joins_quotes
+
+
 @pytest.mark.parametrize("block_bytes", [32, 64, 100, 1000, 1 << 20])
 def test_the_size_of_blocks_changes_nothing(tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"u{n},/a{n},{n}" for n in range(50)]
