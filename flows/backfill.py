@@ -14,7 +14,7 @@ from flows.steps import ingest_events
 from tasks.corpus import window_id
 from tasks.nights import Ledger, list_days, record_night
 from tasks.nights_report import write_nights_report
-from tasks.run import lock_root
+from tasks.run import lock_root, private_files
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.files import digest_json
@@ -37,7 +37,7 @@ def backfill(
     """
     config = take_days_as_they_are(config)
     night = open_night(root, None, until, config)
-    with report_step("backfill") as on_event:
+    with report_step("backfill") as on_event, private_files(night.root):
         with lock_root(night.root, "backfill", lambda line: on_event("log", {"message": line})):
             ingest_events(night, logs)
         ledger = Ledger(night.root, digest_json(config.outcome_settings())[:12])
@@ -46,8 +46,8 @@ def backfill(
         for number, (day, num_events) in enumerate(days.items(), start=1):
             nights.append(run_day(ledger, day, num_events, config, on_event))
             on_event("progress", {"step": "backfill", "done": number, "total": len(days), "unit": "days"})
-    report_path = ledger.path.with_name("nights.html")
-    write_nights_report(nights, report_path)
+        report_path = ledger.path.with_name("nights.html")
+        write_nights_report(nights, report_path)
     return {"nights": nights, "report": str(report_path)}
 
 

@@ -1,7 +1,8 @@
 """The command `surf2vec`: each command calls a flow or a task, and nothing else.
 
 With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
-failed, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back.
+failed or was stopped, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back. Ctrl-C is
+SIGTERM: what can be committed is, and the same command goes on; a second Ctrl-C ends the process at once (130 in a shell).
 """
 
 import atexit
@@ -11,11 +12,12 @@ import shlex
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -27,17 +29,23 @@ from flows.show import (
     show_forgotten,
     show_nights,
     show_plan,
+    show_rejects,
     show_removed,
     show_run,
     show_similar,
     show_tuned,
     show_values,
 )
-from trainer.errors import HeldBackError, SurfError
+from tasks.wording import shown, shown_values
+from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
+from trainer.signals import heed_signals, is_stopping
+
+if TYPE_CHECKING:
+    from tasks.config import IngestConfig
 
 app = typer.Typer(
-    name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="User vectors from web browsing logs, made fresh every night.",
+    name="surf2vec", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: surf2vec run --logs 'logs/*.csv.gz'", invoke_without_command=True,
 )  # fmt: skip
 
 Root = Annotated[Path, typer.Option("--root", help="The project root: everything is kept in it.")]
@@ -48,12 +56,26 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file w
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")]
 DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB; of unequal GPUs 12GB,24GB.")]
 HostMemory = Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")]
+INTERRUPTED = 130  # what Typer makes of KeyboardInterrupt
 DEFAULT_ROOT = Path("surf2vec-root")
 
-err = Console(stderr=True)
+err = Console(stderr=True, emoji=False)
 
 
-@app.command()
+@app.callback()
+def surf2vec(
+    context: typer.Context,
+    is_version: Annotated[bool, typer.Option("--version", help="Print the version, and nothing else.")] = False,
+) -> None:
+    """User vectors from web browsing logs, made fresh every night."""
+    if is_version:
+        print(version("surf2vec"))
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(epilog="Example: surf2vec run --root my-root --logs 'logs/*.csv.gz'")
 def run(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
@@ -74,17 +96,18 @@ def run(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    check_logs(logs or [])
-    from flows.nightly import nightly  # takes seconds, which what is refused need not wait for
+    check_logs(logs or [], loaded.ingest)
+    server = start_server(root)
+    from flows.nightly import nightly  # takes seconds, in which the server starts
 
-    with prepared_for_prefect():
+    with server:
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     answer(result, as_json, show_run)
     if not result["gate"]["passes"] and not result["gate"]["overridden"]:
         raise typer.Exit(HeldBackError.exit_code)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec backfill --since 2026-01-01 --until 2026-01-31 --root my-root")
 def backfill(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
@@ -104,15 +127,16 @@ def backfill(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    check_logs(logs or [])
+    check_logs(logs or [], loaded.ingest)
+    server = start_server(root)
     from flows.backfill import backfill
 
-    with prepared_for_prefect():
+    with server:
         result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
     answer(result, as_json, show_nights)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec plan --users 20000000 --items 1000000 --tokens 500000000")
 def plan(
     users: Annotated[int, typer.Option("--users", min=1, help="Users.")],
     items: Annotated[int, typer.Option("--items", min=1, help="Items: distinct pages.")],
@@ -140,7 +164,7 @@ def plan(
     answer(plan_size(root, Volume(users, items, tokens, 0), loaded, workers), as_json, show_plan)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec similar USER_ID -k 10 --root my-root")
 def similar(
     user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many.")] = 10,
@@ -156,7 +180,7 @@ def similar(
     answer(find_similar(root, user_id, k, load_config(config, settings or [])), as_json, show_similar)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec explain USER_ID --root my-root")
 def explain(
     user_id: Annotated[str, typer.Argument(help="The user, as in the logs.")],
     root: Root = DEFAULT_ROOT,
@@ -171,7 +195,7 @@ def explain(
     answer(operations.explain(root, user_id, load_config(config, settings or [])), as_json, show_explained)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root")
 def infer(
     logs: Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")],
     out: Annotated[Path, typer.Option("--out", help="Parquet file to write: user_id, vector.")],
@@ -186,18 +210,19 @@ def infer(
     from flows.operations import infer_vectors
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
-    check_logs(logs)
+    check_logs(logs, loaded.ingest)
     if loaded.resources.ray_address:
+        server = start_server(root)
         from flows import deployments
 
-        with prepared_for_prefect():
+        with server:
             result = deployments.infer(root=root, logs=logs, out=out, config=loaded)
     else:
         result = infer_vectors(root, logs, out, loaded, say)
     answer(result, as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec tune --trials 30 --sample 0.1 --root my-root")
 def tune(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: the newest corpus.")
@@ -231,7 +256,7 @@ def tune(
     answer(tune_settings(root, logs or [], loaded, asked, say), as_json, show_tuned)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec pull models:/surf2vec-users@champion --out vectors")
 def pull(
     uri: Annotated[str, typer.Argument(help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
@@ -251,7 +276,7 @@ def pull(
     answer(pull_release(root, uri, out, since, tracking_uri, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec restore --from models:/surf2vec-users@champion --root new")
 def restore(
     uri: Annotated[str, typer.Option("--from", help="Which release: models:/NAME@champion or models:/NAME/VERSION.")],
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
@@ -264,7 +289,7 @@ def restore(
     answer(restore_root(root, uri, tracking_uri, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec forget --ids-file ids.txt --root my-root")
 def forget(
     ids_file: Annotated[
         Path | None,
@@ -281,12 +306,17 @@ def forget(
     """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
     from flows.config import load_config
     from flows.operations import forget_users
+    from tasks.forget import tell_elsewhere
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
-    answer(forget_users(root, ids_file, loaded, say), as_json, show_forgotten)
+    result = forget_users(root, ids_file, loaded, say)
+    answer(result, as_json, show_forgotten)
+    if left := tell_elsewhere(result["elsewhere"]):
+        err.print(left, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(LeftElsewhereError.exit_code)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec word2vec --out users.bin --root my-root")
 def word2vec(
     out: Annotated[Path, typer.Option("--out", help="File to write; .gz for gzip.")],
     which: Annotated[str, typer.Option("--which", help="users or items.")] = "users",
@@ -303,7 +333,7 @@ def word2vec(
     answer(write_word2vec(root, out, which, not text, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec promote 7 --override 'a holiday' --root my-root")
 def promote(
     version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the challenger.")] = None,
     override: Annotated[
@@ -322,7 +352,7 @@ def promote(
     answer(promote_version(root, version, override, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec rollback --root my-root")
 def rollback(
     version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the champion before.")] = None,
     root: Root = DEFAULT_ROOT,
@@ -337,7 +367,7 @@ def rollback(
     answer(rollback_champion(root, version, load_config(config, settings or []), say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec repartition --partitions 64 --root my-root")
 def repartition(
     partitions: Annotated[
         int | None, typer.Option(help="A power of two, 1 to 65,536; by default what ingest would choose today.")
@@ -356,7 +386,7 @@ def repartition(
     answer(repartition_root(root, loaded, say), as_json, show_values)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec gc --dry-run --root my-root")
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
     root: Root = DEFAULT_ROOT,
@@ -371,7 +401,7 @@ def gc(
     answer(collect_garbage(root, load_config(config, settings or []), dry_run, say), as_json, show_removed)
 
 
-@app.command()
+@app.command(epilog="Example: surf2vec doctor --root my-root")
 def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
     """Check a root: checksums, counts, orphaned files. Exit 1 when something is damaged."""
     from flows.operations import examine_root
@@ -382,7 +412,20 @@ def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command("sample-logs")
+@app.command(epilog="Example: surf2vec rejects --most 100 --root my-root")
+def rejects(
+    most: Annotated[int, typer.Option("--most", min=0, help="Lines shown of each source.")] = 20,
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Print which lines of the logs could not be used, and why: source, line number, reason, counts; never what is in them."""
+    from tasks.rejects import list_rejects
+    from tasks.run import Root
+
+    answer(list_rejects(Root(root), most), as_json, show_rejects)
+
+
+@app.command("sample-logs", epilog="Example: surf2vec sample-logs --users 100000 --out logs")
 def sample_logs(
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
     users: Annotated[int, typer.Option(min=1, help="Users.")] = 20_000,
@@ -404,39 +447,33 @@ def day(moment: datetime | None) -> date | None:
     return moment.date() if moment else None
 
 
-def check_logs(logs: list[str]) -> None:
-    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those that are
-    not on this machine where they should be.
+def check_logs(logs: list[str], config: "IngestConfig") -> None:
+    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on this
+    machine that are not there or not of a shape that can be read.
     """
+    from tasks.check_logs import check_shapes
     from tasks.remote_logs import refuse_credentials
-    from tasks.sources import check_there
 
     refuse_credentials(*logs)
-    check_there(logs)
+    check_shapes(logs, config)
 
 
-@contextmanager
-def prepared_for_prefect() -> Iterator[None]:
-    """End what killed runs left of Prefect; have a signal end this one with a sentence: StoppedError."""
-    from prefect.exceptions import TerminationSignal
+def start_server(root: Path) -> AbstractContextManager[None]:
+    """Begin to start a Prefect server of the root's own, for a block that needs it; PREFECT_API_URL names another to use.
 
-    from flows.orphans import end_orphans, mark_children
-    from trainer.loop import StoppedError
+    Before Prefect is imported, and only once nothing more can be refused.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        return nullcontext()
+    from flows.server import Server
 
-    end_orphans()
-    mark_children()
-    try:
-        yield
-    except (TerminationSignal, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
-            raise
-        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
+    return Server(root).running()
 
 
 def say(name: str, values: dict[str, Any]) -> None:
     """The callback of commands that are no flows: log lines on standard error."""
     if name == "log":
-        err.print(values["message"], highlight=False, markup=False)
+        err.print(shown(values["message"]), highlight=False, markup=False)
 
 
 def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
@@ -444,7 +481,7 @@ def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
-        show(result)
+        show(shown_values(result))
 
 
 def main() -> NoReturn:
@@ -452,28 +489,41 @@ def main() -> NoReturn:
     # On this terminal the steps speak for themselves; Prefect's server keeps all of its lines.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
-    as_json = "--json" in sys.argv
+    heed_signals()
+    as_json, has_server = "--json" in sys.argv, True
     try:
         code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED and is_stopping():
+            code = stopped(as_json)
     except SurfError as error:
-        code = fail(error.code, str(error), error.exit_code, as_json)
-    except (KeyboardInterrupt, typer.Abort):
-        code = fail("interrupted", "interrupted; the same command goes on from the last commit", 1, as_json)
-    except Exception as error:
-        shown = getattr(error, "format_message", None)  # click's usage errors
-        if shown is None:
+        has_server = error.code != "server_ended"
+        has_own_words = error.code == "stopped" or not (has_server and is_stopping())
+        code = fail(error.code, str(error), error.exit_code, as_json) if has_own_words else stopped(as_json)
+    except BaseException as error:
+        format_message = getattr(error, "format_message", None)  # click's usage errors
+        if is_stopping() or str(error) == "Query interrupted":  # DuckDB's word for a signal
+            code = stopped(as_json)
+        elif format_message is None:
             raise
-        code = fail("bad_call", shown(), 2, as_json)
-    leave(code)
+        else:
+            code = fail("bad_call", " ".join(format_message().split()), 2, as_json)
+    leave(code, has_server)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process once all exit handlers ran (Prefect stops its server there), without taking the interpreter down:
+def stopped(as_json: bool) -> int:
+    """Say that a signal ended the command; return the exit code."""
+    return fail("stopped", "stopped by a signal: the same command goes on with what had not ended", 1, as_json)
 
-    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds.
+
+def leave(code: int, has_server: bool = True) -> NoReturn:
+    """End the process once all exit handlers ran (Prefect tells its server the last there), without taking the interpreter down:
+
+    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds. A server that
+    died is told nothing: Prefect would try for a minute.
     """
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    if has_server:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -484,7 +534,7 @@ def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
     err.print(
-        f"[bold red]error[/bold red] {escape(message)}" if not as_json else message,
+        f"[bold red]error[/bold red] {escape(shown(message))}" if not as_json else shown(message),
         markup=not as_json,
         highlight=False,
         soft_wrap=True,

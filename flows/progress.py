@@ -23,12 +23,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from tasks.wording import shown
 from trainer.events import OnEvent
 
 ARTIFACT_SECONDS = 2.0
 LINE_SECONDS = 15.0
 
-console = Console(stderr=True)
+console = Console(stderr=True, emoji=False)
 
 
 @contextmanager
@@ -58,9 +59,10 @@ class _View:
 
     def on_event(self, name: str, values: dict[str, Any]) -> None:
         if name == "log":
-            self.logger.info(values["message"])
+            message = shown(values["message"])
+            self.logger.info(message)
             console.print(
-                f"[dim]{self.step:>16}[/dim]  {escape(values['message'])}", highlight=False, markup=True, soft_wrap=True
+                f"[dim]{self.step:>16}[/dim]  {escape(message)}", highlight=False, markup=True, soft_wrap=True
             )
         elif name == "progress":
             self._progress(values["step"], values["done"], values["total"], values["unit"])
@@ -85,6 +87,5 @@ class _View:
                 update_progress_artifact(self.artifact, progress=percent)
         if not console.is_terminal and now - self.last_line >= LINE_SECONDS:
             self.last_line = now
-            console.print(
-                f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({percent:.0f} %)", highlight=False
-            )
+            told = f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({percent:.0f} %)"
+            console.print(told, highlight=False, soft_wrap=True)

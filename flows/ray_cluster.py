@@ -23,7 +23,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.config import ResourcesConfig
-from tasks.run import Root
+from tasks.run import Root, private_files
 from trainer.errors import ConfigError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.fan_out import HERE, FanOut, Part, Result
@@ -181,7 +181,8 @@ def _parent() -> None:
 def do_part(work: Callable[[Any, OnEvent], Any], part: Any, caller: Caller) -> Any:
     """Do a part where Ray has put it, if this machine is set up for it."""
     check_node(caller)
-    return work(part, ignore_event)
+    with private_files(Root(caller.root)):
+        return work(part, ignore_event)
 
 
 def check_node(caller: Caller) -> None:

@@ -1,14 +1,15 @@
-"""What the commands print for a person: tables and lines on standard output."""
+"""What the commands print for a person: tables and lines on standard output. Their texts come as `shown` makes them."""
 
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tasks.report_tables import tell_gate
 from tasks.wording import amount, duration, share
 from trainer.units import size
+
+console = Console(markup=False, emoji=False, highlight=False)
 
 
 def show_run(result: dict[str, Any]) -> None:
@@ -24,7 +25,7 @@ def show_run(result: dict[str, Any]) -> None:
     table.add_row("tracking", result["tracking_uri"])
     table.add_row("vectors", result["export_dir"])
     table.add_row("report", result["report"])
-    Console().print(table)
+    console.print(table)
     show_funnel(result["funnel"], result["notes"])
     show_gate(result["gate"])
 
@@ -35,11 +36,11 @@ def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
     for justify in ("left", "right", "left", "right", "left"):
         table.add_column(justify=justify)
     for loss in funnel:
-        table.add_row(loss["what"], f"{loss['before']:,}", "to", f"{loss['after']:,}", escape(loss["because"]))
+        table.add_row(loss["what"], f"{loss['before']:,}", "to", f"{loss['after']:,}", loss["because"])
     if funnel:
-        Console().print(table)
+        console.print(table)
     for note in notes:
-        Console().print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(note, soft_wrap=True)
 
 
 def show_gate(gate: dict[str, Any]) -> None:
@@ -51,7 +52,7 @@ def show_gate(gate: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column in ("rule", "verdict") else "right")
     for row in gate["table"]:
         table.add_row(row["rule"], row["tonight"], row["limit"], row["verdict"])
-    Console().print(table)
+    console.print(table)
 
 
 def show_nights(result: dict[str, Any]) -> None:
@@ -66,7 +67,7 @@ def show_nights(result: dict[str, Any]) -> None:
         spent = duration(sum(seconds.values()) - seconds["ingest"])
         last = [spent, str(night["model_version"]), night["alias"] or "none"]
         table.add_row(night["day"], f"{night['events']:,}", f"{night['users']:,}", *quality, *last)
-    Console().print(table)
+    console.print(table)
     for night in skipped:
         print(f"{night['day']}  no night: {night['skipped']}")
     print(f"the page of these nights: {result['report']}")
@@ -86,15 +87,15 @@ def show_plan(result: dict[str, Any]) -> None:
 
 def show_similar(result: dict[str, Any]) -> None:
     if result.get("seen"):
-        Console().print("last seen: " + ", ".join(result["seen"]), markup=False, highlight=False)
+        console.print("last seen: " + ", ".join(result["seen"]))
     tables = (("nearest users", "neighbours", "user_id"), ("items that rank first", "items", "url"))
     for title, rows, key in tables:
         table = Table(title=title, title_justify="left")
         table.add_column(key)
         table.add_column("score", justify="right")
         for row in result[rows]:
-            table.add_row(escape(row[key]), f"{row['score']:.4f}")
-        Console().print(table)
+            table.add_row(row[key], f"{row['score']:.4f}")
+        console.print(table)
 
 
 def show_tuned(result: dict[str, Any]) -> None:
@@ -106,7 +107,7 @@ def show_tuned(result: dict[str, Any]) -> None:
         table.add_column(column, justify="right")
     for name in list(best[0])[1:]:
         table.add_row(name, *(f"{row[name]:.4g}" for row in best), f"{shares[name]:.0%}" if name in shares else "")
-    Console().print(table)
+    console.print(table)
     print(f"{result['verdict']}\nwritten to {result['out']}: give it to `surf2vec run` with --config")
 
 
@@ -120,6 +121,14 @@ def show_removed(result: dict[str, Any]) -> None:
     for waste in result["removed"]:
         print(f"{size(waste['bytes']):>10}  {waste['what']}: {waste['place']}")
     print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
+
+
+def show_rejects(result: dict[str, Any]) -> None:
+    for count in result["counts"]:
+        print(f"{count['lines']:>12,}  {count['reason']}: {count['source']} ({count['delivery']})")
+    for line in result["rejects"]:
+        print(f"{line['source']}:{line['line']}: {line['reason']}")
+    print(f"{result['num_rejected']:,} lines rejected, {len(result['rejects']):,} shown")
 
 
 def show_explained(result: dict[str, Any]) -> None:
@@ -143,6 +152,8 @@ def show_explained(result: dict[str, Any]) -> None:
 def show_forgotten(result: dict[str, Any]) -> None:
     for place in result["places"]:
         print(f"{place['rows']:>14,} rows, found {place['found']}   {place['place']}")
+    for place in result["elsewhere"]:
+        print(f"{place['rows']:>14,} rows, found {place['found']}   not ours: {place['place']}")
     told = f"{result['users']:,} users asked for, {result['events']:,} events taken out, found {result['found']} afterwards"
     released = (
         f"release {result['release']}, version {result['model_version']}" if result["release"] else "no new release"

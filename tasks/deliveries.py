@@ -6,8 +6,9 @@ from typing import Any
 
 from tasks.config import IngestConfig
 from tasks.run import Root
-from tasks.sources import Catalog, SourceFile, Stamp
-from trainer.errors import ConfigError
+from tasks.sources import Catalog, SourceFile, Stamp, events_files
+from trainer.errors import ConfigError, DamageError
+from trainer.files import verify_all
 
 RULES_VERSION = 2  # of tasks/urls.py: one more when a URL may come to another item than before
 _NAMED = 5
@@ -57,6 +58,13 @@ def rules_of(config: IngestConfig) -> dict[str, Any]:
     }
 
 
+def read_by(config: IngestConfig) -> dict[str, Any]:
+    """The settings that say how the lines of a source are read, but for those that are as they always were: a source whose lines
+    were read by others is no known one.
+    """
+    return config.model_dump(mode="json", include={"columns", "access_pattern", "time_format"}, exclude_defaults=True)
+
+
 def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """How rules differ from those that a root was made by, in words; a setting that the old ones lack came with a version."""
     versions = [rules.get("version") for rules in (old, new)]
@@ -67,7 +75,8 @@ def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
-    """Compare a delivery with what is known. Content is read when it is new, made by other rules, or its files are damaged.
+    """Compare a delivery with what is known. Content is read when it is new, made by other rules or settings, or its files are
+    damaged.
 
     Raises ConfigError when the rules changed and sources made by the old ones would stay.
     """
@@ -83,7 +92,13 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
         changes = list_changes(catalog.rules or {}, rules)
     else:
         changes = []
-        intact = {digest for digest, entry in catalog.entries.items() if _has_files(root, entry)}
+        settings = read_by(config)
+        known = {digest: catalog.entries[digest] for digest in catalog.entries.keys() & delivered.values()}
+        intact = {
+            digest
+            for digest, entry in known.items()
+            if entry.get("read_by", settings) == settings and _is_whole(root, entry)
+        }
     to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
     num_replaced = sum(source.name in known_names for source in to_ingest.values())
     return Delivery(
@@ -98,10 +113,13 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
     )
 
 
-def _has_files(root: Root, entry: dict[str, Any]) -> bool:
-    """Whether the files of a source are there, with the size they had."""
-    paths = {root.path / name: file["bytes"] for name, file in entry["files"].items()}
-    return all(path.is_file() and path.stat().st_size == num_bytes for path, num_bytes in paths.items())
+def _is_whole(root: Root, entry: dict[str, Any]) -> bool:
+    """Whether the files of a source are there, every byte of them."""
+    try:
+        verify_all(events_files(root, entry))
+    except DamageError:
+        return False
+    return True
 
 
 def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying: list[str]) -> ConfigError:

@@ -30,6 +30,7 @@ from tasks.ingest import ingest
 from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key
 from tasks.reduction import PROJECTION_FILE
+from tasks.rejects import FAILED
 from tasks.run import Root
 from tasks.sources import read_catalog
 from tasks.tombstones import FORGOTTEN, copy_tombstones
@@ -177,7 +178,7 @@ def _ingest(
     try:
         ingested = ingest(own, asked.logs, config, partitions, asked.memory_bytes, asked.threads, on_event, fan_out)
     except RejectedError as error:
-        listed, kept = own.rejects / "failed", root.rejects / "infer"
+        listed, kept = own.rejects / FAILED, root.rejects / "infer"
         if not listed.exists():
             raise
         shutil.rmtree(kept, ignore_errors=True)

@@ -22,12 +22,13 @@ def write_nights_report(nights: list[Night], path: Path) -> None:
     """Write the page of the nights, in the order of their days; days without a night say why."""
     run = [night for night in nights if "skipped" not in night]
     drift = sorted({name for night in run for name in night["metrics"] if "cosine" in name})
+    rows = [list_night(night, drift) for night in nights]
     html = PAGES.get_template("nights.html.j2").render(
         title=f"{nights[0]['day']} to {nights[-1]['day']}" if nights else "no nights",
         num_nights=len(run),
         charts=[one for one in draw_nights(run, drift) if one["picture"] is not None],
-        rows=[list_night(night, drift) for night in nights],
-        drift=[phrase(name.removeprefix("gate_")) for name in drift],
+        rows=rows,
+        columns=next((list(row["figures"]) for row in rows if not row["skipped"]), []),
         chart=plots,
     )
     with replace_file(path) as temporary:
@@ -69,22 +70,27 @@ def list_night(night: Night, drift: list[str]) -> dict[str, Any]:
     if "skipped" in night:
         return {"day": night["day"], "skipped": redact(night["skipped"])}
     metrics = night["metrics"]
-    gate = night.get("gate") or {}
     return {
         "day": night["day"],
         "skipped": None,
-        "events": count(night["events"]),
-        "users": count(night["users"]),
-        "items": count(night["items"]),
-        "hit": score(metrics.get("hit_at_10")),
-        "popularity": score(metrics.get("popularity_hit_at_10")),
-        "drift": [score(metrics.get(name)) for name in drift],
-        "seconds": duration(_seconds(None)(night)),
-        "train": duration(night["seconds"].get("train")),
-        "version": night["model_version"],
+        "figures": {
+            "events": count(night["events"]),
+            "users": count(night["users"]),
+            "items": count(night["items"]),
+            "hit@10": score(metrics.get("hit_at_10")),
+            "popularity": score(metrics.get("popularity_hit_at_10")),
+            **{_title(name): score(metrics.get(name)) for name in drift},
+            "night": duration(_seconds(None)(night)),
+            "training": duration(night["seconds"].get("train")),
+            "version": night["model_version"],
+        },
         "alias": night["alias"] or UNKNOWN,
-        "held_by": ", ".join(gate.get("held_by") or ()),
+        "held_by": ", ".join((night.get("gate") or {}).get("held_by") or ()),
     }
+
+
+def _title(metric: str) -> str:
+    return phrase(metric.removeprefix("gate_"))
 
 
 def _metric(name: str) -> Callable[[Night], float | None]:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import unquote
 
+from tasks.wording import shown
+
 MAX_URL_CHARS = 300
 MAX_PARTS = 6
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.\-]*://", re.IGNORECASE)
@@ -19,13 +21,8 @@ OTHER = "elsewhere"
 def page_parts(url: str) -> list[str]:
     """The host, if there is one, and the parts of the path, percent-decoded and printable; at least one."""
     bare = _SCHEME.sub("", url[:4096])
-    parts = [printable(unquote(part)).strip() for part in bare.split("/")]
+    parts = [shown(unquote(part)).strip() for part in bare.split("/")]
     return [part for part in parts if part] or ["/"]
-
-
-def printable(text: str) -> str:
-    """`text` with control and direction-changing characters as dots: decoded bytes must not move other text."""
-    return "".join(char if char.isprintable() else "·" for char in text)
 
 
 def short_names(urls: Sequence[str], max_chars: int) -> list[str]:
@@ -69,7 +66,7 @@ def shorten(name: str, max_chars: int) -> str:
 
 def shown_url(url: str) -> str:
     """The URL as it is, printable and cut to a length that a tooltip can hold."""
-    return shorten(printable(url[: MAX_URL_CHARS * 4]), MAX_URL_CHARS)
+    return shorten(shown(url[: MAX_URL_CHARS * 4]), MAX_URL_CHARS)
 
 
 def sections(urls: Sequence[str], max_sections: int) -> list[str] | None:

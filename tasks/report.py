@@ -20,13 +20,14 @@ from tasks.report_tables import (
     list_figures,
     list_funnel,
     list_quality,
+    list_rules,
     list_settings,
     step_of,
     tell_gate,
     tell_status,
     tell_verdict,
 )
-from tasks.wording import UNKNOWN, brief, count, redact
+from tasks.wording import UNKNOWN, brief, count, redact, shown
 from trainer.files import replace_file
 
 PAGES = Environment(
@@ -35,6 +36,7 @@ PAGES = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    finalize=lambda value: shown(value) if type(value) is str else value,  # not what a macro drew
 )
 
 
@@ -64,7 +66,8 @@ def render_report(story: Story, export_dir: Path | None) -> str:
         verdict=tell_verdict(story),
         figures=list_figures(story),
         quality=list_quality(story),
-        gate={"champion": None, "table": None} | step_of(story, "gate") | {"told": tell_gate(step_of(story, "gate"))},
+        gate={"champion": None} | step_of(story, "gate") | {"told": tell_gate(step_of(story, "gate"))},
+        rules=list_rules(step_of(story, "gate")),
         funnel=list_funnel(story),
         notes=list_notes(story),
         training=draw_training(story),

@@ -69,6 +69,26 @@ def tell_gate(gate: Story) -> str:
     return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
 
 
+def list_rules(gate: Story) -> list[dict[str, str]]:
+    """The gate's table, with each figure apart from its interval and each verdict apart from its reason."""
+    rows = []
+    for row in gate.get("table") or []:
+        figure, _, interval = row["tonight"].partition(" (")
+        word, _, reason = row["verdict"].replace("held back, ", "held back: ", 1).partition(": ")
+        rows.append(
+            {
+                "rule": row["rule"],
+                "figure": figure or UNKNOWN,
+                "interval": interval.removesuffix(")"),
+                "limit": row["limit"],
+                "word": word,
+                "reason": reason,
+                "tone": "bad" if word == "held back" else "soft",
+            }
+        )
+    return rows
+
+
 def tell_verdict(story: Story) -> dict[str, str]:
     """`{"tone", "figure", "text"}`: the quality in a figure and in a sentence."""
     metrics = step_of(story, "evaluate").get("metrics") or {}

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.credentials import mask_credentials
+from tasks.registry import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.run import Root
 from tasks.search_space import Point, Space
+from tasks.wording import shown
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.files import digest_json, read_json, replace_file, write_json
@@ -121,7 +123,7 @@ class Study:
 
     @property
     def uri(self) -> str:
-        return self.asked.publish.tracking_uri or self.root.tracking_uri
+        return registry_uri(self.root, self.asked.publish)
 
     @property
     def masked_uri(self) -> str:
@@ -160,7 +162,8 @@ class Study:
 
     def _open_run(self, suffix: str, tags: dict[str, str], params: dict[str, Any]) -> str:
         publish = self.asked.publish
-        artifacts = None if publish.tracking_uri else self.root.artifacts
+        artifacts = self.root.artifacts if is_own_registry(self.root, publish) else None
+        tags = tags | {ROOT_TAG: claim_registry(self.root, publish)}
         return tracking.open_run(self.uri, artifacts, publish.experiment, f"tune-{self.study_id}{suffix}", tags, params)
 
     def _log_metrics(self, run_id: str, metrics: dict[str, float], at_ms: int) -> None:
@@ -189,7 +192,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
         "use it:  surf2vec run --config THIS-FILE, or put this table into a configuration of your own",
     ]
     # A character that a TOML comment may not have can come in with the command.
-    header = ["# " + "".join(one if one.isprintable() else "?" for one in line) for line in lines]
+    header = ["# " + shown(line) for line in lines]
     table = [f"{name} = {json.dumps(value)}" for name, value in result["settings"].items()]
     try:
         with replace_file(out) as temporary:

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus_folder import MANIFEST, VOCABULARY, partition_name
+from tasks.corpus_folder import MANIFEST, partition_name
 from tasks.evaluate import join_questions, questions, rank_held_out
 from tasks.held_release import open_folder
-from tasks.run import Root, lock_root
+from tasks.run import Root, lock_root, private_files
 from tasks.scores import score_of
 from tasks.search_space import apply_settings, find_importances, propose, search_space
 from tasks.study import Search, Study, write_config
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
+from trainer.corpus import VOCABULARY, Corpus, open_corpus
 from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import write_json
@@ -47,7 +47,8 @@ def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_e
     corpus = open_corpus(root.corpus(window_id))
     partitions = choose_partitions(corpus, asked, on_event)
     lock = Root(root.path / "tune")
-    lock.path.mkdir(exist_ok=True)
+    with private_files(root):
+        lock.path.mkdir(exist_ok=True)
     with lock_root(lock, "tune", lambda line: on_event("log", {"message": line})), open_folder(root) as folder:
         sample = write_sample(corpus, partitions, folder / "corpus")
         counts, is_dated = sample.count_training_tokens(), effective_recency(TrainConfig(), sample) > 0

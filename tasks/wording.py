@@ -1,11 +1,17 @@
-"""Numbers in the words of the report: thousands separators, units, and a dash for what is not known."""
+"""What a person reads: numbers with separators and units, a dash for what is not known, and text that only shows.
+
+Ids and pages come from logs, where anybody may have written them. `shown` is used wherever text leaves for a terminal or a
+page; files and JSON keep it as it is.
+"""
 
 import re
+from typing import Any
 
 from trainer.units import size
 
 UNKNOWN = "–"
 Number = int | float | None
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#!|~&])")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
@@ -78,6 +84,25 @@ def times(value: Number) -> str:
 def phrase(name: str) -> str:
     """A key as words: `too_many_events` → `too many events`."""
     return name.replace("_", " ").strip()
+
+
+def shown(text: str) -> str:
+    """`text` on one line, with what a terminal or a browser would obey instead of show as escapes: \\x1b, \\n, \\u202e."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def shown_values(value: Any) -> Any:
+    """A JSON value with every text in it as `shown` makes it."""
+    if isinstance(value, dict):
+        return {key: shown_values(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown_values(one) for one in value]
+    return shown(value) if isinstance(value, str) else value
+
+
+def as_markdown(text: str) -> str:
+    """Markdown that reads as `text`: no table, link, emphasis or HTML comes of it."""
+    return _MARKDOWN.sub(r"\\\1", shown(text))
 
 
 def redact(text: str) -> str:

@@ -9,6 +9,8 @@ from prefect.client.orchestration import get_client
 from flows.config import load_config
 from flows.nightly import nightly
 from flows.progress import report_step
+from flows.steps import describe_run
+from tasks.run import Root, Run
 from tests.flows.test_nightly import write_logs
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
@@ -34,19 +36,29 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
     assert parameters["config"]["train"]["vector_size"] == 8
     assert not any("user-" in str(artifact.data) for artifact in artifacts.values())
     assert result["alias"] == "champion"
+    open_to_others = [path.name for path in (tmp_path / "root").rglob("*") if path.stat().st_mode & 0o077]
+    assert open_to_others == ["user_vectors_model.py"]  # our code, which MLflow copies with its mode
 
 
 @pytest.mark.usefixtures("_prefect")
 def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    message = "lost touch ([/builds/gloo/pair.cc:537] closed by peer [127.0.0.1]:43763, [bold]x)"
+    message = "lost touch ([/builds/gloo/pair.cc:537] closed by peer [127.0.0.1]:43763, [bold]x) :cow: "
 
     @flow
     def tell() -> None:
         with report_step("train") as on_event:
-            on_event("log", {"message": message})
+            on_event("log", {"message": f"{message}\x1b[31m\x07\u202e"})
 
     tell()
-    assert message in capsys.readouterr().err
+    assert rf"{message}\x1b[31m\x07\u202e" in capsys.readouterr().err
+
+
+def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: Path) -> None:
+    run = Run(Root(tmp_path), "r1")
+    odd = "\x1b[31m|[click](http://evil.example)\n# <b>"
+    run.record(steps={"register": {"model_name": odd, "model_version": 1, "alias": None, "tracking_uri": f"x`{odd}"}})
+    told = describe_run(run, tmp_path / "report.html")
+    assert told.count(r"\\x1b\[31m\|\[click\]\(http://evil.example\)\\n\# \<b\>") == 2
 
 
 def test_the_form_in_prefects_ui_is_the_configuration() -> None:

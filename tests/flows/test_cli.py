@@ -1,7 +1,10 @@
 """The command line as a person or a script calls it: help, exit codes, and what goes to standard output."""
 
 import json
+import os
 import re
+import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -9,13 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
+
+from flows.cli import answer, app, say
+from flows.show import show_explained, show_findings, show_similar
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = [
     "run", "plan", "similar", "explain", "infer", "tune", "pull", "restore", "forget", "word2vec", "repartition", "gc", "doctor",
-    "sample-logs", "backfill", "promote", "rollback",
+    "sample-logs", "backfill", "promote", "rollback", "rejects",
 ]  # fmt: skip
+
+
+ODD = "\x1b[31mred\x07\u202e :cow: [bold]"
+SHOWN = r"\x1b[31mred\x07\u202e :cow: [bold]"
 
 
 def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -42,6 +53,49 @@ def test_every_command_has_help_and_stands_in_the_readme(command: str) -> None:
     assert f"surf2vec {command}" in README.read_text()
 
 
+def test_the_help_of_every_command_has_an_example_that_parses() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert set(commands) == set(COMMANDS)
+    for name, command in commands.items():
+        program, own_name, *arguments = shlex.split((command.epilog or "").removeprefix("Example: "))
+        assert (program, own_name, len(arguments) > 0) == ("surf2vec", name, True)
+        command.make_context(name, arguments)  # raises for options that there are not, and where one is missing
+
+
+def test_the_command_alone_prints_its_help_and_exits_0() -> None:
+    alone, short, version = call(), call("-h"), call("--version")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert all(f" {command} " in alone.stdout for command in COMMANDS)
+    assert "Example: surf2vec run --logs" in alone.stdout
+    assert (short.returncode, short.stdout) == (0, alone.stdout)
+    assert (version.returncode, re.fullmatch(r"\d+\.\d+\.\d+\n", version.stdout) is not None) == (0, True)
+    short = call("gc", "-h")
+    assert (short.returncode, "Example: surf2vec gc --dry-run" in short.stdout) == (0, True)
+
+
+def test_completion_installs_and_completes(tmp_path: Path) -> None:
+    def ask(script: str, **environment: str) -> str:
+        environment |= {"HOME": str(tmp_path), "PATH": f"{Path(COMMAND[0]).parent}:/usr/bin:/bin"}
+        done = subprocess.run(
+            ["bash", "-c", f"{script}; exit $?"],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    ask("surf2vec --install-completion")
+    assert "surf2vec" in (tmp_path / ".bashrc").read_text()
+    assert ask("surf2vec", _SURF2VEC_COMPLETE="complete_bash", COMP_WORDS="surf2vec do", COMP_CWORD="1") == "doctor\n"
+
+
+@pytest.mark.parametrize("arguments", [["--rot"], ["nonsense"], ["similar"], ["similar", "ann", "-k", "0"]])
+def test_a_usage_error_is_one_json_object(arguments: list[str]) -> None:
+    result = call(*arguments, "--json")
+    assert (result.returncode, json.loads(result.stdout)["error"]["code"]) == (2, "bad_call")
+
+
 def test_the_readme_names_no_command_that_there_is_not() -> None:
     named = set(re.findall(r"bin/surf2vec ([a-z0-9-]+)", README.read_text()))
     assert named == set(COMMANDS)
@@ -58,7 +112,17 @@ def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["similar", "ann"], ["explain", "ann"], ["forget"], ["doctor"], ["repartition"], ["gc"], ["rollback"]]
+    "command",
+    [
+        ["similar", "ann"],
+        ["explain", "ann"],
+        ["forget"],
+        ["doctor"],
+        ["repartition"],
+        ["gc"],
+        ["rollback"],
+        ["rejects"],
+    ],
 )
 def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
     result = call(*command, "--root", str(tmp_path / "nothing"), "--json")
@@ -76,6 +140,20 @@ def test_credentials_in_a_url_are_refused_before_anything_keeps_them(tmp_path: P
     assert not (tmp_path / "root").exists()
 
 
+def test_missing_columns_are_told_at_once_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("host,page,when\nu,/a,1\n")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = call("run", "--root", str(tmp_path / "root"), "--logs", str(tmp_path / "a.csv"), "--json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.returncode == 2
+    settings = "--set ingest.columns.user=host --set ingest.columns.url=page --set ingest.columns.time=when"
+    assert settings in json.loads(result.stdout)["error"]["message"]
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    )  # seconds of work: others use the machine
+    assert not (tmp_path / "root").exists()
+
+
 def test_sample_logs_prints_one_object(tmp_path: Path) -> None:
     result = call(
         "sample-logs", "--users", "50", "--days", "2", "--items", "40", "--out", str(tmp_path / "logs"), "--json"
@@ -89,3 +167,38 @@ def test_a_format_that_there_is_not_exits_2(tmp_path: Path) -> None:
     result = call("sample-logs", "--out", str(tmp_path), "--format", "xml")
     assert result.returncode == 2
     assert "csv, jsonl, parquet, combined" in result.stderr
+
+
+def test_an_error_shows_control_characters_as_escapes_and_json_has_them_as_they_are(tmp_path: Path) -> None:
+    result = call("doctor", "--root", str(tmp_path / ODD), "--json")
+    assert (result.returncode, ODD in json.loads(result.stdout)["error"]["message"]) == (2, True)
+    assert SHOWN in result.stderr
+    result = call("doctor", "--root", str(tmp_path / ODD))
+    assert SHOWN in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"user_id": ODD, "url": ODD, "score": 0.5, "count": 1}
+    events = {"count": 1, "first": "x", "last": "x", "days": {}}
+    corpus = {"window_id": "w", "row": 1, "tokens": 1, "is_held_out": True, "held_out_item": ODD, "items": [row]}
+    told = {
+        "micro_partition": 0,
+        "forgotten_on": None,
+        "events": events,
+        "corpus": corpus,
+        "releases": [],
+        "movement": [],
+    }
+    answer({"neighbours": [row], "items": [row], "seen": [ODD]}, False, show_similar)
+    answer(told, False, show_explained)
+    answer(
+        {"findings": [{"level": "ok", "place": ODD, "message": ODD}], "damage": 0, "warnings": 0}, False, show_findings
+    )
+    say("log", {"message": f"{ODD}\nerror: forged"})
+    out, err = capsys.readouterr()
+    assert out.count(SHOWN) == 7
+    assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")
+    assert not any(char in out + err for char in "\x1b\x07\u202e")
+    answer({"findings": [ODD]}, True, show_findings)
+    assert json.loads(capsys.readouterr().out) == {"findings": [ODD]}

@@ -13,6 +13,7 @@ from tests.corpora import held_out_position, planted_histories, user_hash
 from tests.releases import read_users
 from tests.served import deliver, make_served
 from tests.trained import MEMORY_BYTES
+from trainer.errors import InputError
 
 CONFIG = PublishConfig()
 WHO = "user-8"
@@ -50,9 +51,8 @@ def test_everything_that_is_known(root: Root) -> None:
 
 
 def test_a_stranger_is_nowhere(root: Root) -> None:
-    told = explain_user(root, CONFIG, "a stranger")
-    assert (told["events"]["count"], told["events"]["days"], told["events"]["last"]) == (0, {}, None)
-    assert (told["corpus"], told["releases"], told["movement"]) == (None, [], [])
+    with pytest.raises(InputError, match="nothing is known of this user"):
+        explain_user(root, CONFIG, "a stranger")
 
 
 def test_who_was_forgotten(root: Root) -> None:

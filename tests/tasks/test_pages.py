@@ -57,7 +57,7 @@ def test_shortened_text_keeps_its_beginning(text: str, max_chars: int) -> None:
 
 def test_a_shown_url_is_whole_or_cut_and_never_moves_text() -> None:
     assert shown_url("/a?id=1") == "/a?id=1"
-    assert shown_url("/a\u202eb\nc") == "/a·b·c"
+    assert shown_url("/a\u202eb\nc") == r"/a\u202eb\nc"
     assert len(shown_url("/" + "x" * 1_000_000)) <= 300
 
 

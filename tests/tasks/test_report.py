@@ -286,11 +286,20 @@ def test_a_release_that_was_held_says_so_and_why() -> None:
     text = Page(render_report(story, None)).text
     assert "Held back by the gate; registered as challenger, version 3" in text
     assert "Held back by newest_day_events: the champion keeps serving." in text
-    assert "held back, 10.0 % on the wrong side" in text
+    assert "held back 10.0 % on the wrong side" in text
     story["steps"]["gate"]["overridden"] = "the shop was closed"
     text = Page(render_report(story, None)).text
     assert "let through by a person: the shop was closed" in text
     assert "Registered as challenger" in text
+
+
+def test_control_characters_are_shown_as_escapes(tmp_path: Path) -> None:
+    odd = "\x1b[31mred\x07\u202e"
+    story = changed("gate", overridden=odd, held_by=["users"], passes=False)
+    story["command"] = ["surf2vec", odd]
+    html = render_report(story, write_items(tmp_path, [f"/{odd}{ix}" for ix in range(40)]))
+    assert not any(char in html for char in "\x1b\x07\u202e")
+    assert html.count(r"\x1b[31mred\x07\u202e") > 80
 
 
 def test_a_run_that_only_began() -> None:

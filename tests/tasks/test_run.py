@@ -1,5 +1,7 @@
 """The root, its lock, and a run's story: a step that ended is answered, not done again."""
 
+import os
+import stat
 import subprocess
 import sys
 import time
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tasks.promotion import lock_aliases
 from tasks.run import Root, Run, lock_root, open_root
 from trainer.errors import DamageError, ResourceError
 
@@ -49,6 +52,16 @@ def test_a_step_may_say_its_own_seconds(tmp_path: Path) -> None:
     assert Run(Root(tmp_path), "r1").step("ingest", "", lambda: {"seconds": 12.5})["seconds"] == 12.5
 
 
+def test_compiling_is_no_part_of_a_steps_seconds(tmp_path: Path) -> None:
+    def compile_and_train() -> dict[str, Any]:
+        time.sleep(0.3)
+        return {"compile_seconds": 0.3}
+
+    started = time.monotonic()
+    step = Run(Root(tmp_path), "r1").step("train", "", compile_and_train)
+    assert 0 <= step["seconds"] <= time.monotonic() - started - 0.3
+
+
 def test_a_torn_story_is_named(tmp_path: Path) -> None:
     run = Run(Root(tmp_path), "r1")
     run.record(created_at="2026-01-01")
@@ -84,3 +97,30 @@ def test_writers_wait_for_each_other_and_a_dead_ones_lock_is_free(tmp_path: Path
         with lock_root(Root(tmp_path), "run", kill):
             assert time.monotonic() - started < 10
     assert f"process {process.pid}, run" in waited[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "umask", "expected"),
+    [(None, 0o022, 0o600), (0o700, 0o022, 0o600), (0o750, 0o022, 0o640), (0o755, 0o077, 0o600), (0o2770, 0o007, 0o660)],
+)
+def test_files_of_a_root_are_open_to_whom_its_folder_is(
+    tmp_path: Path, folder: int | None, umask: int, expected: int
+) -> None:
+    path = tmp_path / "above" / "root"
+    before = os.umask(umask)
+    try:
+        if folder is not None:
+            path.mkdir(parents=True)
+            path.chmod(folder)
+        root = open_root(path)
+        assert stat.S_IMODE(path.stat().st_mode) == (folder or 0o700)
+        with lock_root(root, "run"), lock_aliases(root):
+            Run(root, "r").record(made=1)
+            subprocess.run([sys.executable, "-c", f"open({str(path / 'child')!r}, 'w')"], check=True)
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    files = [one for one in path.rglob("*") if one.is_file()]
+    assert {one.name: stat.S_IMODE(one.stat().st_mode) for one in files} == dict.fromkeys(
+        (".lock", ".aliases.lock", "run.json", "child"), expected
+    )

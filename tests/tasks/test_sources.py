@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.config import IngestConfig
 from tasks.deliveries import Delivery, plan_delivery, rules_of
 from tasks.run import Root
-from tasks.sources import Catalog, SourceFile, check_there, find_sources, read_catalog, sum_counts
+from tasks.sources import Catalog, SourceFile, find_sources, find_there, read_catalog, sum_counts
 from trainer.errors import ConfigError, DamageError, InputError
 
 CONFIG = IngestConfig()
@@ -55,9 +55,9 @@ def test_nothing_matches(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file matches '.*nothing\*\.csv'.*quote a glob"):
         find_sources([f"{tmp_path}/nothing*.csv"])
     with pytest.raises(InputError, match="no file matches"):
-        check_there([f"{tmp_path}/nothing*.csv"])
+        find_there([f"{tmp_path}/nothing*.csv"])
     put(tmp_path / "a.csv")
-    check_there([f"{tmp_path}/*.csv", "s3://nowhere/*.csv"])  # nobody asks elsewhere for it
+    find_there([f"{tmp_path}/*.csv", "s3://nowhere/*.csv"])  # nobody asks elsewhere for it
 
 
 @pytest.mark.parametrize("pattern", ["logs", "logs/", "l*"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.wording import brief, compact, count, duration, redact, score, several, share, times
+from tasks.wording import as_markdown, brief, compact, count, duration, redact, score, several, share, shown, times
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,11 @@ from tasks.wording import brief, compact, count, duration, redact, score, severa
         (times(0.456), "0.46 ×"),
         (times(1234.5), "1,234 ×"),
         (redact("mysql://me:pw@host/db and https://x.example/"), "mysql://…@host/db and https://x.example/"),
+        (
+            shown("\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \\ Ärger 🐄"),
+            r"\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \ Ärger 🐄",
+        ),
+        (as_markdown("a|b\n[x](y) <b>*&amp;`"), r"a\|b\\n\[x\]\(y\) \<b\>\*\&amp;\`"),
     ],
 )
 def test_words(said: str, expected: str) -> None:
