@@ -1,7 +1,8 @@
 """The command `surf2vec`: each command calls a flow or a task, and nothing else.
 
 With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
-failed, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back.
+failed or was stopped, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back. Ctrl-C is
+SIGTERM: what can be committed is, and the same command goes on; a second Ctrl-C ends the process at once (130 in a shell).
 """
 
 import atexit
@@ -11,12 +12,12 @@ import shlex
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -28,6 +29,7 @@ from flows.show import (
     show_forgotten,
     show_nights,
     show_plan,
+    show_rejects,
     show_removed,
     show_run,
     show_similar,
@@ -35,7 +37,11 @@ from flows.show import (
     show_values,
 )
 from tasks.wording import shown, shown_values
-from trainer.errors import HeldBackError, SurfError
+from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
+from trainer.signals import heed_signals, is_stopping
+
+if TYPE_CHECKING:
+    from tasks.config import IngestConfig
 
 app = typer.Typer(
     name="surf2vec", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,6 +56,7 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file w
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")]
 DeviceMemory = Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB; of unequal GPUs 12GB,24GB.")]
 HostMemory = Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")]
+INTERRUPTED = 130  # what Typer makes of KeyboardInterrupt
 DEFAULT_ROOT = Path("surf2vec-root")
 
 err = Console(stderr=True, emoji=False)
@@ -89,10 +96,11 @@ def run(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    check_logs(logs or [])
-    from flows.nightly import nightly  # takes seconds, which what is refused need not wait for
+    check_logs(logs or [], loaded.ingest)
+    server = start_server(root)
+    from flows.nightly import nightly  # takes seconds, in which the server starts
 
-    with prepared_for_prefect():
+    with server:
         result = nightly(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded, full=full)
     answer(result, as_json, show_run)
     if not result["gate"]["passes"] and not result["gate"]["overridden"]:
@@ -119,10 +127,11 @@ def backfill(
     loaded = load_config(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
-    check_logs(logs or [])
+    check_logs(logs or [], loaded.ingest)
+    server = start_server(root)
     from flows.backfill import backfill
 
-    with prepared_for_prefect():
+    with server:
         result = backfill(root=root, logs=logs or [], since=day(since), until=day(until), config=loaded)
     answer(result, as_json, show_nights)
 
@@ -201,11 +210,12 @@ def infer(
     from flows.operations import infer_vectors
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
-    check_logs(logs)
+    check_logs(logs, loaded.ingest)
     if loaded.resources.ray_address:
+        server = start_server(root)
         from flows import deployments
 
-        with prepared_for_prefect():
+        with server:
             result = deployments.infer(root=root, logs=logs, out=out, config=loaded)
     else:
         result = infer_vectors(root, logs, out, loaded, say)
@@ -296,9 +306,14 @@ def forget(
     """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
     from flows.config import load_config
     from flows.operations import forget_users
+    from tasks.forget import tell_elsewhere
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
-    answer(forget_users(root, ids_file, loaded, say), as_json, show_forgotten)
+    result = forget_users(root, ids_file, loaded, say)
+    answer(result, as_json, show_forgotten)
+    if left := tell_elsewhere(result["elsewhere"]):
+        err.print(left, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(LeftElsewhereError.exit_code)
 
 
 @app.command(epilog="Example: surf2vec word2vec --out users.bin --root my-root")
@@ -397,6 +412,19 @@ def doctor(root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command(epilog="Example: surf2vec rejects --most 100 --root my-root")
+def rejects(
+    most: Annotated[int, typer.Option("--most", min=0, help="Lines shown of each source.")] = 20,
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
+    """Print which lines of the logs could not be used, and why: source, line number, reason, counts; never what is in them."""
+    from tasks.rejects import list_rejects
+    from tasks.run import Root
+
+    answer(list_rejects(Root(root), most), as_json, show_rejects)
+
+
 @app.command("sample-logs", epilog="Example: surf2vec sample-logs --users 100000 --out logs")
 def sample_logs(
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
@@ -419,33 +447,27 @@ def day(moment: datetime | None) -> date | None:
     return moment.date() if moment else None
 
 
-def check_logs(logs: list[str]) -> None:
-    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those that are
-    not on this machine where they should be.
+def check_logs(logs: list[str], config: "IngestConfig") -> None:
+    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on this
+    machine that are not there or not of a shape that can be read.
     """
+    from tasks.check_logs import check_shapes
     from tasks.remote_logs import refuse_credentials
-    from tasks.sources import check_there
 
     refuse_credentials(*logs)
-    check_there(logs)
+    check_shapes(logs, config)
 
 
-@contextmanager
-def prepared_for_prefect() -> Iterator[None]:
-    """End what killed runs left of Prefect; have a signal end this one with a sentence: StoppedError."""
-    from prefect.exceptions import TerminationSignal
+def start_server(root: Path) -> AbstractContextManager[None]:
+    """Begin to start a Prefect server of the root's own, for a block that needs it; PREFECT_API_URL names another to use.
 
-    from flows.orphans import end_orphans, mark_children
-    from trainer.loop import StoppedError
+    Before Prefect is imported, and only once nothing more can be refused.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        return nullcontext()
+    from flows.server import Server
 
-    end_orphans()
-    mark_children()
-    try:
-        yield
-    except (TerminationSignal, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB's word for the same signal
-            raise
-        raise StoppedError("stopped by a signal; the same command goes on with the step that had not ended") from None
+    return Server(root).running()
 
 
 def say(name: str, values: dict[str, Any]) -> None:
@@ -467,28 +489,41 @@ def main() -> NoReturn:
     # On this terminal the steps speak for themselves; Prefect's server keeps all of its lines.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
-    as_json = "--json" in sys.argv
+    heed_signals()
+    as_json, has_server = "--json" in sys.argv, True
     try:
         code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED and is_stopping():
+            code = stopped(as_json)
     except SurfError as error:
-        code = fail(error.code, str(error), error.exit_code, as_json)
-    except (KeyboardInterrupt, typer.Abort):
-        code = fail("interrupted", "interrupted; the same command goes on from the last commit", 1, as_json)
-    except Exception as error:
+        has_server = error.code != "server_ended"
+        has_own_words = error.code == "stopped" or not (has_server and is_stopping())
+        code = fail(error.code, str(error), error.exit_code, as_json) if has_own_words else stopped(as_json)
+    except BaseException as error:
         format_message = getattr(error, "format_message", None)  # click's usage errors
-        if format_message is None:
+        if is_stopping() or str(error) == "Query interrupted":  # DuckDB's word for a signal
+            code = stopped(as_json)
+        elif format_message is None:
             raise
-        code = fail("bad_call", " ".join(format_message().split()), 2, as_json)
-    leave(code)
+        else:
+            code = fail("bad_call", " ".join(format_message().split()), 2, as_json)
+    leave(code, has_server)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process once all exit handlers ran (Prefect stops its server there), without taking the interpreter down:
+def stopped(as_json: bool) -> int:
+    """Say that a signal ended the command; return the exit code."""
+    return fail("stopped", "stopped by a signal: the same command goes on with what had not ended", 1, as_json)
 
-    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds.
+
+def leave(code: int, has_server: bool = True) -> NoReturn:
+    """End the process once all exit handlers ran (Prefect tells its server the last there), without taking the interpreter down:
+
+    DuckDB's bindings would list on standard error every object that an expected error's traceback still holds. A server that
+    died is told nothing: Prefect would try for a minute.
     """
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    if has_server:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -61,7 +61,9 @@ class PipelineConfig(Section):
 
     def outcome_settings(self) -> dict[str, Any]:
         """The settings that say what a run makes: all but the resources it may use for it, what is kept, and the gate."""
-        return self.model_dump(mode="json", exclude=_NEUTRAL)
+        settings = self.model_dump(mode="json", exclude=_NEUTRAL)
+        settings["publish"]["tracking_uri"] = None  # a root has one registry, however a call names it
+        return settings
 
 
 def load_config(file: Path | None, settings: Sequence[str], **overrides: Any) -> PipelineConfig:

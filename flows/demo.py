@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -85,9 +86,13 @@ def installed_command(name: str) -> Path:
 
 def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
     """Run a `surf2vec` command, its progress on our standard error; its exit code and the JSON that it printed."""
-    done = subprocess.run(
-        [str(installed_command(command[0])), *command[1:]], stdout=subprocess.PIPE, text=True, check=False
-    )
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command, which commits and says so
+    try:
+        done = subprocess.run(
+            [str(installed_command(command[0])), *command[1:]], stdout=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         return done.returncode, json.loads(done.stdout)
     except ValueError:
@@ -230,6 +235,9 @@ def main() -> int:
     except SurfError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped: the same command begins the demo anew", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

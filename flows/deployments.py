@@ -9,6 +9,7 @@ from prefect import flow
 
 from flows.config import PipelineConfig
 from flows.progress import report_step
+from trainer.errors import LeftElsewhereError
 
 DEFAULT_CONFIG = PipelineConfig()
 
@@ -24,11 +25,18 @@ def rollback(root: Path, version: int | None = None, config: PipelineConfig = DE
 
 @flow(name="forget", validate_parameters=True)
 def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
-    """Take the users of a file out of every place that names them; answers how many, and the proof, without their ids."""
+    """Take the users of a file out of every place that names them; answers how many, and the proof, without their ids.
+
+    Fails, after all is done, where copies that others registered still have any of them.
+    """
     from flows.operations import forget_users
+    from tasks.forget import tell_elsewhere
 
     with report_step("forget") as on_event:
-        return forget_users(root, ids_file, config, on_event)
+        result = forget_users(root, ids_file, config, on_event)
+    if left := tell_elsewhere(result["elsewhere"]):
+        raise LeftElsewhereError(left)
+    return result
 
 
 @flow(name="infer", validate_parameters=True)

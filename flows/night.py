@@ -10,10 +10,14 @@ from flows.config import PipelineConfig
 from tasks.base import Asked
 from tasks.corpus import window_id as name_window
 from tasks.devices import pick_device
-from tasks.night import find_run, name_asked, night_schedule, plan_night
+from tasks.night import find_run, name_asked, night_schedule, plan_night, reopen_gone
+from tasks.promotion import find_champion
+from tasks.registry import registry_uri
+from tasks.restore import restore_story
 from tasks.run import Root, Run, open_root
 from tasks.window import Base, list_inputs, select_window
 from trainer.corpus import CHANGED
+from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_json
 from trainer.job import Job
 from trainer.units import parse_bytes
@@ -60,27 +64,41 @@ def open_night(
 ) -> Night:
     """The night of a root, which is made when missing; a root that other machines are to see is named whole."""
     path = root.resolve() if config.resources.ray_address else root
-    return Night(open_root(path), since, until, config, is_full)
+    night = Night(open_root(path), since, until, config, is_full)
+    registry_uri(night.root, config.publish)  # refuses another registry than the root's, before anything is read
+    return night
 
 
-def find_or_plan(night: Night, logs: list[str]) -> Run:
-    """The run of which the same was asked before, or a new one, planned by what serves now."""
+def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event) -> Run:
+    """The run of which the same was asked before, or a new one, planned by what serves now.
+
+    A run that has not trained yet, and began when another release served, is planned anew. Where the story of the release that
+    serves is gone, it is brought back from the registry first.
+    """
     config, root = night.config, night.root
     inputs = list_inputs(
         select_window(root, night.since, night.until, config.window_days), config.ingest, config.evaluate
     )
     settings = config.outcome_settings()
     asked = name_asked(inputs, settings, night.is_full)
-    if found := find_run(root, asked):
+    found = find_run(root, asked)
+    if found:
+        reopen_gone(found)
+        if "train" in found.story()["steps"]:
+            return found
+    champion = find_champion(root, config.publish)
+    if champion and restore_story(root, config.publish, champion, on_event) and not found:
+        found = find_run(root, asked)
+    if found and champion in (found.story().get("champion"), found.run_id):
         return found
-    plan = plan_night(root, config.publish, Asked(config.train, config.nightly, inputs, night.is_full), asked)
+    plan = plan_night(root, champion, Asked(config.train, config.nightly, inputs, night.is_full), asked)
     window_id = name_window(
         root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
         night.corpus_base(plan.to_json()),
     )  # fmt: skip
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])
-    if "created_at" not in run.story():
+    if "train" not in run.story()["steps"]:
         run.record(
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),

@@ -22,6 +22,7 @@ from flows.steps import (
     train_vectors,
     write_reports,
 )
+from tasks.funnel import list_losses, list_notes
 from tasks.measured import list_train_metrics
 from tasks.run import Run, lock_root
 
@@ -84,6 +85,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "events": steps["ingest"]["events"],
         "rejected": steps["ingest"]["num_rejected"],
         "tokens": steps["corpus"]["num_tokens"],
+        "funnel": list_losses(story),
+        "notes": list_notes(story),
         "night": describe_night(story),
         "export_dir": steps["export"]["export_dir"],
         "report": steps["report"]["report"],

@@ -15,7 +15,8 @@ from tasks.forecast import Volume
 from tasks.ids_files import read_ids
 from tasks.ingest import choose_partitions, ingest
 from tasks.pseudonyms import pseudonym, read_user_key
-from tasks.run import FORGET, Root, lock_root, open_root, private_files
+from tasks.registry import registry_uri
+from tasks.run import FORGET, Root, lock_root, open_root
 from tasks.similar import similar_users
 from tasks.tombstones import read_tombstones
 from trainer.errors import ConfigError, InputError
@@ -121,7 +122,7 @@ def pull_release(
     from tasks.pull import leave_out, pull
     from tasks.pull_since import pull_since
 
-    place = tracking_uri or PublishConfig().tracking_uri or Root(path).tracking_uri
+    place = tracking_uri or registry_uri(Root(path), PublishConfig())
     forgotten = read_tombstones(Root(path))
     if since is None:
         return pull(uri, out, place, on_event, forgotten)
@@ -135,9 +136,7 @@ def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEve
     from tasks.restore import restore
 
     root = open_root(path)
-    with private_files(root):
-        root.store.mkdir(exist_ok=True)
-    place = tracking_uri or PublishConfig().tracking_uri or root.tracking_uri
+    place = tracking_uri or registry_uri(root, PublishConfig())
     with lock_root(root, "restore", lambda line: on_event("log", {"message": line})), lock_store(root.store):
         return restore(root, uri, place, on_event)
 
@@ -206,7 +205,7 @@ def measure_champion(path: Path, config: PipelineConfig) -> dict[str, Any]:
     from tasks import tracking
     from tasks.pull import find_version
 
-    uri = config.publish.tracking_uri or Root(path).tracking_uri
+    uri = registry_uri(Root(path), config.publish)
     version = find_version(f"models:/{config.publish.model_name}@champion", uri)
     age = datetime.now(UTC) - tracking.get_creation(uri, version)
     return {

@@ -87,6 +87,5 @@ class _View:
                 update_progress_artifact(self.artifact, progress=percent)
         if not console.is_terminal and now - self.last_line >= LINE_SECONDS:
             self.last_line = now
-            console.print(
-                f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({percent:.0f} %)", highlight=False
-            )
+            told = f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({percent:.0f} %)"
+            console.print(told, highlight=False, soft_wrap=True)

@@ -26,7 +26,21 @@ def show_run(result: dict[str, Any]) -> None:
     table.add_row("vectors", result["export_dir"])
     table.add_row("report", result["report"])
     console.print(table)
+    show_funnel(result["funnel"], result["notes"])
     show_gate(result["gate"])
+
+
+def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
+    """What became of the log: a line for each stage at which something was left out, and what else is to be known."""
+    table = Table(title="what was left out", title_justify="left", box=None, show_header=False, pad_edge=False)
+    for justify in ("left", "right", "left", "right", "left"):
+        table.add_column(justify=justify)
+    for loss in funnel:
+        table.add_row(loss["what"], f"{loss['before']:,}", "to", f"{loss['after']:,}", loss["because"])
+    if funnel:
+        console.print(table)
+    for note in notes:
+        console.print(note, soft_wrap=True)
 
 
 def show_gate(gate: dict[str, Any]) -> None:
@@ -109,6 +123,14 @@ def show_removed(result: dict[str, Any]) -> None:
     print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
 
 
+def show_rejects(result: dict[str, Any]) -> None:
+    for count in result["counts"]:
+        print(f"{count['lines']:>12,}  {count['reason']}: {count['source']} ({count['delivery']})")
+    for line in result["rejects"]:
+        print(f"{line['source']}:{line['line']}: {line['reason']}")
+    print(f"{result['num_rejected']:,} lines rejected, {len(result['rejects']):,} shown")
+
+
 def show_explained(result: dict[str, Any]) -> None:
     events, corpus = result["events"], result["corpus"]
     day = result["forgotten_on"]
@@ -130,6 +152,8 @@ def show_explained(result: dict[str, Any]) -> None:
 def show_forgotten(result: dict[str, Any]) -> None:
     for place in result["places"]:
         print(f"{place['rows']:>14,} rows, found {place['found']}   {place['place']}")
+    for place in result["elsewhere"]:
+        print(f"{place['rows']:>14,} rows, found {place['found']}   not ours: {place['place']}")
     told = f"{result['users']:,} users asked for, {result['events']:,} events taken out, found {result['found']} afterwards"
     released = (
         f"release {result['release']}, version {result['model_version']}" if result["release"] else "no new release"

@@ -10,7 +10,6 @@ from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.logging import get_run_logger
 from rich.markup import escape
 
 from flows.alarms import tell_gate_held
@@ -28,9 +27,10 @@ from tasks.champion import side_of
 from tasks.comparison import compare_with_champion
 from tasks.devices import count_workers, pick_device
 from tasks.export_loss import measure_loss
+from tasks.funnel import list_notes
 from tasks.loads import list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
-from tasks.promotion import find_champion, pin_release, release_pins
+from tasks.promotion import ChampionMovedError, name_release, pin_release, read_registry, release_pins
 from tasks.report import write_report
 from tasks.report_tables import tell_gate
 from tasks.run import Run
@@ -38,12 +38,13 @@ from tasks.window import select_window
 from tasks.wording import as_markdown, shown, shown_values
 from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
-from trainer.errors import UnavailableError
+from trainer.errors import DamageError, UnavailableError
+from trainer.events import OnEvent
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
 from trainer.loop import train
 from trainer.signals import stop_on_sigterm
-from trainer.store import open_generation
+from trainer.store import Generation, find_pinned, open_generation
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
 """Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""
@@ -83,13 +84,9 @@ def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
 def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     with report_step("open-run") as on_event:
-        run = find_or_plan(night, logs)
+        run = find_or_plan(night, logs, on_event)
         story = run.story()
-        if "train" not in story["steps"]:  # the release that the night meets at its end should still be this one
-            run.record(champion=find_champion(night.root, night.config.publish))
-        told = f"release {story['base']['release']}" if story.get("base") else "nothing"
-        because = f": {story['full_because']}" if story.get("full_because") else ""
-        on_event("log", {"message": f"run {run.run_id} builds on {told}{because}"})
+        on_event("log", {"message": tell_run(story)})
         run.step("ingest", "", lambda: ingested)
     create_table_artifact(
         key="sources",
@@ -97,6 +94,22 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
         description="From lines to events",
     )
     return run
+
+
+def tell_run(story: dict[str, Any]) -> str:
+    """What a run is about to do, in a line: all, what is new, what is left, or nothing."""
+    run, ended = story["run_id"], [name for name in story["steps"] if name != "ingest"]
+    begun_at = story["created_at"][:16].replace("T", " ")
+    if "unchanged" in ended:
+        release = story["steps"]["unchanged"]["release"]
+        return f"nothing to do: run {run}, of {begun_at}, found no user whose pages changed since release {release}"
+    if "report" in ended:
+        return f"nothing to do: run {run}, of {begun_at}, did all of this; what follows is what it made"
+    if ended:
+        return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
+    if story.get("base"):
+        return f"run {run} goes on from release {story['base']['release']}: only users whose pages changed are trained"
+    return f"run {run} trains all users: {story.get('full_because') or 'as asked'}"
 
 
 @task(name="corpus")
@@ -113,7 +126,8 @@ def build_corpus(night: Night, run: Run) -> dict[str, Any]:
             ),
         )  # fmt: skip
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result["funnel"]]
-    create_table_artifact(key="funnel", table=funnel, description="From events to tokens")
+    notes = " ".join(["From events to tokens.", *list_notes(run.story())])
+    create_table_artifact(key="funnel", table=funnel, description=notes)
     return result
 
 
@@ -123,15 +137,20 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
     if not story.get("base") or story["steps"]["corpus"]["num_changed"]:
         return None
     release = story["base"]["release"]
-    run.step("unchanged", run.run_id, lambda: {"release": release})
-    get_run_logger().info(f"no user's tokens changed since release {release}, which goes on serving")
+
+    def make() -> dict[str, Any]:
+        with report_step("unchanged") as on_event:
+            on_event("log", {"message": f"nothing to do: no user's pages changed since release {release}, which stays"})
+        return {"release": release}
+
+    run.step("unchanged", run.run_id, make)
     return Run(night.root, release)
 
 
 @task(name="train")
 def train_vectors(night: Night, run: Run) -> dict[str, Any]:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
-    with report_step("train") as on_event, stop_on_sigterm() as stop:
+    with report_step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
         if device.reason:
             on_event("log", {"message": device.reason})
@@ -141,8 +160,9 @@ def train_vectors(night: Night, run: Run) -> dict[str, Any]:
         def make() -> dict[str, Any]:
             night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
             if num_workers == 1:
-                return train(job, on_event, stop=stop)
-            return train_together(job, Crew(num_workers, device, run.folder / "workers"), on_event, stop)
+                return train(job, on_event)
+            with stop_on_sigterm() as stop:
+                return train_together(job, Crew(num_workers, device, run.folder / "workers"), on_event, stop)
 
         result = run.step("train", run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
@@ -208,7 +228,7 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
         )  # fmt: skip
 
         def make() -> dict[str, Any]:
-            generation = open_generation(night.root.store)
+            generation = _settled_generation(night, run)
             told = export_task.export_vectors(asked, generation, on_event, fan_out)
             lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
@@ -216,25 +236,28 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
         return run.step("export", run.run_id, make)
 
 
+def _settled_generation(night: Night, run: Run) -> Generation:
+    """Return the generation that the run made. Raises DamageError when another took its place."""
+    generation = find_pinned(night.root.store, run.run_id) or open_generation(night.root.store)
+    settled = run.story()["steps"]["settle"]["generation"]
+    if generation.generation != settled:
+        raise DamageError(
+            f"{night.root.store} has generation {generation.generation}, not {settled}, which run {run.run_id} made: "
+            "it cannot be exported any more; run with --full"
+        )
+    return generation
+
+
 @task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def judge_release(night: Night, run: Run) -> dict[str, Any]:
-    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again."""
+    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again.
+
+    So does the same command before the release is registered: by then another release may serve.
+    """
     with report_step("gate") as on_event:
-        gate = night.config.gate
-
-        def make() -> dict[str, Any]:
-            champion = find_champion(night.root, night.config.publish)
-            window = select_window(night.root, night.since, night.until, night.config.window_days)
-            judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, window))
-            overridden = run.story()["steps"].get("gate", {}).get("overridden")
-            return judged | ({"overridden": overridden} if overridden else {})
-
-        result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
-        on_event("log", {"message": tell_gate(result)})
-    if not result["passes"] and not result.get("overridden"):
-        tell_gate_held(run.run_id, result["held_by"])
-    create_table_artifact(key="gate", table=shown_values(result["table"]), description=as_markdown(tell_gate(result)))
-    return result
+        if "register" not in run.story()["steps"]:
+            run.reopen("gate")
+        return _judge(night, run, on_event)
 
 
 @task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -242,7 +265,16 @@ def register_release(night: Night, run: Run) -> dict[str, Any]:
     """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
     with report_step("register") as on_event:
         make = _registration(night, run, on_event)
-        return run.step("register", _judged(run), make)
+        done = run.story()["steps"].get("register")
+        if done and not publish_task.is_served(night.root, night.config.publish, done):
+            run.reopen("register")
+        try:
+            return run.step("register", _judged(run), make)
+        except ChampionMovedError as error:
+            on_event("log", {"message": str(error)})
+            run.reopen("gate")
+            _judge(night, run, on_event)
+            return run.step("register", _judged(run), make)
 
 
 @task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -273,9 +305,31 @@ def describe_run(run: Run, report_path: Path) -> str:
     return f"# surf2vec release {run.run_id}\n\n{as_markdown(made)}\n\n" + "\n".join(lines)
 
 
-def _registration(
-    night: Night, run: Run, on_event: Callable[[str, dict[str, Any]], None]
-) -> Callable[[], dict[str, Any]]:
+def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
+    """The story's "gate"; what is held back is told to whom it concerns."""
+    gate = night.config.gate
+
+    def make() -> dict[str, Any]:
+        there = read_registry(night.root, night.config.publish)
+        spaces = {name_release(one): one.tags.get("space_id", "") for one in there.versions}
+        champion = name_release(there.champion) if there.champion else None
+        window = select_window(night.root, night.since, night.until, night.config.window_days)
+        judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
+        overridden = run.story()["steps"].get("gate", {}).get("overridden")
+        judged |= {"overridden": overridden} if overridden else {}
+        is_first = judged["verdict"] == "first"
+        told = "there is no champion to hold the release against" if is_first else tell_gate(judged)
+        on_event("log", {"message": told})
+        return judged
+
+    result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
+    if not result["passes"] and not result.get("overridden"):
+        tell_gate_held(run.run_id, result["held_by"])
+    create_table_artifact(key="gate", table=shown_values(result["table"]), description=as_markdown(tell_gate(result)))
+    return result
+
+
+def _registration(night: Night, run: Run, on_event: OnEvent) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
         pin_release(night.root, run.run_id)  # before it can serve: a rollback must find it
         registered = publish_task.publish_release(

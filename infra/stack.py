@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.orphans import end_orphans, mark_children
+from flows.orphans import end_orphans, marks
 from infra.bucket import BUCKET, make_bucket
 from infra.deploy import CODE, POOL
 from infra.passwords import as_shell, open_passwords, write_secret
@@ -75,8 +75,8 @@ class Stack:
     @contextmanager
     def running(self) -> Iterator["Stack"]:
         """All servers, up when the block begins, ended in order when it ends."""
-        end_orphans()
-        mark_children()
+        end_orphans(self.folder)
+        os.environ |= marks(self.folder)
         try:
             self._start_postgres()
             self._start_servers()
@@ -173,6 +173,7 @@ class Stack:
                 "PREFECT_HOME": str(self.folder / "prefect"),
                 "PREFECT_SERVER_DATABASE_CONNECTION_URL": self._database("prefect", "postgresql+asyncpg"),
                 "PREFECT_SERVER_API_AUTH_STRING": f"admin:{self.passwords['prefect']}",
+                "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # older than 7 and 90 days
             } | self.client_environment | QUIET,
         )  # fmt: skip
 

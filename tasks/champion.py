@@ -6,6 +6,7 @@ They come from the generation that is pinned under its name, or else, without a 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,13 +14,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
-from tasks.corpus_folder import VOCABULARY
 from tasks.evaluate import UserReader
-from tasks.export import ITEM_ROW_GROUP_ROWS
+from tasks.export import ITEM_ROW_GROUP_ROWS, path_of, read_part_of
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.run import Root
 from tasks.scores import Scores, VectorScores, score_of
-from tasks.vector_files import decode_vectors, read_part
+from tasks.vector_files import decode_vectors
 from trainer.corpus import Corpus, open_corpus
 from trainer.files import read_json
 from trainer.infer import FrozenItems, freeze_items
@@ -38,12 +38,6 @@ class Side:
     scores: Scores
     vector_size: int
     frozen: FrozenItems | None = None
-
-    @property
-    def vocabulary(self) -> Path:
-        """The file with the urls of the items; the rows of a night that changed have that of the whole corpus."""
-        here = self.corpus.folder / VOCABULARY
-        return here if here.exists() else self.corpus.folder.parent / VOCABULARY
 
 
 def side_of(corpus: Corpus, generation: Generation) -> Side:
@@ -73,7 +67,7 @@ def open_side(root: Root, release: str) -> Side | str:
     if not manifest["item_files"]:
         return f"the pinned generation of release {release} is gone, and a tree's export has no items to rank"
     corpus = open_corpus(corpus_dir)
-    exported = Exported(export_dir, corpus, manifest["vector_size"])
+    exported = Exported(export_dir, manifest, corpus)
     scores = VectorScores(exported.read_items, corpus.num_items, exported.vector_size)
     return Side(corpus, exported, scores, exported.vector_size)
 
@@ -83,13 +77,17 @@ class Exported:
     """The vectors of an export, as readers of a generation get them."""
 
     export_dir: Path
+    manifest: dict[str, Any]
     corpus: Corpus
-    vector_size: int
+
+    @property
+    def vector_size(self) -> int:
+        return self.manifest["vector_size"]
 
     def read_users(self, partition: int, /) -> NDArray[np.float32]:
         """float32[n, D] by the rows of the corpus; zeros for a row that the export has not."""
         vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), np.float32)
-        table = read_part(self.export_dir, partition)
+        table = read_part_of(self.export_dir, self.manifest, partition)
         if table is not None:
             rows = pc.index_in(table["user_id"], value_set=self.corpus.read_ids(partition)).to_numpy()
             vectors[rows] = decode_vectors(table)
@@ -104,4 +102,4 @@ class Exported:
 
     @cached_property
     def _items(self) -> pq.ParquetFile:
-        return pq.ParquetFile(self.export_dir / "item_vectors" / "part-00000.parquet")
+        return pq.ParquetFile(path_of(self.export_dir, self.manifest, "item_vectors/part-00000.parquet"))

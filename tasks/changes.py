@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tasks.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_encoded
 from trainer.errors import DamageError
-from trainer.files import describe_file, digest_file, read_json, replace_file
+from trainer.files import describe_file, digest_file, read_json, replace_file, verify_once
 
 CHANGES = "changes"
 WORTH_SHARE = 0.5  # of the vectors' bytes: changes that are more are not worth having
@@ -99,18 +99,25 @@ def write_difference(
     files: dict[str, dict[str, Any]] = {}
     removed: dict[str, list[pa.Array]] = {"user_vectors": [], "item_vectors": []}
     for name in sorted({*_vector_files(old), *_vector_files(new)}, key=lambda name: (name.startswith("user"), name)):
-        kind, paths = name.partition("/")[0], [folder_of / name for folder_of in (old_dir, new_dir)]
+        kind, paths = name.partition("/")[0], [_path_of(old_dir, old, name), _path_of(new_dir, new, name)]
         compare = compare_users if kind == "user_vectors" else compare_items
-        tables, gone = compare(*(path if path.exists() else None for path in paths))
+        tables, gone = compare(*paths)
         removed[kind].append(gone)
         if entry := write_rows(folder / name, tables):
             files[name] = entry
-        done_bytes += paths[1].stat().st_size if paths[1].exists() else 0
+        done_bytes += paths[1].stat().st_size if paths[1] else 0
         worth_bytes = WORTH_SHARE * max(done_bytes, min(total_bytes, SURE_BYTES))
         if is_bounded and sum(about["bytes"] for about in files.values()) > worth_bytes:
             return None
     gone_users, gone_items = (pa.chunked_array([*arrays, pa.array([], pa.string())]) for arrays in removed.values())
     return write_removed(folder, files, gone_users, gone_items)
+
+
+def _path_of(folder: Path, manifest: dict[str, Any], name: str) -> Path | None:
+    """The path of a file of vectors, None where the release has none of that name. Raises DamageError when it was altered."""
+    kind, file_name = name.split("/")
+    about = manifest[kind.replace("vectors", "files")].get(file_name)
+    return verify_once(folder / name, about, "pull the release again") if about else None
 
 
 def compare_users(old_path: Path | None, new_path: Path | None) -> tuple[Iterator[pa.Table], pa.Array]:

@@ -106,7 +106,7 @@ def compare_releases(
     mine, theirs = challenger.corpus.num_partitions, champion.corpus.num_partitions
     if mine != theirs:
         return {"reason": f"the champion has {theirs:,} micro-partitions, and tonight there are {mine:,}"}
-    shared = match_items(challenger.vocabulary, champion.vocabulary)
+    shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     vector_bytes = 4 * (challenger.vector_size + champion.vector_size)
     held_bytes = champion.frozen.num_bytes if champion.frozen else 0
     check_memory(challenger.corpus, champion.scores, vector_bytes, memory_bytes - held_bytes)

@@ -5,7 +5,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from trainer.errors import ConfigError
 from trainer.units import parse_bytes
@@ -68,6 +68,18 @@ class IngestConfig(Section):
     """From log files to clean events, and from clean events to the tokens of a corpus."""
 
     columns: ColumnsConfig = Field(ColumnsConfig(), title="Columns", description="Names of the columns in the logs.")
+    access_pattern: str | None = Field(
+        None,
+        title="Access pattern",
+        description="Regular expression for lines of logs in a format of their own, with groups (?P<user>...), (?P<url>...), "
+        "(?P<time>...) and perhaps host, method, status, agent. By default Common, Combined, and both with the site in front.",
+    )
+    time_format: Names = Field(
+        (),
+        title="Time format",
+        description="How times that are text are written, as of strptime: %d.%m.%Y %H:%M. Several are tried in order. By default "
+        "ISO 8601, or numbers.",
+    )
     timezone: str = Field("UTC", title="Time zone", description="Zone of times without one, e.g. Europe/Berlin.")
     granularity: Literal["page", "prefix", "host"] = Field(
         "page",
@@ -79,6 +91,11 @@ class IngestConfig(Section):
     )
     keep_query: Names = Field(
         (), title="Query keys kept", description="Query keys that tell pages apart; all others are dropped."
+    )
+    mask_secrets: bool = Field(
+        True,
+        title="Mask secrets",
+        description="E-mail addresses, session ids, JSON web tokens, and tokens that one user of a log has, leave the items.",
     )
     collapse_repeats: bool = Field(
         True, title="Collapse repeats", description="Consecutive events of one item count once."
@@ -109,6 +126,24 @@ class IngestConfig(Section):
         title="Pseudonym key",
         description="Environment variable with the key that turns user ids into pseudonyms.",
     )
+
+    @field_validator("access_pattern")
+    @classmethod
+    def _usable_pattern(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            from tasks.access_lines import check_pattern
+
+            check_pattern(value, has_time="columns" not in info.data or bool(info.data["columns"].time))
+        return value
+
+    @field_validator("time_format")
+    @classmethod
+    def _usable_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value:
+            from tasks.times import check_formats
+
+            check_formats(value)
+        return value
 
     @field_validator("timezone")
     @classmethod
@@ -180,7 +215,10 @@ class PublishConfig(Section):
     """Where releases are registered."""
 
     tracking_uri: str | None = Field(
-        None, title="MLflow", description="Tracking URI; by default a sqlite file and a folder in the root."
+        None,
+        title="MLflow",
+        description="Tracking URI; by default the one that the root published to, else MLFLOW_TRACKING_URI, else a sqlite file "
+        "and a folder in the root.",
     )
     experiment: str = Field("surf2vec", title="Experiment", description="MLflow experiment of the runs.", min_length=1)
     model_name: str = Field("surf2vec-users", title="Model", description="Name of the registered model.", min_length=1)

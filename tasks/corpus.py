@@ -24,7 +24,6 @@ from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus_folder import (
     BASE_KEYS,
     MANIFEST,
-    VOCABULARY,
     open_building_folders,
     publish,
     write_changed,
@@ -46,7 +45,8 @@ from tasks.window import (
     name_corpus,
     select_window,
 )
-from trainer.corpus import CHANGED, open_corpus
+from tasks.wording import several
+from trainer.corpus import CHANGED, VOCABULARY, open_corpus
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.fan_out import HERE, FanOut
@@ -56,7 +56,8 @@ from trainer.files import read_json
 BYTES_PER_EVENT = 250
 _EPOCH = date(1970, 1, 1)
 _TOLD = (
-    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "funnel", "base",
+    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "funnel",
+    "base",
 )  # fmt: skip
 
 
@@ -174,7 +175,7 @@ class Build:
         total = int(num_events.sum())
         max_events = min(spare_bytes(self.memory_bytes) // BYTES_PER_EVENT, -(-total // self.fan_out.num_parts))
         groups = plan_groups(num_events, max(1, max_events))
-        message = f"corpus: {total:,} events of {len(num_events)} micro-partitions in {len(groups)} groups"
+        message = f"{total:,} events of {len(num_events)} micro-partitions, in {several(len(groups), 'group')}"
         self.on_event("log", {"message": message})
         parts = CorpusPart(
             tuple(groups), self.params, self.config, self.scratch, self.building, self.memory_bytes, self.threads,

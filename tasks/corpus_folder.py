@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 
 from tasks.row_groups import write_row_groups
 from tasks.run import Root
-from trainer.corpus import CHANGED, COUNTS, Corpus
-from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_json
+from trainer.corpus import CHANGED, COUNTS, VOCABULARY, Corpus
+from trainer.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
 
 MANIFEST = "manifest.json"
-VOCABULARY = "vocabulary.parquet"
 BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
 ROW_GROUP_ROWS = 100_000
 _SCRATCH_PREFIX = "corpus."
@@ -81,7 +80,7 @@ def write_changed(building: Path, manifest: dict[str, Any], about: dict[str, Any
     np.save(path, Corpus(building, manifest).count_training_tokens(), allow_pickle=False)
     files = about["files"] | {COUNTS: describe_file(path)}
     own = {"window_id": f"{manifest['window_id']}/{CHANGED}", "holes": [0] * manifest["partitions"], "funnel": []}
-    write_json(building / CHANGED / MANIFEST, manifest | own | about | {"files": files})
+    write_manifest_json(building / CHANGED / MANIFEST, manifest | own | about | {"files": files})
 
 
 def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
@@ -89,7 +88,7 @@ def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
     sync_files(path for path in building.rglob("*") if path.is_file())
     if (building / CHANGED).exists():
         sync_folder(building / CHANGED)
-    write_json(building / MANIFEST, manifest)
+    write_manifest_json(building / MANIFEST, manifest)
     if folder.exists():  # without a manifest, or there would be nothing to build
         shutil.rmtree(folder)
     os.replace(building, folder)

@@ -11,6 +11,11 @@ def mask_credentials(text: str) -> str:
     return _CREDENTIALS.sub("***@", text)
 
 
+def strip_credentials(uri: str) -> str:
+    """The URI without `user:password@`."""
+    return _CREDENTIALS.sub("", uri)
+
+
 def mask_values(value: Any) -> Any:
     """A JSON value with the credentials in its texts masked."""
     if isinstance(value, dict):

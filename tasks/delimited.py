@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from tasks.logfiles import OPTIONAL, REQUIRED, LogFile
+from tasks.log_columns import OPTIONAL, REQUIRED
+from tasks.logfiles import LogFile
 
 FIELDS = ("user_id", "url", "time", "method", "status", "agent")
 FIELDS_SCHEMA = pa.schema([("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())])

@@ -11,14 +11,16 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 
 from tasks.doctor_corpus import find_misfits
+from tasks.doctor_registry import find_damage
 from tasks.export import list_files
-from tasks.run import Root
+from tasks.run import Root, Run, read_story
 from trainer.corpus import CHANGED, Corpus, open_corpus
 from trainer.errors import DamageError
 from trainer.examine import examine_store
 from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]
+_GIVE_ALL = "remove {} and give all logs again"
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,15 @@ def examine(root: Root) -> list[Finding]:
     findings = [*_examine_events(root), *_examine_corpora(root)]
     if root.store.exists():
         findings += [Finding(level, place, message) for level, place, message in examine_store(root.store)]  # type: ignore[arg-type]
-    return [*findings, *_examine_exports(root), *_examine_runs(root), *_examine_leftovers(root)]
+    findings += [*_examine_exports(root), *_examine_registry(root), *_examine_runs(root)]
+    return [*findings, *_examine_leftovers(root)]
 
 
 def _examine_events(root: Root) -> Iterator[Finding]:
     try:
         sources = read_json(root.sources)["sources"]
     except (DamageError, KeyError, TypeError) as error:
-        yield Finding("damage", str(root.sources), f"cannot be used ({error}): give all logs again to a new root")
+        yield Finding("damage", str(root.sources), f"cannot be used ({error}); {_GIVE_ALL.format(root.sources)}")
         return
     named: set[Path] = set()
     for source in sources:
@@ -50,10 +53,12 @@ def _examine_events(root: Root) -> Iterator[Finding]:
         named |= set(files)
         problems = list(_damaged(files)) or list(_wrong_rows(files))
         yield from (
-            Finding("damage", place, f"{text}; give the log {source['name']} again") for place, text in problems
+            Finding("damage", place, f"{text}; remove it, if it is there, and give the log {source['name']} again")
+            for place, text in problems
         )
         if sum(about["rows"] for about in files.values()) != source["events"]:
-            yield Finding("damage", str(root.sources), f"{source['name']}: events and rows of files differ")
+            text = f"{source['name']}: events and rows of files differ; {_GIVE_ALL.format(root.sources)}"
+            yield Finding("damage", str(root.sources), text)
     yield Finding("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
     yield from _orphans(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
 
@@ -73,7 +78,7 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
         except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
             problems, extra = [(str(folder), str(error))], set()
         yield from (
-            Finding("damage", place, f"{text}; remove {folder} and run again: it is built anew")
+            Finding("damage", place, f"{text}; remove {folder} and run again: it is built anew, if it is needed")
             for place, text in problems
         )
         yield from _orphans(extra, "files that the corpus does not name")
@@ -88,23 +93,39 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
             problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
         except (DamageError, KeyError, TypeError) as error:
             problems = [(str(folder), str(error))]
-        yield from (
-            Finding("damage", place, f"{text}; pull the release again, or remove {folder} and its run's story")
-            for place, text in problems
-        )
+        way_out = _tell_way_out(root, folder)
+        yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
         if not problems:
             yield Finding(
                 "ok", str(folder), f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
             )
 
 
+def _examine_registry(root: Root) -> Iterator[Finding]:
+    damage = [Finding("damage", place, message) for place, message in find_damage(root)]
+    yield from damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
+
+
 def _examine_runs(root: Root) -> Iterator[Finding]:
     for folder in _folders(root.path / "runs"):
         try:
-            steps = read_json(folder / "run.json")["steps"]
-            yield Finding("ok", str(folder), f"{len(steps)} steps ended")
-        except (DamageError, KeyError, TypeError) as error:
-            yield Finding("damage", str(folder), f"the story cannot be read ({error}); remove the folder and run again")
+            yield Finding("ok", str(folder), f"{len(read_story(folder / 'run.json')['steps'])} steps ended")
+        except DamageError as error:
+            yield Finding("damage", str(folder), str(error))
+
+
+def _tell_way_out(root: Root, export_dir: Path) -> str:
+    """How a damaged export is made whole: from its copy in the registry, or else from the vectors it was made of."""
+    try:
+        registered = Run(root, export_dir.name).story()["steps"].get("register", {})
+    except DamageError:
+        registered = {}
+    if registered.get("storage") != "copy":
+        return f"remove {export_dir} and run again: it is made anew, if it is needed"
+    uri = registered["tracking_uri"]
+    place = "" if uri == root.tracking_uri else f" --tracking-uri {uri}"
+    name = f"models:/{registered['model_name']}/{registered['model_version']}"
+    return f"remove {export_dir}, then `surf2vec pull {name} --out {export_dir} --root {root.path}{place}`"
 
 
 def _examine_leftovers(root: Root) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.comparison import find_users, match_items, match_unchanged
-from tasks.corpus_folder import VOCABULARY
-from tasks.vector_files import decode_vectors, read_part, read_vectors
+from tasks.export import path_of, read_part_of
+from tasks.vector_files import decode_vectors, read_vectors
 from trainer.corpus import Corpus
 
 MAX_USERS = 100_000
@@ -34,14 +34,14 @@ def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float6
 
     Needs releases of one space and of the same number of micro-partitions.
     """
-    shared = match_items(challenger.corpus.folder / VOCABULARY, champion.corpus.folder / VOCABULARY)
+    shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     cosines: list[NDArray[np.float64]] = []
     for partition in range(challenger.corpus.num_partitions):
         room = MAX_USERS - sum(map(len, cosines))
         if room <= 0:
             break
         ids = find_unchanged(challenger.corpus, champion.corpus, partition, shared.to_second)
-        cosines.append(compare_vectors(ids, challenger.export_dir, champion.export_dir, partition)[:room])
+        cosines.append(compare_vectors(ids, challenger, champion, partition)[:room])
     return np.concatenate(cosines) if cosines else np.zeros(0)
 
 
@@ -53,9 +53,9 @@ def find_unchanged(
     return challenger.read_ids(partition).take(pa.array(np.flatnonzero(rows >= 0)))
 
 
-def compare_vectors(ids: pa.ChunkedArray, one: Path, other: Path, partition: int) -> NDArray[np.float64]:
+def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partition: int) -> NDArray[np.float64]:
     """The cosine between two exports' vectors of each of these users whom both have, float64[m]."""
-    sides = [read_part(folder, partition) for folder in (one, other)]
+    sides = [read_part_of(side.export_dir, side.manifest, partition) for side in (one, other)]
     if None in sides:
         return np.zeros(0)
     rows = [find_users(ids, table["user_id"]) for table in sides if table is not None]
@@ -71,7 +71,7 @@ def compare_vectors(ids: pa.ChunkedArray, one: Path, other: Path, partition: int
 
 def measure_norms(export_dir: Path, manifest: dict[str, Any]) -> NDArray[np.float64]:
     """Lengths of users' vectors, float64[m]: of all of them, or of every so manieth row group, at most about MAX_USERS."""
-    paths = [export_dir / "user_vectors" / name for name in sorted(manifest["user_files"])]
+    paths = [path_of(export_dir, manifest, f"user_vectors/{name}") for name in sorted(manifest["user_files"])]
     every = max(1, round(manifest["num_users"] / MAX_USERS))
     lengths = [
         np.linalg.norm(vectors.astype(np.float64), axis=1) for _, vectors in read_vectors(paths, every, NORM_BATCH_ROWS)

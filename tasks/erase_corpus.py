@@ -18,7 +18,7 @@ from tasks.run import Root
 from tasks.wanted import Wanted
 from tasks.window import name_corpus
 from trainer.corpus import CHANGED, COUNTS, Corpus, held_out_keys, open_corpus
-from trainer.files import describe_file, digest_json, link_file, sync_file, write_json
+from trainer.files import describe_file, digest_json, link_file, sync_file, write_manifest_json
 
 _ROWS = "rows.npy"
 
@@ -135,14 +135,14 @@ def _erase_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDAr
         erasing.files |= _write_array(building / CHANGED / f"{partition_name(partition)}.{_ROWS}", renumbered)
     if COUNTS in erasing.files:
         (building / CHANGED / COUNTS).unlink()
-        left = np.load(changed.folder / COUNTS, allow_pickle=False) - item_counts
+        left = np.load(changed.path(COUNTS), allow_pickle=False) - item_counts
         erasing.files |= _write_array(building / CHANGED / COUNTS, left)
-    write_json(building / CHANGED / MANIFEST, erasing.manifest() | {"window_id": f"{window_id}/{CHANGED}"})
+    write_manifest_json(building / CHANGED / MANIFEST, erasing.manifest() | {"window_id": f"{window_id}/{CHANGED}"})
     return sum(erasing.users)
 
 
 def _read_rows(changed: Corpus, partition: int) -> NDArray[np.int64]:
-    return np.load(changed.folder / f"{partition_name(partition)}.{_ROWS}", allow_pickle=False).astype(np.int64)
+    return np.load(changed.path(f"{partition_name(partition)}.{_ROWS}"), allow_pickle=False).astype(np.int64)
 
 
 def _write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from tasks.events_files import EVENTS_SCHEMA, write_events
 from tasks.ingest import free_name, remove_leftovers
 from tasks.run import Root, open_scratch_folder
-from tasks.sources import Catalog, read_catalog
+from tasks.sources import Catalog, events_files, read_catalog
 from tasks.tombstones import FORGOTTEN
 from tasks.wanted import BATCH_ROWS, Wanted, search_file
 from trainer.events import OnEvent
-from trainer.files import describe_file, sync_file, sync_folder, verify_file
+from trainer.files import describe_file, sync_file, sync_folder, verify_once
 
 _SCRATCH = "forget.events"
 
@@ -47,11 +47,11 @@ def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: Wanted) -> 
     """Write the files of a source that have these users anew, and its entry in the catalog; answers the events taken out."""
     entry = catalog.entries[digest]
     files, days = dict(entry["files"]), dict(entry["days"])
-    for name, about in entry["files"].items():
-        path = root.path / name
+    for path, about, way_out in events_files(root, entry):
+        verify_once(path, about, way_out)
         if not _has_any(path, wanted, catalog.partitions or 1):
             continue
-        verify_file(path, about)
+        name = str(path.relative_to(root.path))
         del files[name]
         written = _write_without(root, path, wanted, free_name(name, catalog.files))
         num_left = sum(written_about["rows"] for written_about in written.values())

@@ -14,12 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.export import MANIFEST, USER_ROW_GROUP_ROWS, list_files, replace_folder
+from tasks.export import MANIFEST, USER_ROW_GROUP_ROWS, list_files, path_of, replace_folder
 from tasks.index import BATCH_ROWS, build_index, plan_index, unit_rows
-from tasks.vector_files import read_vectors, write_encoded
+from tasks.vector_files import describe_users, read_vectors, write_encoded
 from tasks.wanted import Wanted
-from trainer.errors import DamageError
-from trainer.files import describe_file, link_file, read_json, replace_file, verify_file, write_json
+from trainer.files import describe_file, link_file, read_json, replace_file, write_manifest_json
 from trainer.memory import private_bytes
 
 _USERS = "user_vectors"
@@ -28,12 +27,13 @@ _CHANGES = "changes/"
 
 def count_in_export(folder: Path, manifest: dict[str, Any], wanted: Wanted) -> int:
     """How often these users are named in an export, also as rows that changed or left. Raises DamageError as `count_users`."""
-    return sum(int(wanted.find(_read_ids(folder / name)).sum()) for name in list_named(manifest, wanted))
+    return sum(int(wanted.find(_read_ids(folder, manifest, name)).sum()) for name in list_named(manifest, wanted))
 
 
 def count_users(folder: Path, manifest: dict[str, Any], wanted: Wanted) -> int:
     """How many of these users have a vector in an export. Raises DamageError when a file cannot be read."""
-    return sum(int(wanted.find(_read_ids(folder / _USERS / name)).sum()) for name in _files_of(manifest, wanted))
+    names = _files_of(manifest, wanted)
+    return sum(int(wanted.find(_read_ids(folder, manifest, f"{_USERS}/{name}")).sum()) for name in names)
 
 
 def erase_from_export(
@@ -50,14 +50,14 @@ def erase_from_export(
         changed = _write_users(folder, manifest, wanted, new)
         for name in list_files(manifest):
             if name not in changed and name != manifest["index"]["file"] and not name.startswith(_CHANGES):
-                link_file(folder / name, new / name)
+                link_file(path_of(folder, manifest, name), new / name)
         user_files = {name: changed.get(f"{_USERS}/{name}", about) for name, about in manifest["user_files"].items()}
         user_files = {name: about for name, about in user_files.items() if about["rows"]}
         num_users = sum(about["rows"] for about in user_files.values())
         manifest.pop("changes", None)
         erased = manifest | {"user_files": user_files, "num_users": num_users} | values
         erased["index"] = _write_index(new, erased, manifest["index"], memory_bytes)
-        write_json(new / MANIFEST, erased)
+        write_manifest_json(new / MANIFEST, erased)
     return erased
 
 
@@ -81,16 +81,15 @@ def _write_users(folder: Path, manifest: dict[str, Any], wanted: Wanted, new: Pa
     changed: dict[str, dict[str, Any]] = {}
     for name in _files_of(manifest, wanted):
         path = folder / _USERS / name
-        is_gone = np.asarray(wanted.find(_read_ids(path)))
+        is_gone = np.asarray(wanted.find(_read_ids(folder, manifest, f"{_USERS}/{name}")))
         if not is_gone.any():
             continue
-        verify_file(path, manifest["user_files"][name])
         num_left = int((~is_gone).sum())
         changed[f"{_USERS}/{name}"] = {"rows": num_left}
         if num_left:
             table = pq.read_table(path).filter(pa.array(~is_gone)).combine_chunks().replace_schema_metadata(None)
             write_encoded(new / _USERS / name, [table], USER_ROW_GROUP_ROWS)
-            changed[f"{_USERS}/{name}"] |= describe_file(new / _USERS / name)
+            changed[f"{_USERS}/{name}"] |= describe_users(new / _USERS / name)
     return changed
 
 
@@ -113,8 +112,5 @@ def _write_index(new: Path, manifest: dict[str, Any], before: dict[str, Any], me
     return {"file": before["file"]} | about | describe_file(new / before["file"])
 
 
-def _read_ids(path: Path) -> pa.ChunkedArray:
-    try:
-        return pq.read_table(path, columns=["user_id"])["user_id"]
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamageError(f"{path} cannot be read ({error}): run `surf2vec doctor`") from None
+def _read_ids(folder: Path, manifest: dict[str, Any], name: str) -> pa.ChunkedArray:
+    return pq.read_table(path_of(folder, manifest, name), columns=["user_id"])["user_id"]

@@ -1,7 +1,8 @@
 """`surf2vec explain`: what a root knows of one user, for the operator who asks; nothing of it goes to logs or reports.
 
-Of 20 million users only what can have this one is read: row groups of the events by micro-partition and id, the one
-micro-partition of the corpus, the one row group of each release.
+Of 20 million users only what can have this one is looked through: row groups of the events by micro-partition and id, the one
+micro-partition of the corpus, the one row group of each release. But the files that have them are read whole, once, for their
+sha256: all events, and a file of each release.
 """
 
 from collections import Counter
@@ -16,17 +17,16 @@ import pyarrow.parquet as pq
 
 from tasks.config import PublishConfig
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
-from tasks.corpus_folder import VOCABULARY
-from tasks.export import MANIFEST
+from tasks.export import MANIFEST, path_of
 from tasks.placement import user_hash
 from tasks.promotion import read_registry
 from tasks.run import Root
-from tasks.sources import read_catalog
+from tasks.sources import Catalog, events_files, read_catalog
 from tasks.tombstones import read_tombstones
 from tasks.vector_files import decode_vectors
 from trainer.corpus import open_corpus
-from trainer.errors import DamageError, InputError
-from trainer.files import read_json
+from trainer.errors import InputError
+from trainer.files import read_json, verify_all
 
 NUM_ITEMS = 10
 Story = dict[str, Any]
@@ -44,7 +44,7 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
     day = read_tombstones(root).day_of(user_id)
     releases = _find_releases(root, publish, user_id, hash_of_user)
     vectors = [release.pop("vector") for release in releases]
-    events = _find_events(root, sorted(catalog.files), user_id, hash_of_user % (catalog.partitions or 1))
+    events = _find_events(root, catalog, user_id, hash_of_user % (catalog.partitions or 1))
     corpus = _find_in_corpus(root, user_id, hash_of_user)
     if not (events["count"] or day or corpus or releases):
         raise InputError(
@@ -68,12 +68,13 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
     }
 
 
-def _find_events(root: Root, files: list[str], user_id: str, partition: int) -> Story:
+def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> Story:
     """Events of the user: how many, the first and the last, and how many a day."""
     days: Counter[str] = Counter()
     times: list[Any] = []
     where = [("micro_partition", "==", partition), ("user_id", "==", user_id)]
-    for name in files:
+    verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
+    for name in sorted(catalog.files):
         found = _read_rows(root.path / name, ["ts"], where)["ts"]
         if len(found):
             day = Path(name).parent.name.removeprefix("day=")
@@ -101,9 +102,7 @@ def _find_in_corpus(root: Root, user_id: str, hash_of_user: int) -> Story | None
     is_held_out = bool(histories.is_held_out[row])
     held_out = int(histories.tokens[histories.ends[row]]) if is_held_out else None
     seen = Counter(tokens.tolist()).most_common(NUM_ITEMS)
-    urls = _read_urls(
-        corpus.folder / VOCABULARY, [item for item, _ in seen] + ([held_out] if held_out is not None else [])
-    )
+    urls = _read_urls(corpus.vocabulary, [item for item, _ in seen] + ([held_out] if held_out is not None else []))
     return {
         "window_id": corpus.folder.name,
         "micro_partition": partition,
@@ -141,7 +140,7 @@ def _find_releases(root: Root, publish: PublishConfig, user_id: str, hash_of_use
         name = f"part-{hash_of_user % manifest['partitions']:05d}.parquet"
         if name not in manifest["user_files"]:
             continue
-        rows = _read_rows(path.parent / "user_vectors" / name, None, [("user_id", "==", user_id)])
+        rows = _read_rows(path_of(path.parent, manifest, f"user_vectors/{name}"), None, [("user_id", "==", user_id)])
         if rows.num_rows:
             vector, version = decode_vectors(rows)[0], versions.get(manifest["release"])
             found.append(
@@ -164,7 +163,4 @@ def _cosine(one: np.ndarray, other: np.ndarray) -> float:
 
 def _read_rows(path: Path, columns: list[str] | None, where: list[tuple[str, str, Any]]) -> pa.Table:
     """Rows that fulfil conditions; row groups whose least and greatest values exclude them are not read."""
-    try:
-        return pq.read_table(path, columns=columns, filters=where, partitioning=None)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamageError(f"{path} cannot be read ({error}): run `surf2vec doctor`") from None
+    return pq.read_table(path, columns=columns, filters=where, partitioning=None)

@@ -31,11 +31,28 @@ from tasks.config import ExportConfig
 from tasks.export_checks import Generation, check_disk, check_fit, check_memory, check_rows, check_vocabulary
 from tasks.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
-from tasks.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, read_vectors, write_vectors
-from trainer.errors import ConfigError, DamageError, ResourceError
+from tasks.vector_files import (
+    ITEM_ROW_GROUP_ROWS,
+    USER_ROW_GROUP_ROWS,
+    describe_users,
+    read_part,
+    read_vectors,
+    write_vectors,
+)
+from trainer.corpus import Corpus
+from trainer.errors import ConfigError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.fan_out import HERE, FanOut, cut
-from trainer.files import describe_file, read_json, replace_file, sync_folder, write_json
+from trainer.files import (
+    describe_file,
+    make_folder,
+    read_json,
+    replace_file,
+    sync_folder,
+    sync_folders,
+    verify_once,
+    write_manifest_json,
+)
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -98,7 +115,7 @@ def export_vectors(
             changes, told = write_changes(folder, manifest, job.since_dir)
             manifest |= {"changes": changes} if changes else {}
             on_event("log", {"message": told})
-        write_json(folder / MANIFEST, manifest)
+        write_manifest_json(folder / MANIFEST, manifest)
     return _tell(job.export_dir, manifest, index_seconds)
 
 
@@ -109,6 +126,21 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
     changes = manifest.get("changes", {}).get("files", {})
     return users | items | {about["file"]: about for about in others} | changes
+
+
+def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:
+    """The path of a file of an export. Raises DamageError unless its bytes are those of the manifest."""
+    release = manifest["release"]
+    way_out = (
+        f"bring release {release} back with `surf2vec pull models:/NAME/VERSION --out {export_dir}`, or serve another"
+    )
+    return verify_once(export_dir / name, list_files(manifest)[name], way_out)
+
+
+def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> pa.Table | None:
+    """The users of a micro-partition in an export, with their vectors as stored; None where it has none."""
+    name = f"part-{partition:05d}.parquet"
+    return read_part(path_of(export_dir, manifest, f"user_vectors/{name}")) if name in manifest["user_files"] else None
 
 
 @contextmanager
@@ -122,9 +154,9 @@ def replace_folder(path: Path) -> Iterator[Path]:
     try:
         for leftover in (new, old):
             shutil.rmtree(leftover, ignore_errors=True)
-        new.mkdir(parents=True)
+        make_folder(new)
         yield new
-        sync_folder(new)
+        sync_folders(new)  # files have second names in them, which would be lost with the folder that is replaced
         if path.exists():
             path.rename(old)
         new.rename(path)
@@ -201,9 +233,10 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
 
 def _read_frozen(space_dir: Path | None, vector_size: int, dim: int) -> np.ndarray | None:
     """The projection of an earlier export of the space, float32 (D, dim); None where that was reduced otherwise, or not."""
-    path = space_dir / PROJECTION_FILE if space_dir else None
-    projection = read_projection(path) if path and path.exists() else None
-    return projection if projection is not None and projection.shape == (vector_size, dim) else None
+    if space_dir is None or "projection" not in (manifest := read_json(space_dir / MANIFEST)):
+        return None
+    projection = read_projection(path_of(space_dir, manifest, PROJECTION_FILE))
+    return projection if projection.shape == (vector_size, dim) else None
 
 
 def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
@@ -218,7 +251,7 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
             continue
         path = write.folder / "user_vectors" / f"part-{partition:05d}.parquet"
         write_vectors(path, [(users, project(vectors, projection))], write.job.config.dtype, USER_ROW_GROUP_ROWS)
-        files[path.name] = {"rows": len(users)} | describe_file(path)
+        files[path.name] = {"rows": len(users)} | describe_users(path)
         num_done += len(users)
         on_event("progress", {"step": "export", "done": num_done, "total": write.corpus["num_users"], "unit": "users"})
     return files
@@ -232,19 +265,16 @@ def _write_items(write: Writing) -> dict[str, Any]:
 
 
 def _read_items(write: Writing) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """Urls and counts of items in order, with their vectors, checked. Raises DamageError for an unreadable vocabulary."""
-    path, start, projection = write.job.corpus_dir / "vocabulary.parquet", 0, write.read_projection()
-    try:
-        with pq.ParquetFile(path) as file:
-            check_vocabulary(path, file.metadata.num_rows, write.generation)
-            for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=["url", "count"]):
-                stop = start + batch.num_rows
-                vectors = write.generation.read_items(start, stop)
-                check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
-                yield pa.Table.from_batches([batch]), project(vectors, projection)
-                start = stop
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamageError(f"{path} cannot be read ({error}): build the corpus again") from None
+    """Urls and counts of items in order, with their vectors, checked. Raises DamageError for a vocabulary that was altered."""
+    path, start, projection = Corpus(write.job.corpus_dir, write.corpus).vocabulary, 0, write.read_projection()
+    with pq.ParquetFile(path) as file:
+        check_vocabulary(path, file.metadata.num_rows, write.generation)
+        for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=["url", "count"]):
+            stop = start + batch.num_rows
+            vectors = write.generation.read_items(start, stop)
+            check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
+            yield pa.Table.from_batches([batch]), project(vectors, projection)
+            start = stop
 
 
 def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
@@ -267,19 +297,11 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
     """The users of a micro-partition by user_id and their vectors, float32 (n, D), checked; holes are left out."""
     vectors = write.generation.read_users(partition)
     check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
-    users = _read_corpus(write.job.corpus_dir / f"p{partition:05d}.users.parquet", ["user_id"])
+    users = pa.table({"user_id": Corpus(write.job.corpus_dir, write.corpus).read_ids(partition)})
     if not write.corpus.get("base"):  # they are in order, without holes
         return users, vectors
     order = pc.sort_indices(users["user_id"])[: len(users) - users["user_id"].null_count]  # nulls come last
     return users.take(order), vectors[order.to_numpy()]
-
-
-def _read_corpus(path: Path, columns: list[str]) -> pa.Table:
-    """Columns of a Parquet file of the corpus. Raises DamageError when it is missing or unreadable."""
-    try:
-        return pq.read_table(path, columns=columns)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamageError(f"{path} cannot be read ({error}): build the corpus again") from None
 
 
 def _tell(export_dir: Path, manifest: dict[str, Any], index_seconds: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.evaluate import Question, join_questions, questions, rank_held_out
-from tasks.export import MANIFEST
+from tasks.export import MANIFEST, path_of
 from tasks.reduction import project, read_projection
 from tasks.scores import score_of
 from tasks.vector_files import decode_vectors, encode_vectors
@@ -35,7 +35,11 @@ def measure_loss(
     num_users = corpus.manifest["num_held_out"]
     if "storage" not in manifest or not num_users:
         return {}
-    projection = read_projection(export_dir / manifest["projection"]["file"]) if "projection" in manifest else None
+    projection = (
+        read_projection(path_of(export_dir, manifest, manifest["projection"]["file"]))
+        if "projection" in manifest
+        else None
+    )
     frozen = freeze_items(generation, corpus.count_training_tokens(), threads)
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))

@@ -7,6 +7,9 @@
 4. All that still has them is removed: older releases (version, copy, export, generation), corpora, leftovers.
 5. The proof: every place is searched again.
 
+In the registry only what this root registered goes, and no copy that a version of somebody else is made of. What stays and has
+any of the users is named.
+
 While it lasts, `forgetting.json` keeps other writers out. Killed anywhere, the same call finishes: each step finds what is left
 of it to do by looking for the users, not by what was noted.
 """
@@ -31,6 +34,7 @@ from tasks.forget_proof import search_everywhere
 from tasks.gc import find_temporaries, remove_folder
 from tasks.publish import attach_report, publish_release
 from tasks.pull import pull
+from tasks.registry import registry_uri
 from tasks.report import write_report
 from tasks.run import FORGET, Root, Run, lock_root
 from tasks.tombstones import add_tombstones, read_tombstones
@@ -39,7 +43,7 @@ from tasks.wanted import Wanted, want_forgotten, want_users
 from trainer.corpus import CHANGED, open_corpus
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import digest_json, read_json, sync_folder, write_json
+from trainer.files import digest_json, read_json, sync_folder, sync_folders, write_json
 from trainer.manifests import read_manifest
 from trainer.store import has_generation, is_outdated, open_generation, remove_unreferenced
 
@@ -76,7 +80,8 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
         num_events = erase_events(root, wanted, on_event)
         told = _publish_without(copies, asked, on_event)
         removed = [*remove_releases(Copies(root, asked.publish, wanted), on_event), *_remove_rest(root, wanted)]
-        places = search_everywhere(Copies(root, asked.publish, wanted))
+        sync_folders(root.path)  # what was removed stays so after a power loss: only then the proof holds
+        places, others = search_everywhere(Copies(root, asked.publish, wanted))
         found = sum(place["found"] for place in places)
         if found:
             left = ", ".join(f"{place['found']:,} in {place['place']}" for place in places if place["found"])
@@ -91,9 +96,30 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
         "removed": removed,
         "places": places,
         "found": found,
-        "remains": list(REMAINS),
+        "elsewhere": [place for place in others if place["found"]],
+        "remains": [*REMAINS, *(_tell_unsearched(place) for place in others if not place["is_here"])],
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def tell_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
+    """What a person is told of copies that stay and have any of the users; None where there is none."""
+    if not elsewhere:
+        return None
+    told = [
+        f"{place['place']} (not ours, still has {place['found']:,} of these users"
+        f"{', used by ' if place['used_by'] else ''}{', '.join(place['used_by'])})"
+        for place in elsewhere
+    ]
+    return (
+        f"these users are gone from this root and from all that it registered, but not from {'; '.join(told)}: nothing was "
+        "removed there. Forget them in the roots that made these copies, or delete these versions, then give the same command "
+        "again"
+    )
+
+
+def _tell_unsearched(place: dict[str, Any]) -> str:
+    return f"{place['place']} is not ours and could not be searched"
 
 
 def _check_training(root: Root) -> None:
@@ -109,7 +135,7 @@ def _check_training(root: Root) -> None:
 
 def _check_others(copies: Copies) -> None:
     """Raise InputError when the release that serves would have nobody left."""
-    release = copies.registered.champion.tags.get("release", "") if copies.registered.champion else ""
+    release = copies.champion.tags.get("release", "") if copies.champion else ""
     folder = copies.root.export(release)
     if not copies.found_in.get(folder):
         return
@@ -132,7 +158,7 @@ def _search_waits(root: Root, on_event: OnEvent) -> Iterator[None]:
 
 def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> dict[str, Any]:
     """Erase the users from the store, and publish the champion's release without them if it has any."""
-    root, champion = copies.root, copies.registered.champion
+    root, champion = copies.root, copies.champion
     folder = root.export(champion.tags.get("release", "")) if champion else root.path
     if champion and _must_be_brought(copies, champion, folder):
         pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)
@@ -153,9 +179,8 @@ def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> di
 def _must_be_brought(copies: Copies, champion: Version, folder: Path) -> bool:
     """Whether the root has not the champion's export any more, but the registry has a copy, with some of the users in it."""
     digest = champion.tags.get("manifest_sha256")
-    return folder not in copies.exports and any(
-        searched.found for copy, searched in copies.search_copies() if copy.tags["manifest_sha256"] == digest
-    )
+    same = [copy for copy in copies.logged if copy.tags["manifest_sha256"] == digest and copies.owner.owns_copy(copy)]
+    return folder not in copies.exports and any(searched.found for _, searched in copies.search(same))
 
 
 def _export_without(copies: Copies, folder: Path, release: str, erased: Erased | None, memory_bytes: int) -> None:
@@ -179,9 +204,7 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
         run.record(**_tell_anew(root, publish, before, release))
     registered = publish_release(root, publish, run.story(), root.export(release), None, on_event)
     for alias in ("challenger", "champion"):
-        tracking.set_alias(
-            publish.tracking_uri or root.tracking_uri, publish.model_name, alias, registered["model_version"]
-        )
+        tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered["model_version"])
     run.record(steps=run.story()["steps"] | {"register": registered | {"alias": "champion", "digest": release}})
     report_path = run.folder / "report.html"
     write_report(run.story(), root.export(release), report_path)
@@ -202,6 +225,8 @@ def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) ->
         "num_users": manifest["num_users"],
         "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
     }
+    if "gate" in steps:
+        steps["gate"] |= {"champion": before}  # in whose place it comes
     return {
         "config": config,
         **old,

@@ -3,6 +3,9 @@
 A release is known by the sha256 of its export's manifest: its export in the root, the logged models that hold a copy of it, and
 the versions made of these have it. What the root has an export of is looked at there; of other copies the registry sends the
 manifest and the files that can have any of the users.
+
+Only what this root registered goes (`tasks/ownership.py`), and no copy while a version of somebody else is made of it. Copies
+that stay are searched all the same, and named.
 """
 
 import os
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,23 +23,29 @@ import pyarrow.parquet as pq
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.erase_export import count_in_export, list_named
-from tasks.export import MANIFEST
+from tasks.export import MANIFEST, list_files
 from tasks.gc import remove_folder
-from tasks.promotion import has_registry, read_registry
+from tasks.ownership import Ownership
+from tasks.promotion import read_registry
+from tasks.registry import has_registry, registry_uri
 from tasks.run import Root, Run
-from tasks.tracking import Copy, Registered
+from tasks.tracking import Copy, Version
 from tasks.wanted import Wanted
-from trainer.errors import DamageError
+from trainer.errors import DamageError, SurfError
 from trainer.events import OnEvent
-from trainer.files import digest_file, read_json
+from trainer.files import digest_file, read_json, verify_once
 
 
 @dataclass(frozen=True)
 class Searched:
-    """A copy of an export: how many of the users it has, and how many vectors were looked at; rows 0: nothing is left of it."""
+    """A copy of an export: how many of the users it has, and how many vectors were looked at; rows 0: nothing is left of it.
+
+    `is_here`: whether it could be searched; what refers to a folder on another machine, or may not be read, cannot.
+    """
 
     found: int
     rows: int
+    is_here: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,11 +58,22 @@ class Copies:
 
     @property
     def uri(self) -> str:
-        return self.publish.tracking_uri or self.root.tracking_uri
+        return registry_uri(self.root, self.publish)
 
     @cached_property
-    def registered(self) -> Registered:
-        return read_registry(self.root, self.publish)
+    def owner(self) -> Ownership:
+        return Ownership(self.root, self.publish)
+
+    @cached_property
+    def champion(self) -> Version | None:
+        """The version that serves, if this root registered it."""
+        champion = read_registry(self.root, self.publish).champion
+        return champion if champion and self.owner.owns_version(champion) else None
+
+    @cached_property
+    def versions(self) -> list[Version]:
+        """The versions of all models in the registry."""
+        return tracking.list_versions(self.uri) if has_registry(self.root, self.publish) else []
 
     @cached_property
     def exports(self) -> dict[Path, str]:
@@ -68,33 +89,69 @@ class Copies:
     def logged(self) -> list[Copy]:
         return tracking.list_copies(self.uri) if has_registry(self.root, self.publish) else []
 
-    def search_copies(self) -> Iterator[tuple[Copy, Searched]]:
-        """Every copy in the registry, and what is in it."""
+    @cached_property
+    def kept(self) -> dict[str, list[str]]:
+        """The logged models that stay, by their id, with the versions that others made of them, if any."""
+        others = [version for version in self.versions if not self.owner.owns_version(version)]
+        used = {copy.model_id: [version.place for version in others if version.uses(copy)] for copy in self.logged}
+        return {
+            copy.model_id: used[copy.model_id] for copy in self.logged if used[copy.model_id] or not self._owns(copy)
+        }
+
+    @cached_property
+    def removable(self) -> list[Copy]:
+        return [copy for copy in self.logged if copy.model_id not in self.kept]
+
+    def _owns(self, copy: Copy) -> bool:
+        return self.owner.owns_copy(copy)
+
+    def search(self, copies: list[Copy]) -> Iterator[tuple[Copy, Searched]]:
+        """What is in each of the copies; one that refers to an export of this root holds nothing itself."""
         found_by_digest = {digest: self.found_in[folder] for folder, digest in self.exports.items()}
         rows_by_digest = {digest: _num_users(folder) for folder, digest in self.exports.items()}
-        for copy in self.logged:
+        for copy in copies:
             digest = copy.tags["manifest_sha256"]
-            if copy.tags.get("storage") != "copy":
-                continue  # it refers to an export
-            if digest in found_by_digest and copy.is_ready:
-                yield copy, Searched(found_by_digest[digest], rows_by_digest[digest])
-            else:
-                yield copy, self._search_copy(copy)
+            if not self._owns(copy):
+                yield copy, self._search_other(copy)
+            elif copy.tags.get("storage") == "copy":
+                is_known = digest in found_by_digest and copy.is_ready
+                known = Searched(found_by_digest[digest], rows_by_digest[digest]) if is_known else None
+                yield copy, known or self._search_copy(copy)
+
+    def _search_other(self, copy: Copy) -> Searched:
+        """What is in a copy that another root made, or in the folder that it refers to, if that can be read."""
+        folder = Path(unquote(urlsplit(copy.tags.get("export_uri", "")).path))
+        try:
+            if copy.tags.get("storage") == "copy":
+                return self._search_copy(copy)
+            manifest = read_json(folder / MANIFEST)
+            return Searched(count_in_export(folder, manifest, self.wanted), manifest["num_users"])
+        except (SurfError, OSError):
+            return Searched(0, 0, is_here=False)
 
     def _search_copy(self, copy: Copy) -> Searched:
         found = rows = 0
         self.root.temporary.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.root.temporary, prefix=f"forget.{os.getpid()}.") as scratch:
-            try:
-                manifest = read_json(tracking.download_copied(self.uri, copy, MANIFEST, Path(scratch)))
-                for name in list_named(manifest, self.wanted):
-                    path = tracking.download_copied(self.uri, copy, name, Path(scratch))
-                    ids = pq.read_table(path, columns=["user_id"])["user_id"]
-                    found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
-                    path.unlink()
-            except DamageError:
-                return Searched(0, 0)  # an upload or a removal that was cut short
+            path = self._bring(copy, MANIFEST, Path(scratch))
+            manifest = read_json(path) if path else {}
+            for name in list_named(manifest, self.wanted) if manifest else ():
+                path = self._bring(copy, name, Path(scratch))
+                if path is None:
+                    return Searched(0, 0)
+                way_out = f"it is {name} of {copy.location}: the `surf2vec run` that registered it mends it"
+                verify_once(path, list_files(manifest)[name], way_out)
+                ids = pq.read_table(path, columns=["user_id"])["user_id"]
+                found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
+                path.unlink()
         return Searched(found, rows)
+
+    def _bring(self, copy: Copy, name: str, folder: Path) -> Path | None:
+        """A file of a copy in the folder; None where an upload or a removal was cut short."""
+        try:
+            return tracking.download_copied(self.uri, copy, name, folder)
+        except DamageError:
+            return None
 
 
 def _num_users(folder: Path) -> int:
@@ -102,19 +159,19 @@ def _num_users(folder: Path) -> int:
 
 
 def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
-    """Remove all that the users are in: versions, then their copies, then exports; answers what went.
+    """Remove all of the root's that the users are in: versions, then their copies, then exports; answers what went.
 
     Killed anywhere, the same call goes on: what leads to a copy goes last.
     """
     exports = [folder for folder, found in copies.found_in.items() if found]
     digests = {copies.exports[folder] for folder in exports}
-    digests |= {copy.tags["manifest_sha256"] for copy, searched in copies.search_copies() if searched.found}
-    going = [copy for copy in copies.logged if copy.tags["manifest_sha256"] in digests or _is_rest(copies, copy)]
+    digests |= {copy.tags["manifest_sha256"] for copy, searched in copies.search(copies.removable) if searched.found}
+    going = [copy for copy in copies.removable if copy.tags["manifest_sha256"] in digests or not copy.is_ready]
     removed = []
-    for version in copies.registered.versions:
-        if version.tags.get("manifest_sha256") in digests:
+    for version in copies.versions:
+        if version.tags.get("manifest_sha256") in digests and copies.owner.owns_version(version):
             tracking.delete_version(copies.uri, version)
-            removed.append(f"models:/{version.name}/{version.number}")
+            removed.append(version.place)
     for copy in going:
         tracking.delete_model(copies.uri, copy.model_id)
         removed.append(copy.location)
@@ -135,14 +192,15 @@ def _forget_runs(root: Root, releases: set[str]) -> None:
             run.forget_steps()
 
 
-def _is_rest(copies: Copies, copy: Copy) -> bool:
-    """Whether a copy in the root's own registry is the rest of an upload that was cut short."""
-    return copies.publish.tracking_uri is None and not copy.is_ready
-
-
 def list_copied(copies: Copies) -> list[dict[str, Any]]:
-    """The proof's lines of the registry: each copy, the rows that were searched, and how many of the users it has."""
-    return [
-        {"place": f"registry: {copy.location}", "rows": searched.rows, "found": searched.found}
-        for copy, searched in copies.search_copies()
-    ]
+    """The proof's lines of the registry: each copy, the rows that were searched, and how many of the users it has.
+
+    Copies that stay have `used_by`, the versions that others made of them, and `is_here`, whether they could be searched.
+    """
+    places = []
+    for copy, searched in copies.search(copies.logged):
+        line = {"place": f"registry: {copy.location}", "rows": searched.rows, "found": searched.found}
+        if copy.model_id in copies.kept:
+            line |= {"used_by": copies.kept[copy.model_id], "is_here": searched.is_here}
+        places.append(line)
+    return places

@@ -18,7 +18,7 @@ from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.drift import Released, measure_drift, measure_norms
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.gate import TOP, Finding, Rule, Verdict, compare, hits, judge, reciprocals, tell
-from tasks.run import Root, Run
+from tasks.run import Root, Run, read_story
 from tasks.window import Window
 from trainer.corpus import open_corpus
 from trainer.files import read_json
@@ -31,7 +31,7 @@ class Case:
     """What the gate judges: the run, and the release that serves, with its story; None where there is none.
 
     has_changed: whether it is another than when the night began; days: tonight's events a day; days_before: as the night
-    before saw them.
+    before saw them. champion_space: the champion's space, as the registry has it; None where the registry has it no more.
     """
 
     run: Run
@@ -40,6 +40,7 @@ class Case:
     has_changed: bool
     days: Days
     days_before: Days
+    champion_space: str | None = None
 
     @property
     def root(self) -> Root:
@@ -56,30 +57,30 @@ class Case:
         return Run(self.root, self.champion).story()["steps"] if self.champion else {}
 
 
-def open_case(run: Run, gate: GateConfig, champion: str | None, window: Window) -> Case:
-    """The case of a run whose export is there. `champion`: the release that serves now.
+def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[str, str], window: Window) -> Case:
+    """The case of a run whose export is there. `champion`: the release that serves now; `spaces`: those of all releases.
 
     A run that has served is judged beside the champion that it met then: changed settings do not make it compete with itself.
     """
     story = run.story()
-    has_served = story["steps"].get("register", {}).get("alias") == "champion"
+    has_served = champion == run.run_id or story["steps"].get("register", {}).get("alias") == "champion"
     if has_served and "gate" in story["steps"]:
-        champion, began_with = story["steps"]["gate"]["champion"], None
+        champion = began_with = story["steps"]["gate"]["champion"]
     else:
-        began_with = story.get("champion")
+        began_with = story.get("champion", champion)
     days: Counter[date] = Counter()
     for file in window.files:
         if file.day:
             days[file.day] += file.rows
-    has_changed = champion is not None and began_with not in (None, champion)
-    return Case(run, gate, champion, has_changed, days, _find_days_before(run, days))
+    has_changed = champion is not None and began_with != champion
+    return Case(run, gate, champion, has_changed, days, _find_days_before(run, days), spaces.get(champion or ""))
 
 
 def _find_days_before(run: Run, days: Days) -> Days:
     """The events a day as the newest run before saw them whose newest day is before that of `days`; empty without one."""
     paths = [path for path in run.root.path.glob("runs/[!.]*/run.json") if path != run.story_path]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True) if days else ():
-        seen = read_json(path)["steps"].get("gate", {}).get("days") or {}
+        seen = read_story(path)["steps"].get("gate", {}).get("days") or {}
         if seen and date.fromisoformat(max(seen)) < max(days):
             return {date.fromisoformat(day): events for day, events in seen.items()}
     return {}
@@ -203,11 +204,12 @@ def _vectors(case: Case) -> list[Finding]:
         "space", "comparable with the champion's vectors (1: yes)", 0 if gate.allow_new_space else 1, form=".0f"
     )
     theirs = _open_released(case.root, case.champion) if case.champion else None
+    their_space = theirs.manifest["space_id"] if case.champion_space is None and theirs else case.champion_space
+    is_one = mine.manifest["space_id"] == their_space
+    reason = NO_CHAMPION if case.champion is None else f"the export or corpus of release {case.champion} is gone"
+    found = [outliers, Finding(space, None if their_space is None else float(is_one), reason=reason)]
     if theirs is None:
-        reason = NO_CHAMPION if case.champion is None else f"the export or corpus of release {case.champion} is gone"
-        return [outliers, *(Finding(rule, None, reason=reason) for rule in (space, *drift))]
-    is_one = mine.manifest["space_id"] == theirs.manifest["space_id"]
-    found = [outliers, Finding(space, float(is_one))]
+        return [*found, *(Finding(rule, None, reason=reason) for rule in drift)]
     reason = "the spaces differ"
     if is_one and mine.corpus.num_partitions == theirs.corpus.num_partitions:
         cosines = measure_drift(mine, theirs)

@@ -1,5 +1,7 @@
 """`surf2vec gc`: removes what nothing refers to any more, and says what it was and how many bytes.
 
+Of the registry only what this root registered goes (`tasks/ownership.py`).
+
 A release stays whole or goes whole. It stays while an alias names one of its versions, while it is among the newest
 `publish.keep_releases`, or of the newest run, or where a rollback would go. When it goes, its version goes first, so that
 nobody loads half of it; then its export, its pinned generation and, in the root's own registry, the copy there. Copies in
@@ -13,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ from tasks.config import PublishConfig
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.held_release import PREFIX, find_leftovers, remove_leftovers
+from tasks.ownership import Ownership
 from tasks.promotion import read_registry, rollback_targets
+from tasks.registry import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
 from tasks.run import Root, Run, is_locked
 from tasks.sources import find_orphans, read_catalog
 from tasks.tracking import Registered, Version
@@ -60,21 +64,26 @@ class Waste:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Who refers to what: the stories of runs, the registry's versions, and the releases that stay."""
+    """Who refers to what: the stories of runs, the model's and all models' versions, and the releases that stay."""
 
     root: Root
     publish: PublishConfig
     registered: Registered
     stories: dict[str, dict[str, Any]]
+    versions: list[Version] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
 
     @property
     def uri(self) -> str:
-        return self.publish.tracking_uri or self.root.tracking_uri
+        return registry_uri(self.root, self.publish)
 
     @property
     def is_own_registry(self) -> bool:
-        return self.publish.tracking_uri is None
+        return is_own_registry(self.root, self.publish)
+
+    @cached_property
+    def owner(self) -> Ownership:
+        return Ownership(self.root, self.publish)
 
     @property
     def newest_run(self) -> str | None:
@@ -88,10 +97,11 @@ class Ledger:
 
     def is_judged(self, release: str) -> bool:
         """Whether the release is one of this root's that went, or was to go, to this registry."""
-        asked = self.publish.tracking_uri, self.publish.model_name
         story = self.stories.get(release)
-        meant = story["config"]["publish"] if story and "config" in story else None
-        return meant is not None and (meant["tracking_uri"], meant["model_name"]) == asked
+        if story is None or "config" not in story:
+            return False
+        meant = find_story_uri(self.root, story) or story["config"]["publish"]["tracking_uri"] or self.uri
+        return is_same_registry(meant, self.uri) and story["config"]["publish"]["model_name"] == self.publish.model_name
 
     def goes(self, release: str) -> bool:
         return self.is_judged(release) and release not in self.kept
@@ -143,8 +153,13 @@ def collect_garbage(
 def open_ledger(root: Root, publish: PublishConfig) -> Ledger:
     """What there is, and which releases stay. Raises InputError when this is not the registry that runs registered to."""
     stories = {path.parent.name: read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))}
-    ledger = Ledger(root, publish, read_registry(root, publish), stories)
-    versions = [version for version in reversed(ledger.registered.versions) if version.tags.get("release") in stories]
+    everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
+    ledger = Ledger(root, publish, read_registry(root, publish), stories, everything)
+    versions = [
+        version
+        for version in reversed(ledger.registered.versions)
+        if version.tags.get("release") in stories and ledger.owner.owns_version(version)
+    ]
     for run_id, story in stories.items():
         if "register" in story["steps"] and ledger.is_judged(run_id) and not versions:
             raise InputError(
@@ -166,8 +181,10 @@ def find_waste(ledger: Ledger) -> Iterator[Waste]:
     for version in going:
         place = f"models:/{version.name}/{version.number}"
         yield Waste("model version", place, 0, partial(tracking.delete_version, ledger.uri, version))
+    staying = [version for version in ledger.versions if version not in going]
+    referred = {version.tags.get("export_uri") for version in staying}
     for folder in _folders(root.path / "export"):
-        if ledger.goes(folder.name):
+        if ledger.goes(folder.name) and folder.resolve().as_uri() not in referred:
             yield Waste("export", str(folder), _size(folder), partial(remove_folder, folder))
     yield from _find_unreferenced(ledger)
     wanted = ledger.window_ids()
@@ -176,7 +193,7 @@ def find_waste(ledger: Ledger) -> Iterator[Waste]:
         if folder.name not in wanted and not is_searching:
             yield Waste("corpus", str(folder), _size(folder), partial(remove_folder, folder))
     if ledger.is_own_registry and ledger.registered.versions:
-        yield from _find_copies(ledger, going)
+        yield from _find_copies(ledger, staying)
     for path in find_orphans(root, read_catalog(root)):
         yield Waste("events file", str(path), path.stat().st_size, path.unlink)
     yield from find_temporaries(root)
@@ -184,22 +201,21 @@ def find_waste(ledger: Ledger) -> Iterator[Waste]:
 
 def _is_removed(ledger: Ledger, version: Version) -> bool:
     """Whether a version goes with its release. A copy in another registry is whole without it, and stays."""
-    return ledger.goes(version.tags.get("release", "")) and (ledger.is_own_registry or "export_uri" in version.tags)
+    goes = ledger.goes(version.tags.get("release", "")) and (ledger.is_own_registry or "export_uri" in version.tags)
+    return goes and ledger.owner.owns_version(version)
 
 
-def _find_copies(ledger: Ledger, going: list[Version]) -> Iterator[Waste]:
+def _find_copies(ledger: Ledger, staying: list[Version]) -> Iterator[Waste]:
     """Copies of exports in the root's own registry of which no version is left, nor an export that may become one."""
     root = ledger.root
-    models = [tracking.get_registered(ledger.uri, name) for name in tracking.list_models(ledger.uri)]
-    staying = [version for model in models for version in model.versions if version not in going]
     digests = {version.tags.get("manifest_sha256") for version in staying}
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         digests |= set() if ledger.goes(path.parent.name) else {digest_file(path)}
-    for model in tracking.list_logged(ledger.uri, ledger.publish.experiment):
-        is_ours = "manifest_sha256" in model.tags and model.folder.is_relative_to(root.artifacts)
-        if is_ours and model.tags["manifest_sha256"] not in digests:
-            remove = partial(tracking.delete_model, ledger.uri, model.model_id)
-            yield Waste("copy in the registry", str(model.folder), _size(model.folder), remove)
+    for copy in tracking.list_copies(ledger.uri):
+        is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in staying)
+        if ledger.owner.owns_copy(copy) and not is_needed and copy.folder:
+            remove = partial(tracking.delete_model, ledger.uri, copy.model_id)
+            yield Waste("copy in the registry", str(copy.folder), _size(copy.folder), remove)
 
 
 def _find_unreferenced(ledger: Ledger) -> Iterator[Waste]:

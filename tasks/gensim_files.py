@@ -15,12 +15,12 @@ from tasks.export import MANIFEST, list_files
 from tasks.vector_files import VECTOR_COLUMNS, decode_vectors
 from trainer.errors import ConfigError, DamageError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import read_json, verify_file
+from trainer.files import read_json, verify_once
 from trainer.word2vec_format import write_word2vec
 
 _KEYS = {"users": "user_id", "items": "url"}
 _BATCH_ROWS = 8192
-_WAY_OUT = "pull the release again, or remove that folder and run `surf2vec run`"
+_WAY_OUT = "bring the release back with `surf2vec pull models:/NAME/VERSION --out` and that folder"
 
 
 def export_word2vec(
@@ -81,13 +81,11 @@ def _read_batches(
     for name, about in sorted(files.items()):
         path = export_dir / name
         try:
-            verify_file(path, about)
+            verify_once(path, about, _WAY_OUT)
             for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=[_KEYS[which], *VECTOR_COLUMNS]):
                 vectors = decode_vectors(batch).reshape(-1, vector_size)
                 yield batch.column(_KEYS[which]), vectors
                 done += len(vectors)
-        except DamageError as error:
-            raise DamageError(f"{error}: {_WAY_OUT}") from None
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise DamageError(f"{path} cannot be read ({type(error).__name__}): {_WAY_OUT}") from None
         on_event("progress", {"step": "word2vec", "done": done, "total": total, "unit": which})

@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus_folder import VOCABULARY
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export import path_of
 from tasks.reduction import read_projection
 from tasks.run import Root
 from trainer.config import TrainConfig
 from trainer.corpus import COUNTS, open_corpus, whole_window
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent
-from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
+from trainer.files import TEMPORARY_SUFFIX, read_json
 from trainer.infer import FrozenItems, freeze_items
 from trainer.manifests import FORMAT_VERSION, MANIFEST
 from trainer.store import Generation
@@ -89,12 +89,10 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
         if name not in users:
             _hold(root.store / name, folder)
     corpus = open_corpus(root.corpus(window_id))
-    vocabulary = _hold(corpus.folder / VOCABULARY, folder)
-    verify_file(vocabulary, corpus.manifest["files"][VOCABULARY])
+    vocabulary = _hold(corpus.vocabulary, folder)
     projection = None
     if "projection" in export:
-        held = _hold(path.parent / export["projection"]["file"], folder)
-        verify_file(held, export["projection"])
+        held = _hold(path_of(path.parent, export, export["projection"]["file"]), folder)
         projection = read_projection(held)
     counts = corpus.count_training_tokens()
     np.save(folder / COUNTS, counts, allow_pickle=False)

@@ -45,4 +45,9 @@ def _read_column(path: Path, columns: ColumnsConfig) -> list[str]:
             f"{path} has no column {' or '.join(columns.user)}, only {', '.join(there)}: name it with "
             "--set ingest.columns.user=NAME"
         )
-    return table.select(pl.col(name).cast(pl.String)).collect()[name].drop_nulls().to_list()
+    ids = table.select(name).collect()[name].drop_nulls()
+    if ids.dtype.is_float():  # of a frame with gaps: whole ones are the integers that they were, as ingest has it
+        if not (ids == ids.round()).all():
+            raise InputError(f"{path}: column {name!r} has numbers that are not whole: they are no user ids")
+        ids = ids.cast(pl.Int128)
+    return ids.cast(pl.String).to_list()

@@ -20,7 +20,7 @@ from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
 from tasks.corpus import BYTES_PER_EVENT
 from tasks.corpus_parts import DUCKDB_SHARE, CorpusPart, clean_part, write_part
-from tasks.deliveries import rules_of
+from tasks.deliveries import list_changes, rules_of
 from tasks.failures import explain_failures
 from tasks.group_events import Stages, count_partitions, plan_groups
 from tasks.group_tokens import Written
@@ -30,6 +30,7 @@ from tasks.ingest import ingest
 from tasks.memory import spare_bytes
 from tasks.pseudonyms import check_user_key
 from tasks.reduction import PROJECTION_FILE
+from tasks.rejects import FAILED
 from tasks.run import Root
 from tasks.sources import read_catalog
 from tasks.tombstones import FORGOTTEN, copy_tombstones
@@ -42,7 +43,7 @@ from trainer.fan_out import HERE, FanOut, cut
 from trainer.files import replace_file
 from trainer.units import size
 
-_RULES = ("timezone", "granularity", "prefix_depth", "keep_query")
+_RULES = ("timezone", "granularity", "prefix_depth", "keep_query", "mask_secrets")
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,12 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
     taken = {name: value for name, value in known.items() if name not in config.model_fields_set}
     followed = IngestConfig.model_validate(config.model_dump() | taken)
     own = rules_of(followed)
-    changes = [
-        f"ingest.{name} is {own[name]!r}, but was {rules.get(name)!r}" for name in own if own[name] != rules.get(name)
-    ]
-    if changes:
+    if rules and rules["version"] != own["version"]:
+        raise ConfigError(
+            f"{'; '.join(list_changes(rules, own))} when {root.path} was made: its items are others; give all its logs "
+            "again to `surf2vec run`"
+        )
+    if changes := list_changes(rules, own):
         raise ConfigError(f"{'; '.join(changes)} when {root.path} was made: leave it out, or name another --root")
     return followed
 
@@ -175,7 +178,7 @@ def _ingest(
     try:
         ingested = ingest(own, asked.logs, config, partitions, asked.memory_bytes, asked.threads, on_event, fan_out)
     except RejectedError as error:
-        listed, kept = own.rejects / "failed", root.rejects / "infer"
+        listed, kept = own.rejects / FAILED, root.rejects / "infer"
         if not listed.exists():
             raise
         shutil.rmtree(kept, ignore_errors=True)

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.corpus_folder import partition_name
 from tasks.reduction import project, read_projection
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, Histories
@@ -87,8 +86,7 @@ def _open_writer(path: Path, vector_size: int) -> pq.ParquetWriter:
 def _batches(corpus: Corpus, partitions: range, rows: int) -> Iterator[tuple[pa.ChunkedArray, Histories]]:
     """The users of a corpus and their histories, at most `rows` at once, never of two micro-partitions."""
     for partition in (partition for partition in partitions if corpus.users[partition]):
-        path = corpus.folder / f"{partition_name(partition)}.users.parquet"
-        user_ids = pq.read_table(path, columns=["user_id"])["user_id"]
+        user_ids = corpus.read_ids(partition)
         whole = corpus.read(partition)
         for start in range(0, whole.num_users, rows):
             stop = min(start + rows, whole.num_users)

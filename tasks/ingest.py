@@ -18,24 +18,25 @@ from tasks.deliveries import Delivery, plan_delivery
 from tasks.failures import explain_failures
 from tasks.logfiles import EmptyLogError, recognise
 from tasks.pseudonyms import check_user_key, fingerprint, pseudonym, read_user_key
+from tasks.rejects import FAILED
 from tasks.remote_logs import RemoteLogs, open_remote_logs
 from tasks.run import Root, open_scratch_folder
-from tasks.sources import Catalog, SourceFile, find_orphans, find_sources, read_catalog, sum_counts
+from tasks.sources import Catalog, find_orphans, find_sources, read_catalog, sum_counts
 from tasks.stage_parts import AnyCrew, choose_crew
 from tasks.stage_sources import Log, Staging
-from tasks.staging import SAMPLE_FACTOR, Progress, Staged
+from tasks.staging import MOST_HINTS, SAMPLE_FACTOR, Progress, Staged
+from tasks.times import tell_bad_times
 from tasks.tombstones import FORGOTTEN, read_tombstones
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
 from trainer.fan_out import HERE, FanOut
-from trainer.files import TEMPORARY_SUFFIX, sync_files, sync_folder
+from trainer.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
 
 __all__ = ["ingest", "pseudonym", "read_user_key"]
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
 _STAGING_PREFIX = "ingest."
-_FAILED = "failed"
 
 
 def ingest(
@@ -61,7 +62,7 @@ def ingest(
     """
     with (
         explain_failures(root, "logs are ingested", memory_bytes),
-        open_remote_logs(root, lambda path: recognise(path, config.columns)) as remote,
+        open_remote_logs(root, lambda path: recognise(path, config)) as remote,
     ):
         catalog = read_catalog(root)
         key = check_user_key(root, catalog, config)
@@ -69,6 +70,8 @@ def ingest(
         read_tombstones(root)  # their damage is told before a log is read
         sources = find_sources(patterns, catalog.stamps, on_event, remote)
         delivery = plan_delivery(root, catalog, sources, config)
+        if delivery.changes:
+            on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
         delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
         remove_leftovers(root, catalog)
         if logs:
@@ -78,7 +81,9 @@ def ingest(
                 passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
                 progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
                 with choose_crew(staging, remote, len(logs), progress, fan_out) as crew:
-                    catalog.partitions, staged = _stage_all(crew, logs, catalog.partitions or partitions, on_event)
+                    catalog.partitions, staged = _stage_all(
+                        crew, logs, catalog.partitions or partitions, config, on_event
+                    )
                 _check_rejects(root, staged, config)
                 catalog.user_key_fingerprint = user_key
                 catalog.rules = delivery.rules
@@ -155,29 +160,33 @@ def _remove_orphans(root: Root, catalog: Catalog) -> None:
             path.unlink()
 
 
-def _stage_all(crew: AnyCrew, logs: list[Log], partitions: int | None, on_event: OnEvent) -> tuple[int, list[Staged]]:
+def _stage_all(
+    crew: AnyCrew, logs: list[Log], partitions: int | None, config: IngestConfig, on_event: OnEvent
+) -> tuple[int, list[Staged]]:
     """Stage every source; answers the number of micro-partitions, chosen from the users if it was open, and the sources."""
     is_loaded = False
     if partitions is None:
         num_users = len(crew.sample_users(logs)) * SAMPLE_FACTOR
         partitions = choose_partitions(num_users)
         is_loaded = len(logs) == 1
-        on_event("log", {"message": f"{partitions} micro-partitions, for about {num_users:,} users"})
+        told = f"about {num_users:,} users" if num_users else "few users"
+        on_event("log", {"message": f"{partitions} micro-partitions, for {told}"})
     staged = []
     for source in crew.stage(logs, partitions, is_loaded):
         staged.append(source)
-        on_event("log", {"message": _describe(source.source, source.entry)})
+        on_event("log", {"message": _describe(source, config.time_format)})
     return partitions, staged
 
 
-def _describe(source: SourceFile, entry: dict[str, Any]) -> str:
+def _describe(staged: Staged, time_formats: Sequence[str]) -> str:
     """A line about a source for a person."""
-    told = f"{os.path.basename(source.name)}: {entry['format']}, time: {entry['time']}; "
+    entry = staged.entry
+    told = f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
     told += f"{entry['lines']:,} lines, {entry['events']:,} events"
     for word in ("left_out", "rejected"):
         if entry[word]:
             told += f"; {word.replace('_', ' ')}: {_list_counts(entry[word])}"
-    return told
+    return f"{told}; {tell_bad_times(staged.bad_times, time_formats)}" if staged.bad_times else told
 
 
 def _list_counts(counts: dict[str, int]) -> str:
@@ -210,15 +219,17 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
         )
     else:
         return
-    folder = root.rejects / _FAILED
+    folder = root.rejects / FAILED
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for source in staged:
         if source.rejects:
             os.replace(source.rejects, folder / source.rejects.name)
+    bad_times = next((source.bad_times for source in staged if source.bad_times), ())
+    told = f"; {tell_bad_times(bad_times, config.time_format)}" if bad_times else ""
     raise RejectedError(
-        f"{message}. The lines are listed in {folder} (source, line, reason). Mend the logs or the settings, or raise "
-        "ingest.max_reject_ratio; what was there before is untouched"
+        f"{message}{told}. The lines are listed in {folder}, which `surf2vec rejects` prints. Mend the logs or the settings, or "
+        "raise ingest.max_reject_ratio; what was there before is untouched"
     )
 
 
@@ -234,11 +245,11 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
         names = {name: free_name(name, in_use) for name in source.files}
         for name, path in source.files.items():
             target = root.path / names[name]
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             os.replace(path, target)
             folders.add(target.parent)
         if source.rejects:
-            root.rejects.mkdir(exist_ok=True)
+            make_folder(root.rejects)
             os.replace(source.rejects, root.rejects / source.rejects.name)
             folders.add(root.rejects)
         before = catalog.entries.get(source.entry["sha256"], {"name": source.source.name, "copies": []})
@@ -250,7 +261,7 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
     catalog.rename(delivery.names, delivery.stamps)
     catalog.write(root)
     _remove_orphans(root, catalog)
-    shutil.rmtree(root.rejects / _FAILED, ignore_errors=True)
+    shutil.rmtree(root.rejects / FAILED, ignore_errors=True)
 
 
 def free_name(name: str, in_use: set[str]) -> str:
@@ -261,6 +272,15 @@ def free_name(name: str, in_use: set[str]) -> str:
         number += 1
         name = str(path.with_name(f"{path.stem}.{number}{path.suffix}"))
     return name
+
+
+def _join_hints(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pages with the most different queries, each with what the log says where it has the most."""
+    by_page: dict[str, dict[str, Any]] = {}
+    for hint in (hint for entry in entries for hint in entry.get("many_queries", ())):
+        if hint["num_queries"] > by_page.get(hint["page"], {"num_queries": 0})["num_queries"]:
+            by_page[hint["page"]] = hint
+    return sorted(by_page.values(), key=lambda hint: (-hint["num_queries"], hint["page"]))[:MOST_HINTS]
 
 
 def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
@@ -277,6 +297,7 @@ def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
         "left_out": sum_counts(entry["left_out"] for entry in entries),
         "rejected": rejected,
         "num_rejected": sum(rejected.values()),
+        "many_queries": _join_hints(entries),
         "formats": dict(sorted(Counter(entry["format"] for entry in entries).items())),
         "times": dict(sorted(Counter(entry["time"] for entry in entries).items())),
     }

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from tasks.export import MANIFEST
+from tasks.export import MANIFEST, path_of
 from tasks.vector_files import directions_of
 from trainer.files import read_json
 
@@ -41,7 +41,9 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
     Only these are drawn and compared: the vectors of pages seen a few times are mostly chance. Rows that are zero or
     not finite point nowhere and are left out.
     """
-    files = [pq.ParquetFile(path) for path in sorted(export_dir.glob("item_vectors/*.parquet"))]
+    manifest = read_json(export_dir / MANIFEST)
+    names = [f"item_vectors/{name}" for name in manifest["item_files"]]
+    files = [pq.ParquetFile(path_of(export_dir, manifest, name)) for name in names]
     if not files:
         return Pages([], np.zeros(0, np.int64), np.zeros((0, 1), np.float32), 0)
     counts = np.concatenate([file.read(["count"])["count"].to_numpy().astype(np.int64) for file in files])
@@ -60,7 +62,7 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
                 flat = table["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
                 vectors.append(flat.astype(np.float32).reshape(-1, vector_size))
             start += num_rows
-    directions, is_usable = point_apart(directions_of(np.concatenate(vectors), read_json(export_dir / MANIFEST)))
+    directions, is_usable = point_apart(directions_of(np.concatenate(vectors), manifest))
     order = np.argsort(-counts[wanted], kind="stable")
     order = order[is_usable[order]]
     return Pages([urls[ix] for ix in order], counts[wanted][order], directions[order], len(counts))

@@ -15,6 +15,7 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
+from tasks.access_lines import split_fields
 from tasks.delimited import (
     FIELDS_SCHEMA,
     MAX_RECORD_LINES,
@@ -27,8 +28,9 @@ from tasks.delimited import (
 )
 from tasks.logfiles import LogFile, explain_stream, open_log
 
-BLOCK_BYTES = 4 << 20
-MAX_LINE_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
+MAX_BLOCK_LINES = 1 << 16  # tiny lines are objects of Python where some of them are at fault
 LINES_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string()), ("rejected", pa.string())])
 LINE_TOO_LONG = "line too long"
 
@@ -48,15 +50,17 @@ class Block:
 class BlockReader:
     """The batches of a log, as fields if it is delimited, else as lines.
 
-    DuckDB pulls them; it would wrap an error of theirs, so `error` keeps it. `done_bytes` of the file were read so far.
+    DuckDB pulls them; it would wrap an error of theirs, so `error` keeps it. `done_bytes` of the file were read so far, and
+    the lines before `at_line`.
     """
 
     def __init__(self, log: LogFile) -> None:
         self.log = log
         self.error: Exception | None = None
         self.done_bytes = 0
-        self.layout = None if log.format in ("jsonl", "access") else Layout.of(log)
-        self.schema = FIELDS_SCHEMA if self.layout else LINES_SCHEMA
+        self.at_line = 1
+        self.layout = Layout.of(log) if log.format in ("csv", "tsv") else None
+        self.schema = LINES_SCHEMA if log.format == "jsonl" else FIELDS_SCHEMA
 
     def open(self) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
@@ -69,6 +73,7 @@ class BlockReader:
                 for block in cut_blocks(
                     stream, joins_quotes=self.layout is not None, skips_header=self.layout is not None
                 ):
+                    self.at_line = block.first_line
                     pending.append(pool.submit(self._parse, block))
                     if len(pending) > 2:
                         yield pending.popleft().result()
@@ -90,7 +95,8 @@ class BlockReader:
             )
         if self.layout:
             return parse_fields(block.data, block.first_line, self.layout)
-        return parse_text(block.data, block.first_line)
+        lines = parse_text(block.data, block.first_line)
+        return split_fields(lines, self.log.pattern, FIELDS_SCHEMA) if self.log.pattern else lines
 
 
 def cut_blocks(stream: IO[bytes], joins_quotes: bool, skips_header: bool) -> Iterator[Block]:
@@ -107,16 +113,28 @@ def cut_blocks(stream: IO[bytes], joins_quotes: bool, skips_header: bool) -> Ite
         keep = data.rfind(b"\n") + 1
         if joins_quotes:
             keep = _cut_before_open_quote(data, keep)
-        if keep:
-            block = Block(data[:keep], line)
-            line += count_lines(block.data)
-            yield block
+        for piece in _cut_lines(data[:keep], joins_quotes):
+            yield Block(piece, line)
+            line += count_lines(piece)
         rest = data[keep:]
         if len(rest) > MAX_LINE_BYTES and b"\n" not in rest:
             yield Block(b"", line, is_too_long=True)
             chunks, rest, line = chain([_drop_line(chunks)], chunks), b"", line + 1
     if rest:
         yield Block(rest if rest.endswith(b"\n") else rest + b"\n", line)
+
+
+def _cut_lines(data: bytes, joins_quotes: bool) -> Iterator[bytes]:
+    """Whole lines in pieces of about MAX_BLOCK_LINES at most."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    start = 0
+    for end in ends[MAX_BLOCK_LINES - 1 : -1 : MAX_BLOCK_LINES].tolist():
+        piece = data[start:end]
+        piece = piece[: _cut_before_open_quote(piece, len(piece))] if joins_quotes else piece
+        yield piece
+        start += len(piece)
+    if start < len(data):
+        yield data[start:]
 
 
 def _read_chunks(stream: IO[bytes]) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ shape that can be read raises InputError here, before anything is written.
 
 import csv
 import json
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -14,20 +13,19 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.config import ColumnsConfig
+from tasks.access_lines import check_fit, is_access_line, pattern_groups, recognise_layout
+from tasks.config import ColumnsConfig, IngestConfig
+from tasks.log_columns import OPTIONAL, REQUIRED, Columns, find_columns
 from trainer.errors import InputError
 
 HEAD_BYTES = 65_536
-REQUIRED = ("user", "url", "time")
-OPTIONAL = ("method", "status", "agent")
-_ROLES = {"user": "the user", "url": "the URL", "time": "the time"}
+HEAD_LINES = 100
 _EXTENSIONS = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd")
-_ACCESS_LINE = re.compile(r'\S+ \S+ .*\[[^\]]+\] "[^"]*" \d{3} ')
 _DELIMITERS = ",\t;|"
 
 
@@ -39,10 +37,12 @@ class EmptyLogError(InputError):
 class LogFile:
     """A log that can be read.
 
-    format       csv, tsv, jsonl, parquet or access
+    format       csv, tsv, jsonl, parquet, access, or pattern (read by ingest.access_pattern)
     compression  none, gzip or zstd (of the file as a whole: Parquet's own is Parquet's business)
     header       names of the columns as the file has them; of JSON lines, the keys of the first lines
-    columns      role (user, url, time, method, status, agent) → name of its column, None where there is none
+    columns      role (user, url, time, method, status, agent) → name of its column, or group, None where there is none
+    pattern      the regular expression that splits a line into fields; empty where there is another way
+    fields       which field is the user and which the page, for a person
     """
 
     path: Path
@@ -50,7 +50,9 @@ class LogFile:
     compression: str = "none"
     delimiter: str = ","
     header: tuple[str, ...] = ()
-    columns: tuple[tuple[str, str | None], ...] = ()
+    columns: Columns = ()
+    pattern: str = ""
+    fields: str = ""
 
     def column(self, role: str) -> str | None:
         return dict(self.columns)[role]
@@ -73,8 +75,17 @@ class LogFile:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"
 
 
-def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
+def recognise(path: Path, config: IngestConfig) -> LogFile:
     """What the file at `path` is. Raises InputError when it is empty, damaged, or lacks a column that is needed."""
+    log = _recognise(path, config)
+    if log.fields:
+        return log
+    told = [f"{word}: {name}" for word, role in (("user", "user"), ("page", "url")) if (name := log.column(role))]
+    return replace(log, fields=", ".join(told))
+
+
+def _recognise(path: Path, config: IngestConfig) -> LogFile:
+    wanted = config.columns
     with open(path, "rb") as file:
         magic = file.read(4)
     if not magic:
@@ -93,13 +104,19 @@ def recognise(path: Path, wanted: ColumnsConfig) -> LogFile:
             f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}"
         )
     lines, is_all = _read_head(path, compression)
+    if not expected and config.access_pattern:
+        check_fit(path, lines[:HEAD_LINES], config.access_pattern)
+        groups = pattern_groups(config.access_pattern)
+        columns = tuple((role, role if role in groups else None) for role in (*REQUIRED, *OPTIONAL))
+        return LogFile(path, "pattern", compression, columns=columns, pattern=config.access_pattern)
     format = expected or _guess_format(lines)
     if format == "access":
-        no_columns = tuple((role, None) for role in (*REQUIRED, *OPTIONAL))
-        return LogFile(path, format, compression, columns=no_columns)
+        layout = recognise_layout(path, lines[:HEAD_LINES])
+        columns = tuple((role, role) for role in (*REQUIRED, *OPTIONAL))
+        return LogFile(path, format, compression, columns=columns, pattern=layout.pattern, fields=layout.fields)
     if format == "jsonl":
         header = _json_keys(path, lines)
-        return LogFile(path, format, compression, header=header, columns=_find_columns(path, header, wanted))
+        return LogFile(path, format, compression, header=header, columns=find_columns(path, header, wanted))
     log = _recognise_delimited(path, format, compression, lines, wanted)
     if is_all and len(lines) == 1:
         raise EmptyLogError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
@@ -112,6 +129,13 @@ def open_log(log: LogFile) -> tuple[IO[bytes], IO[bytes]]:
     if log.compression == "none":
         return raw, raw
     return pa.CompressedInputStream(raw, log.compression), raw
+
+
+def largest_group(path: Path) -> int:
+    """Bytes of the largest row group of a Parquet file, without compression."""
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    return max(group.total_byte_size for group in groups)
 
 
 def explain_stream(path: Path, error: OSError) -> InputError:
@@ -146,10 +170,10 @@ def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
 
 def _guess_format(lines: list[str]) -> str:
     """The format of a text file whose name does not tell."""
-    first = [line for line in lines[:100] if line.strip()]
+    first = [line for line in lines if line.strip()][:HEAD_LINES]
     if first[0].lstrip().startswith(("{", "[{")):
         return "jsonl"
-    return "access" if any(_ACCESS_LINE.match(line) for line in first) else "csv"
+    return "access" if any(is_access_line(line) for line in first) else "csv"
 
 
 def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
@@ -177,7 +201,7 @@ def _recognise_delimited(path: Path, format: str, compression: str, lines: list[
     headers = {d: _split_header(first, d) for d in (_DELIMITERS if format == "csv" else "\t")}
     delimiter = max(headers, key=lambda d: (_count_found(headers[d], wanted), len(headers[d])))
     header = headers[delimiter]
-    columns = _find_columns(path, header, wanted)
+    columns = find_columns(path, header, wanted)
     name = {",": "csv", "\t": "tsv"}.get(delimiter, "csv")
     return LogFile(path, name, compression, delimiter, header, columns)
 
@@ -190,7 +214,8 @@ def _split_header(line: str, delimiter: str) -> tuple[str, ...]:
 
 
 def _count_found(header: tuple[str, ...], wanted: ColumnsConfig) -> int:
-    return sum(any(name in header for name in getattr(wanted, role)) for role in REQUIRED)
+    there = {name.casefold() for name in header}
+    return sum(any(name.casefold() in there for name in getattr(wanted, role)) for role in REQUIRED)
 
 
 def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:
@@ -200,29 +225,7 @@ def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path} is cut short or damaged Parquet ({reason}): deliver it again") from None
-    columns = _find_columns(path, header, wanted)
+    columns = find_columns(path, header, wanted)
     if not num_rows:
         raise EmptyLogError(f"{path} is empty (0 rows): leave it out of --logs, or deliver it whole")
     return LogFile(path, "parquet", header=header, columns=columns)
-
-
-def _find_columns(path: Path, header: tuple[str, ...], wanted: ColumnsConfig) -> tuple[tuple[str, str | None], ...]:
-    """For each role the first of its names that the file has. Raises InputError when one that is needed is missing."""
-    columns = {}
-    for role in (*REQUIRED, *OPTIONAL):
-        names = getattr(wanted, role)
-        columns[role] = next((name for name in names if name in header), None)
-        if columns[role] is None and role in REQUIRED and names:
-            looked_for = " or ".join(repr(name) for name in names)
-            way_out = f"name it with --set ingest.columns.{role}=NAME"
-            if role == "time":
-                way_out += ", or take the order of the lines with --set 'ingest.columns.time=[]'"
-            raise InputError(f"{path} has no column {looked_for} for {_ROLES[role]}; {_found(header)}; {way_out}")
-    return tuple(columns.items())
-
-
-def _found(header: tuple[str, ...]) -> str:
-    """The columns found; not if they look like data, for they may be of a person."""
-    if any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header):
-        return "its first line looks like data, not like names of columns: give it a header line"
-    return "it has " + ", ".join(repr(name) for name in header[:50]) + (", ..." if len(header) > 50 else "")

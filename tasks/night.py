@@ -1,8 +1,8 @@
 """What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
 
-A run keeps what it began with in its story: `base`, the release that it goes on from (null for a full night), `space`, the
-release whose space it stays in, `start`, `retained`, `full_because`, `full_until`, and `asked`, by which the same command finds
-it again, also when another release serves by then.
+A run keeps what it began with in its story: `champion`, the release that served then, `base`, the release that it goes on from
+(null for a full night), `space`, the release whose space it stays in, `start`, `retained`, `full_because`, `full_until`, and
+`asked`, by which the same command finds it again, also when another release serves by then.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 
 from tasks.base import Asked, BaseRelease, open_base, why_full
 from tasks.comparison import match_items, match_unchanged
-from tasks.config import NightlyConfig, PublishConfig
-from tasks.corpus_folder import VOCABULARY
-from tasks.promotion import find_champion
-from tasks.run import Root, Run
+from tasks.config import NightlyConfig
+from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.run import Root, Run, read_story
 from tasks.spaces import begin_new_items, find_space_rotation
 from tasks.window import list_differences
 from trainer.align import align_generation
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
+from trainer.corpus import Corpus, open_corpus, whole_window
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_json, read_json
@@ -30,16 +29,18 @@ from trainer.infer import Begin
 from trainer.job import Job, Schedule
 from trainer.nights import Beginning, Known, begin_full, begin_night, fold_night, why_not
 from trainer.rows import Rows
-from trainer.store import Generation, open_generation
+from trainer.store import Generation, has_generation, open_generation
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A night before its run begins. base: what it goes on from; space: the champion, in whose space it stays; start: what
-    its training begins from; retained: the corpus whose users stay in a full night without events, for they have vectors.
+    """A night before its run begins. champion: the release that serves; base: what it goes on from; space: the champion, in
+    whose space it stays; start: what its training begins from; retained: the corpus whose users stay in a full night without
+    events, for they have vectors.
     """
 
     asked: str
+    champion: str | None
     base: BaseRelease | None
     space: BaseRelease | None
     full_because: str | None
@@ -51,6 +52,7 @@ class Plan:
         """As the story has it."""
         return {
             "asked": self.asked,
+            "champion": self.champion,
             "base": self.base.to_json() if self.base else None,
             "space": self.space.to_json() if self.space else None,
             "full_because": self.full_because,
@@ -72,7 +74,7 @@ def night_schedule(config: TrainConfig, nightly: NightlyConfig) -> Schedule:
 
 def find_run(root: Root, asked: str) -> Run | None:
     """The newest run of which the same was asked, unless it had begun on a release that is not in the root any more."""
-    stories = [read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]
+    stories = [read_story(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]
     same = [story for story in stories if story.get("asked") == asked]
     for story in sorted(same, key=lambda story: story["created_at"], reverse=True):
         is_done = "report" in story["steps"] or "unchanged" in story["steps"]
@@ -81,9 +83,34 @@ def find_run(root: Root, asked: str) -> Run | None:
     return None
 
 
-def plan_night(root: Root, publish: PublishConfig, asked: Asked, name: str) -> Plan:
-    """Whether a new night goes on from the champion, and why not. Raises ResourceError when the registry is away."""
-    champion = find_champion(root, publish)
+def reopen_gone(run: Run) -> None:
+    """Let the steps of a run be done again whose results are gone: a person removed what was damaged."""
+    root, story = run.root, run.story()
+    steps, before = story["steps"], (story.get("base") or {}).get("window_id") or story.get("retained")
+    has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
+    is_kept, is_done = (root.store / "pinned" / f"{run.run_id}.json").exists(), "register" in steps and has_export
+    if "train" in steps and not (is_done or is_kept or _is_current(root, story["window_id"])):
+        run.forget_steps()
+    elif "export" in steps and not has_export:
+        run.reopen("export")
+        run.reopen("register")
+    if (is_kept or not is_done) and _must_be_built(root, story["window_id"], before):
+        run.reopen("corpus")
+
+
+def _is_current(root: Root, window_id: str) -> bool:
+    """Whether the store's generation is one of this corpus."""
+    return has_generation(root.store) and whole_window(open_generation(root.store).manifest["window_id"]) == window_id
+
+
+def _must_be_built(root: Root, window_id: str, before: str | None) -> bool:
+    """Whether a corpus is gone, and the one before it, which it goes on from, is there."""
+    has = {name: (root.corpus(name) / "manifest.json").exists() for name in (window_id, before) if name}
+    return not has[window_id] and has.get(before or "", True)
+
+
+def plan_night(root: Root, champion: str | None, asked: Asked, name: str) -> Plan:
+    """Whether a new night goes on from the champion, the release that serves, and why not."""
     space = open_base(root, champion) if champion else None
     corpus = read_json(root.corpus(space.window_id) / "manifest.json") if space else {}
     reason = why_full(asked, space, corpus)
@@ -91,7 +118,9 @@ def plan_night(root: Root, publish: PublishConfig, asked: Asked, name: str) -> P
     full_until = base.full_until if base else asked.inputs["days"][1]
     start = _tell_start(asked, base, space)
     may_retain = start and not base and not list_differences(corpus.get("made_from", {}), asked.inputs)
-    return Plan(name, base, space, reason, full_until, start, space.window_id if space and may_retain else None)
+    return Plan(
+        name, champion, base, space, reason, full_until, start, space.window_id if space and may_retain else None
+    )
 
 
 def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent) -> None:
@@ -135,7 +164,7 @@ class HeldOutBeginning:
 def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     """What a full night has from the champion: its items, and users who have the same tokens."""
     theirs = open_corpus(root.corpus(space.window_id))
-    to_theirs = match_items(corpus.folder / VOCABULARY, theirs.folder / VOCABULARY).to_second
+    to_theirs = match_items(corpus.vocabulary, theirs.vocabulary).to_second
 
     def match(partition: int) -> NDArray[np.int64]:
         if theirs.num_partitions != corpus.num_partitions:

@@ -16,6 +16,8 @@ from typing import Any
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.ownership import Ownership
+from tasks.registry import has_registry, registry_uri
 from tasks.run import Root, Run, private_files
 from tasks.tracking import Registered, Version
 from tasks.window import ends_before
@@ -35,6 +37,10 @@ from trainer.store import (
 CHALLENGER, CHAMPION = "challenger", "champion"
 
 
+class ChampionMovedError(HeldBackError):
+    """Another release serves than the one beside which the gate judged this one."""
+
+
 @contextmanager
 def lock_aliases(root: Root) -> Iterator[None]:
     """Hold the lock of those who read aliases and then move them, or remove what none of them needs.
@@ -48,26 +54,29 @@ def lock_aliases(root: Root) -> Iterator[None]:
         yield
 
 
-def has_registry(root: Root, publish: PublishConfig) -> bool:
-    """Whether anything can have been registered: asking the root's own database would make it."""
-    return publish.tracking_uri is not None or (root.path / "mlflow.db").exists()
-
-
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
     """The versions and aliases of the model; none where nothing was ever registered."""
     if not has_registry(root, publish):
         return Registered([], {})
-    return tracking.get_registered(publish.tracking_uri or root.tracking_uri, publish.model_name)
+    return tracking.get_registered(registry_uri(root, publish), publish.model_name)
 
 
 def find_champion(root: Root, publish: PublishConfig) -> str | None:
     """The release that serves, if there is one. Raises ResourceError when MLflow cannot be reached."""
     champion = read_registry(root, publish).champion
-    return champion.tags.get("release") if champion else None
+    return name_release(champion) if champion else None
+
+
+def name_release(version: Version) -> str:
+    """The release of a version; one that surf2vec did not register goes by its number."""
+    return version.tags.get("release", f"version {version.number}")
 
 
 def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[str, Any]) -> str | None:
-    """Tag a version with the gate's verdict (the story's "gate"; empty: it passed) and move the aliases; answers its alias."""
+    """Tag a version with the gate's verdict (the story's "gate"; empty: it passed) and move the aliases. Return its alias.
+
+    Raises ChampionMovedError, and changes nothing, where it would serve and the verdict is about another champion.
+    """
     with lock_aliases(root):
         there = read_registry(root, publish)
         version = _get_version(there, number)
@@ -78,6 +87,7 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[s
         may_serve = gate.get("passes", True) and "rolled_back_at" not in version.tags
         aliases = [] if _is_overtaken(there, version) else choose_aliases(number, there.aliases, may_serve)
         if CHAMPION in aliases:
+            _check_champion(there, version, gate)
             tags |= _promotion_tags(there.aliases.get(CHAMPION))
         _move(root, publish, version, tags, aliases)
         held = there.aliases | dict.fromkeys(aliases, number)
@@ -91,6 +101,20 @@ def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> li
         return []
     taken = [CHALLENGER] if version > challenger else []
     return [*taken, CHAMPION] if may_serve or champion is None else taken
+
+
+def _check_champion(there: Registered, version: Version, gate: dict[str, Any]) -> None:
+    """Raise ChampionMovedError unless the release that serves is the one in the gate's verdict."""
+    serves = name_release(there.champion) if there.champion else None
+    if serves != gate.get("champion", serves):
+        raise ChampionMovedError(
+            f"version {version.number} was judged beside {_tell_release(gate['champion'])}, but {_tell_release(serves)} serves "
+            "now: the same command judges it again"
+        )
+
+
+def _tell_release(release: str | None) -> str:
+    return f"release {release}" if release else "no champion"
 
 
 def _is_overtaken(there: Registered, version: Version) -> bool:
@@ -158,7 +182,8 @@ def rollback(
         _check_is_there(root, target)
         away: dict[str, str | None] = {"rolled_back_at": _now()}
         back: dict[str, str | None] = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
-        _move(root, publish, champion, away, [])
+        for left in _list_left(there, champion, target):
+            _move(root, publish, left, away, [])
         _move(root, publish, target, back, [CHAMPION])
         message = (
             f"version {target.number} (release {target.tags['release']}) serves again, in place of {champion.number}"
@@ -189,13 +214,15 @@ def pin_release(root: Root, release: str) -> None:
 
 def release_pins(root: Root, publish: PublishConfig) -> None:
     """Let go of the generations that nobody can return to: not the champion's, its rollback target's, the challenger's, nor of
-    the newest `publish.keep_releases`. Those of releases that this registry does not have stay, for gc."""
+    the newest `publish.keep_releases` of this root's. Those of releases that this registry does not have stay, for gc."""
     with lock_aliases(root), lock_store(root.store):
         there = read_registry(root, publish)
-        numbers = {one.number for one in there.versions[-publish.keep_releases :]}
+        owner = Ownership(root, publish)
+        ours = [one for one in there.versions if owner.owns_version(one)]
+        numbers = {one.number for one in ours[-publish.keep_releases :]}
         numbers |= set(there.aliases.values()) | rollback_targets(there)
         kept = {one.tags.get("release") for one in there.versions if one.number in numbers}
-        gone = {one.tags.get("release") for one in there.versions} - kept
+        gone = {one.tags.get("release") for one in ours} - kept
         pinned = {path.stem for path in (root.store / "pinned").glob("*.json")}
         unpin_generations(root.store, keep=pinned - {str(release) for release in gone} - {"best"})
         remove_unreferenced(root.store)
@@ -215,6 +242,13 @@ def _target_of(champion: Version) -> int:
     if not before:
         raise InputError(f"no version served before version {champion.number}: there is nothing to roll back to")
     return int(before)
+
+
+def _list_left(there: Registered, champion: Version, target: Version) -> list[Version]:
+    """The versions that a rollback leaves: the champion, and those that served after the target. A night that runs again brings
+    none of them back."""
+    served = [one for one in there.versions if one.number > target.number and "promoted_at" in one.tags]
+    return [champion, *(one for one in served if one != champion and "rolled_back_at" not in one.tags)]
 
 
 def _find_objection(version: Version) -> str | None:
@@ -247,7 +281,7 @@ def _move(
     root: Root, publish: PublishConfig, version: Version, tags: dict[str, str | None], aliases: list[str]
 ) -> None:
     """Set the tags of a version (None: take it away), then its aliases."""
-    uri = publish.tracking_uri or root.tracking_uri
+    uri = registry_uri(root, publish)
     tracking.set_tags(uri, version, tags)
     for alias in aliases:
         tracking.set_alias(uri, version.name, alias, version.number)
@@ -255,7 +289,7 @@ def _move(
 
 def _note(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
     """Write down in the story of the version's run what became of it, if the run is one of this root."""
-    run = Run(root, version.tags["release"])
+    run = Run(root, name_release(version))
     if not run.story_path.exists():
         return
 

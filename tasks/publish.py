@@ -9,6 +9,7 @@ then the aliases.
 """
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -21,13 +22,14 @@ from tasks.export import MANIFEST, list_files
 from tasks.measured import list_train_metrics
 from tasks.promotion import settle_aliases
 from tasks.pull import find_version
-from tasks.release_state import open_state
+from tasks.registered_copies import find_faults
+from tasks.registry import ROOT_TAG, claim_registry, is_own_registry, registry_uri
+from tasks.release_state import TAG_PATH, TAG_SHA256, open_state
 from tasks.run import Root
-from tasks.tracking import Content, Point
+from tasks.tracking import Content, Point, Version
 from tasks.wording import as_markdown
-from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import digest_file, read_json
+from trainer.files import digest_file, read_json, sync_folders, verify_all
 from trainer.units import parse_bytes
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
@@ -50,27 +52,17 @@ def publish_release(
     """
     manifest = read_json(export_dir / MANIFEST)
     _check_export(export_dir, manifest)
-    uri = publish.tracking_uri or root.tracking_uri
+    root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     digest = digest_file(export_dir / MANIFEST)
-    run_tags = {"release": manifest["release"], "space_id": manifest["space_id"]}
-    artifacts = None if publish.tracking_uri else root.artifacts
+    run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
+    artifacts = root.artifacts if is_own_registry(root, publish) else None
     params = flatten(story.get("config", {}))
     mlflow_run = tracking.open_run(uri, artifacts, publish.experiment, story["run_id"], run_tags, params)
 
     there = tracking.get_registered(uri, publish.model_name)
-    version = next((one for one in there.versions if one.tags.get("manifest_sha256") == digest), None)
-    if version is None:
-        size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
-        content = choose_content(export_dir, digest, is_copy=size_bytes < parse_bytes(publish.copy_below))
-        with open_state(root, export_dir, story, is_copy=not content.config, is_wanted=publish.with_state) as state:
-            content = state.join(content)
-            told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
-            state_told = f" and {state.bytes / 1e6:,.1f} MB of state" if state.bytes else ""
-            told = f"registering {size_bytes / 1e6:,.1f} MB{state_told} at {mask_credentials(uri)}{told}"
-            on_event("log", {"message": told})
-            model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
-        tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
-        version = tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
+    version = next((one for one in there.versions if _is_release(one, digest, root_id)), None)
+    if version is None or any(find_faults(uri, version)):
+        version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
     alias = settle_aliases(root, publish, version.number, story.get("steps", {}).get("gate", {}))
 
     tracking.log_metrics(uri, mlflow_run, list_metrics(story))
@@ -88,15 +80,59 @@ def publish_release(
     }
 
 
+def _is_release(version: Version, digest: str, root_id: str) -> bool:
+    """Whether it is the version of this release that this root registered, and not one that was made of it or by another root."""
+    is_ours = version.tags.get(ROOT_TAG, root_id) == root_id and not version.is_copied
+    return is_ours and version.tags.get("manifest_sha256") == digest
+
+
+def _copy_release(
+    root: Root, publish: PublishConfig, story: dict[str, Any], export_dir: Path, mlflow_run: str, version: Version | None,
+    on_event: OnEvent,
+) -> Version:  # fmt: skip
+    """Send the release to MLflow and make a version of it; of a version that is there, whose copy is not whole, a whole one."""
+    manifest, digest = read_json(export_dir / MANIFEST), digest_file(export_dir / MANIFEST)
+    root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
+    size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
+    is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)
+    content = choose_content(export_dir, digest, is_copy)
+    with open_state(root, export_dir, story, is_copy=is_copy, is_wanted=publish.with_state) as state:
+        content = state.join(content)
+        content = replace(content, tags=content.tags | {ROOT_TAG: root_id})
+        told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
+        state_told = f" and {state.bytes / 1e6:,.1f} MB of state" if state.bytes else ""
+        again = f", once more, as the copy of version {version.number} is not whole," if version else ""
+        told = f"registering{again} {size_bytes / 1e6:,.1f} MB{state_told} at {mask_credentials(uri)}{told}"
+        on_event("log", {"message": told})
+        sync_folders(export_dir)  # a state by reference was put there now
+        if version:
+            tracking.mend_model(uri, version, content, pin_requirements(), root.temporary)
+            tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
+            return version
+        model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
+    tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
+    return tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
+
+
+def is_served(root: Root, publish: PublishConfig, registered: dict[str, Any]) -> bool:
+    """Whether the version of a story's "register" is there and its copy whole."""
+    uri = registry_uri(root, publish)
+    if not uri.startswith("sqlite:///"):  # a server looks after its own, and may be away
+        return True
+    versions = tracking.get_registered(uri, publish.model_name).versions
+    version = next((one for one in versions if one.number == registered["model_version"]), None)
+    return version is None or not any(find_faults(uri, version))
+
+
 def attach_report(root: Root, publish: PublishConfig, registered: dict[str, Any], report_path: Path) -> None:
     """Add the report to the MLflow run of a release; `registered` is the story's "register"."""
-    tracking.log_files(publish.tracking_uri or root.tracking_uri, registered["mlflow_run_id"], [report_path], {})
+    tracking.log_files(registry_uri(root, publish), registered["mlflow_run_id"], [report_path], {})
 
 
 def current_release(root: Root, publish: PublishConfig) -> str:
     """The release that serves: the champion's. Raises InputError when there is none."""
     uri = f"models:/{publish.model_name}@champion"
-    return find_version(uri, publish.tracking_uri or root.tracking_uri).tags["release"]
+    return find_version(uri, registry_uri(root, publish)).tags["release"]
 
 
 def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
@@ -189,12 +225,6 @@ def _as_metric(name: str) -> str:
 
 
 def _check_export(export_dir: Path, manifest: dict[str, Any]) -> None:
-    """Raise DamageError unless every file of the manifest is there with its bytes."""
-    for name, about in list_files(manifest).items():
-        path = export_dir / name
-        found = path.stat().st_size if path.exists() else None
-        if found != about["bytes"]:
-            raise DamageError(
-                f"{path} has {'no file' if found is None else f'{found:,} bytes'} where its manifest says "
-                f"{about['bytes']:,}: remove {export_dir} and run again"
-            )
+    """Raise DamageError unless every file of the manifest is there, every byte of it."""
+    way_out = f"remove {export_dir} and give the same `surf2vec run` again: it is exported anew"
+    verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())

@@ -43,7 +43,7 @@ from tasks.tracking import Version
 from tasks.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_encoded
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import digest_file, read_json, write_json
+from trainer.files import digest_file, read_json, write_manifest_json
 
 FORMAT_VERSION = 1
 
@@ -218,7 +218,7 @@ def gather_changes(job: Pulling, manifest: dict[str, Any]) -> dict[str, Any]:
     }
     about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
     about |= {"model_version": job.target.number, "files": difference.files} | difference.counts
-    write_json(job.gathered / MANIFEST, about)
+    write_manifest_json(job.gathered / MANIFEST, about)
     put_in_place(job.gathered, job.out, {MANIFEST, *difference.files})
     return {"way": reason or f"the changes of {len(links):,} releases"} | difference.changed
 

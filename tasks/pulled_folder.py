@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainer.errors import DamageError, ResourceError
-from trainer.files import sync_file, sync_folder, verify_file
+from trainer.files import make_folder, sync_file, sync_folder, verify_file
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -26,7 +26,7 @@ def hold_folder(out: Path, on_wait: Callable[[str], None] = lambda message: None
     """
     gathered, old = (out.with_name(f".{out.name}.{kind}.tmp") for kind in ("pull", "old"))
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         with _locked(out.with_name(f".{out.name}.pull.lock"), lambda: on_wait(f"waiting for another pull into {out}")):
             if old.exists() and not out.exists():
                 old.rename(out)  # died between two renames

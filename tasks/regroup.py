@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus_folder import BASE_KEYS, VOCABULARY, partition_name, write_partition
-from trainer.corpus import COUNTS, Corpus, gather_spans
+from tasks.corpus_folder import BASE_KEYS, partition_name, write_partition
+from trainer.corpus import COUNTS, VOCABULARY, Corpus, gather_spans
 from trainer.errors import DamageError
-from trainer.files import sync_file, verify_file
+from trainer.files import sync_file
 from trainer.rows import Rows
 from trainer.store import Generation, Writer, image_of_rows, read_rows
 
@@ -78,9 +78,7 @@ def read_part(corpus: Corpus, partition: int) -> Part:
     """One micro-partition of a corpus. Raises DamageError when a file of it is not as the manifest says."""
     name = partition_name(partition)
     kinds = ("users.parquet", "offsets.npy", "tokens.npy", "held_out.npy")
-    paths = [corpus.folder / f"{name}.{kind}" for kind in kinds]
-    for path in paths:
-        verify_file(path, corpus.manifest["files"][path.name])
+    paths = [corpus.path(f"{name}.{kind}") for kind in kinds]
     offsets, tokens, held_out = (np.load(path, allow_pickle=False) for path in paths[1:])
     return Part(pq.read_table(paths[0]), offsets, tokens, held_out)
 
@@ -118,9 +116,8 @@ def copy_item_files(corpus: Corpus, building: Path) -> dict[str, Any]:
     Raises DamageError when a file was altered.
     """
     files = {name: about for name, about in corpus.manifest["files"].items() if name in (VOCABULARY, COUNTS)}
-    for name, about in files.items():
-        verify_file(corpus.folder / name, about)
-        shutil.copyfile(corpus.folder / name, building / name)
+    for name in files:
+        shutil.copyfile(corpus.path(name), building / name)
         sync_file(building / name)
     return files
 

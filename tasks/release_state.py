@@ -20,16 +20,18 @@ from typing import Any
 import numpy as np
 
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
-from tasks.corpus_folder import VOCABULARY, partition_name
+from tasks.corpus_folder import partition_name
 from tasks.credentials import mask_values
 from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.registry import read_root_id
 from tasks.run import Root, open_scratch_folder
 from tasks.sources import read_catalog
 from tasks.tracking import Content
-from trainer.corpus import COUNTS, open_corpus
+from trainer.corpus import COUNTS, VOCABULARY, open_corpus
 from trainer.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
+from trainer.images import verify_image
 from trainer.manifests import MANIFEST as STORE_MANIFEST
-from trainer.manifests import is_of_earlier_version, read_manifest
+from trainer.manifests import is_of_earlier_version, read_manifest, tell_way_out
 from trainer.store import Generation
 
 FOLDER = "state"
@@ -94,11 +96,13 @@ def gather_state(root: Root, export: dict[str, Any], story: dict[str, Any], fold
     if generation is None or not (corpus_dir / CORPUS_MANIFEST).exists():
         return None
     corpus = open_corpus(corpus_dir)
-    for name in generation.files():
+    for name, about in generation.files().items():
+        with tell_way_out(generation.folder):
+            verify_image(generation.folder / name, about)
         link_file(generation.folder / name, folder / "store" / name)
     names = [VOCABULARY, *(f"{partition_name(partition)}.users.parquet" for partition in range(corpus.num_partitions))]
     for name in names:
-        link_file(corpus.folder / name, folder / "corpus" / name)
+        link_file(corpus.path(name), folder / "corpus" / name)
     counts = folder / "corpus" / COUNTS
     np.save(counts, corpus.count_training_tokens(), allow_pickle=False)
     sync_file(counts)
@@ -112,6 +116,7 @@ def gather_state(root: Root, export: dict[str, Any], story: dict[str, Any], fold
         "corpus": {name: value for name, value in corpus.manifest.items() if name != "files"},
         "sources": {"rules": catalog.rules, "user_key_fingerprint": catalog.user_key_fingerprint},
         "story": mask_values(story),
+        "root_id": read_root_id(root),
     }
     write_json(folder / MANIFEST, manifest)
     return digest_file(folder / MANIFEST)

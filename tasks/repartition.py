@@ -24,12 +24,21 @@ from tasks.failures import explain_failures
 from tasks.ingest import SAMPLE_FACTOR, choose_partitions
 from tasks.regroup import Regrouper, Regrouping
 from tasks.run import Root, open_scratch_folder, settle_store
-from tasks.sources import Catalog, find_orphans, read_catalog
+from tasks.sources import Catalog, events_files, find_orphans, read_catalog
 from tasks.window import FORMAT_VERSION, name_corpus
 from trainer.corpus import Corpus, open_corpus, whole_window
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import TEMPORARY_SUFFIX, describe_file, digest_json, read_json, sync_file, sync_folder, verify_file
+from trainer.files import (
+    TEMPORARY_SUFFIX,
+    describe_file,
+    digest_json,
+    read_json,
+    sync_file,
+    sync_folder,
+    verify_all,
+    verify_once,
+)
 from trainer.job import identity
 from trainer.manifests import next_generation
 from trainer.memory import private_bytes
@@ -121,6 +130,7 @@ def repartition(
 def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
     """About how many users the events have, told from those of some micro-partitions."""
     assert catalog.partitions is not None
+    verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
     num_partitions = max(1, catalog.partitions // SAMPLE_FACTOR)
     params = {
         "files": [escape(str(root.path / name)) for name in sorted(catalog.files)],
@@ -188,9 +198,8 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
     with connect(change.memory_bytes // 2, folder / "spill", threads) as con:
         for entry in catalog.entries.values():
             moved: dict[str, Any] = {}
-            for name, about in sorted(entry["files"].items()):
-                path = root.path / name
-                verify_file(path, about)
+            for path, about, way_out in events_files(root, entry):
+                verify_once(path, about, way_out)
                 target = path.with_name(f"{path.name.split('.')[0]}.p{change.after:05d}.parquet")
                 staged = folder / target.name
                 params = {"file": escape(str(path)), "partitions": change.after}

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks import plots
+from tasks.funnel import list_notes
 from tasks.loads import COLUMNS, list_loads, tell_sharing
 from tasks.measured import list_caveats, list_measured
 from tasks.report_pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
@@ -68,6 +69,7 @@ def render_report(story: Story, export_dir: Path | None) -> str:
         gate={"champion": None} | step_of(story, "gate") | {"told": tell_gate(step_of(story, "gate"))},
         rules=list_rules(step_of(story, "gate")),
         funnel=list_funnel(story),
+        notes=list_notes(story),
         training=draw_training(story),
         training_facts=list_training_facts(train),
         measured=list_measured(train),

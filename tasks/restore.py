@@ -3,6 +3,9 @@
 Vectors and optimizer state are the same bits; the corpus has its vocabulary and users, but no tokens (`tasks/release_state.py`
 says why), and there are no events: the next night trains those who have events in the logs it is given, from the vectors they
 had. Everything is checked by sha256 as it arrives. sources.json comes last: without it there is no root.
+
+The new root continues the lost one: it takes over its identity and goes on publishing where the release came from
+(`tasks/registry.py`). So what the lost root registered is its own; do not go on with both.
 """
 
 import shutil
@@ -10,14 +13,22 @@ import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from tasks import tracking
+from tasks.config import PublishConfig
 from tasks.corpus_folder import MANIFEST as CORPUS_MANIFEST
-from tasks.corpus_folder import open_building_folders, partition_name, publish
+from tasks.corpus_folder import open_building_folders, partition_name
+from tasks.corpus_folder import publish as publish_corpus
+from tasks.credentials import mask_credentials
+from tasks.export import MANIFEST as EXPORT_MANIFEST
+from tasks.publish import publish_release
 from tasks.pull import find_version, pull, referenced_folder
+from tasks.registry import read_root_id, remember_registry
 from tasks.release_state import FOLDER, FORMAT_VERSION, MANIFEST, TAG_PATH, TAG_SHA256
+from tasks.report import write_report
 from tasks.run import Root, Run, open_scratch_folder
 from tasks.sources import Catalog, read_catalog
 from tasks.tombstones import FILE, KEY_FILE
@@ -63,6 +74,7 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     if not Run(root, release).story_path.exists():
         Run(root, release).record(**carried.manifest["story"])
     generation, sources = carried.manifest["generation"], carried.manifest["sources"]
+    remember_registry(root, carried.manifest.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
     if not root.sources.exists():
         Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
     if not (root.path / FILE).exists():
@@ -78,6 +90,24 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
         "state_bytes": sum(about["bytes"] for about in carried.manifest["files"].values()),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def restore_story(root: Root, publish: PublishConfig, release: str, on_event: OnEvent = ignore_event) -> bool:
+    """Bring back the story of a release of this root whose run.json is gone, as its MLflow run has it. Return whether it was.
+
+    The MLflow run has it as it was before it was registered; registering and reporting, which change nothing, make it whole.
+    """
+    run, export_dir = Run(root, release), root.export(release)
+    if run.story_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
+        return False
+    uri, report_path = publish.tracking_uri or root.tracking_uri, run.folder / "report.html"
+    story = tracking.read_document(uri, publish.experiment, release, "run.json")
+    registered = publish_release(root, publish, story, export_dir, None, on_event)
+    made = {"register": registered | {"digest": ""}, "report": {"report": str(report_path), "digest": ""}}
+    run.record(**story | {"steps": story["steps"] | made})
+    write_report(run.story(), export_dir, report_path)
+    on_event("log", {"message": f"the story of release {release} was gone: brought back from {mask_credentials(uri)}"})
+    return True
 
 
 def _check_root(root: Root, release: str) -> None:
@@ -152,12 +182,11 @@ def _restore_corpus(root: Root, carried: Carried) -> None:
                 np.save(building / f"{partition_name(partition)}.{kind}.npy", array, allow_pickle=False)
         emptied = {"tokens": [0] * manifest["partitions"], "num_tokens": 0, "held_out_key_max": -1, "num_held_out": 0}
         files = {path.name: describe_file(path) for path in sorted(building.iterdir())}
-        publish(building, folder, manifest | emptied | {"base": None, "without_tokens": True, "files": files})
+        publish_corpus(building, folder, manifest | emptied | {"base": None, "without_tokens": True, "files": files})
 
 
 def _restore_store(root: Root, release: str, carried: Carried) -> None:
     """Put the generation's files into the store, pin it under the release's name, and make it the current one."""
-    root.store.mkdir(exist_ok=True)
     files = {name: about for name, about in carried.manifest["files"].items() if name.startswith("store/")}
     for name, about in files.items():
         target = root.store / PurePosixPath(name).name

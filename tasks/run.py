@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.memory import give_back_memory
-from trainer.errors import ResourceError
-from trainer.files import read_json, write_json
+from trainer.errors import DamageError, ResourceError
+from trainer.files import make_folder, read_json, write_json
 from trainer.repartition import has_waiting, settle_manifest
 from trainer.store import lock_store
 
@@ -40,6 +40,11 @@ class Root:
     @property
     def sources(self) -> Path:
         return self.path / "sources.json"
+
+    @property
+    def identity(self) -> Path:
+        """Who the root is, and where it publishes (tasks/registry.py)."""
+        return self.path / "root.json"
 
     @property
     def rejects(self) -> Path:
@@ -69,6 +74,7 @@ class Root:
 
     @property
     def tracking_uri(self) -> str:
+        """The root's own database; which registry a call goes to says `registry_uri` in tasks/registry.py."""
         return f"sqlite:///{self.path.resolve() / 'mlflow.db'}"
 
     @property
@@ -79,7 +85,7 @@ class Root:
 def open_root(path: Path) -> Root:
     """The root at `path`, made when missing, for its owner alone. Raises ResourceError when it cannot be written to."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path, 0o700)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(13, "no write permission")
     except (OSError, ValueError) as error:
@@ -177,6 +183,17 @@ def settle_store(root: Root) -> None:
     settle_manifest(root.store, read_json(root.sources)["partitions"])
 
 
+def read_story(path: Path) -> dict[str, Any]:
+    """The story in a `run.json`. Raises DamageError, which says what to do, when it cannot be read."""
+    try:
+        story = read_json(path)
+        if not isinstance(story, dict) or not isinstance(story.get("steps"), dict):
+            raise DamageError(f"{path} has no steps: it was altered")
+    except DamageError as error:
+        raise DamageError(f"{error}; remove {path.parent} and run again") from None
+    return story
+
+
 @dataclass(frozen=True)
 class Run:
     """One run and its folder `runs/<run-id>/`; `run.json` there is the story of the run, a dictionary a step."""
@@ -195,12 +212,12 @@ class Run:
     def story(self) -> dict[str, Any]:
         """What is recorded so far: `{"run_id", "created_at", "command", "steps": {step: {"digest", "seconds", ...}}}`."""
         if self.story_path.exists():
-            return read_json(self.story_path)
+            return read_story(self.story_path)
         return {"run_id": self.run_id, "steps": {}}
 
     def amend(self, change: Callable[[dict[str, Any]], Any]) -> None:
         """Let `change` change the story. A rollback does so while a night may be writing, so writers take turns."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with open(self.folder / ".lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             story = self.story()
@@ -218,10 +235,15 @@ class Run:
         kept = {name: step for name, step in story["steps"].items() if name == "ingest"}
         self.record(steps=kept, gone_steps=story.get("gone_steps", {}) | gone)
 
+    def reopen(self, name: str) -> None:
+        """Let a step be done again; what it recorded stays until then."""
+        self.amend(lambda story: story["steps"].get(name, {}).update(digest=""))
+
     def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.
 
-        `make` is called when the step has not ended, or ended on other inputs; its result must be JSON.
+        `make` is called when the step has not ended, or ended on other inputs; its result must be JSON. Of the seconds those
+        that it took to compile (`compile_seconds`) do not count: they come once on a machine.
         """
         done = self.story()["steps"].get(name)
         if done and done["digest"] == digest:
@@ -229,6 +251,7 @@ class Run:
         started = time.monotonic()
         made = json.loads(json.dumps(make()))
         give_back_memory()
-        result = {"seconds": round(time.monotonic() - started, 3)} | made | {"digest": digest}
+        seconds = time.monotonic() - started - made.get("compile_seconds", 0.0)
+        result = {"seconds": round(seconds, 3)} | made | {"digest": digest}
         self.amend(lambda story: story["steps"].update({name: result}))
         return result

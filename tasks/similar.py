@@ -1,6 +1,7 @@
 """What a person looks at first: the nearest users and next pages of a user, and the nearest pages of a page.
 
-Reads an export's folder directly, without MLflow; brute force over the items, the index over the users.
+Reads an export's folder directly, without MLflow; brute force over the items, the index over the users. Each file that is
+read has its sha256 compared with the manifest's first.
 """
 
 from itertools import accumulate
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.export import MANIFEST, unit_rows
+from tasks.export import MANIFEST, path_of, unit_rows
 from tasks.placement import user_hash
 from tasks.run import Root
 from tasks.vector_files import decode_vectors, directions_of
-from trainer.errors import DamageError, InputError
+from trainer.corpus import open_corpus
+from trainer.errors import InputError
 from trainer.files import read_json
 
 NUM_SEEN = 10
@@ -36,7 +38,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
     name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
     if name not in manifest["user_files"]:
         raise _unknown_user(manifest)
-    part = _read_table(export_dir / "user_vectors" / name)
+    part = pq.read_table(path_of(export_dir, manifest, f"user_vectors/{name}"))
     row = pc.index(part["user_id"], user_id).as_py()
     if row < 0:
         raise _unknown_user(manifest)
@@ -77,11 +79,8 @@ def _neighbours(
     export_dir: Path, manifest: dict[str, Any], vector: np.ndarray, user_id: str, k: int
 ) -> list[dict[str, Any]]:
     """The k users nearest to float32 (D,) `vector`, without the user that it belongs to; of a quantised index fewer, at times."""
-    path = export_dir / manifest["index"]["file"]
-    try:
-        index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError:
-        raise DamageError(f"{path} cannot be read: it is missing or was altered; export again") from None
+    path = path_of(export_dir, manifest, manifest["index"]["file"])
+    index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     if "nprobe" in manifest["index"]:
         index.nprobe = manifest["index"]["nprobe"]
     scores, rows = index.search(unit_rows(vector[None]), min(k + 1, index.ntotal))
@@ -92,7 +91,9 @@ def _neighbours(
         if row < 0:  # fewer than k rows in the lists that a quantised index looks into
             break
         part = int(np.searchsorted(ends, row, side="right"))
-        ids = _read_table(export_dir / "user_vectors" / names[part], ["user_id"])["user_id"]
+        ids = pq.read_table(path_of(export_dir, manifest, f"user_vectors/{names[part]}"), columns=["user_id"])[
+            "user_id"
+        ]
         found.append({"user_id": ids[int(row) - ends[part]].as_py(), "score": min(float(score), 1.0)})
     return [one for one in found if one["user_id"] != user_id][:k]
 
@@ -101,7 +102,7 @@ def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], 
     """The items' urls and float32 (V, D) vectors, by item_ix; none in a release that was trained with a tree."""
     if not manifest["item_files"]:
         return [], np.zeros((0, manifest["vector_size"]), dtype=np.float32)
-    tables = [_read_table(export_dir / "item_vectors" / name) for name in manifest["item_files"]]
+    tables = [pq.read_table(path_of(export_dir, manifest, f"item_vectors/{name}")) for name in manifest["item_files"]]
     table = pa.concat_tables(tables)
     return table["url"].to_pylist(), decode_vectors(table)
 
@@ -110,26 +111,18 @@ def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
     """The tokens of a user in time order; none when the corpus is gone."""
     if not (corpus_dir / MANIFEST).exists():
         return []
-    partition = user_hash(user_id) % read_json(corpus_dir / MANIFEST)["partitions"]
-    row = pc.index(_read_table(corpus_dir / f"p{partition:05d}.users.parquet", ["user_id"])["user_id"], user_id).as_py()
+    corpus = open_corpus(corpus_dir)
+    partition = user_hash(user_id) % corpus.num_partitions
+    row = pc.index(corpus.read_ids(partition), user_id).as_py()
     if row < 0:
         return []
-    offsets = np.load(corpus_dir / f"p{partition:05d}.offsets.npy", mmap_mode="r", allow_pickle=False)
-    tokens = np.load(corpus_dir / f"p{partition:05d}.tokens.npy", mmap_mode="r", allow_pickle=False)
-    return tokens[offsets[row] : offsets[row + 1]].tolist()
+    histories = corpus.read(partition)
+    return histories.tokens[histories.offsets[row] : histories.offsets[row + 1]].tolist()
 
 
 def _top(scores: np.ndarray, k: int) -> np.ndarray:
     """Positions of the k greatest scores, greatest first; of equals the first."""
     return np.argsort(-scores, kind="stable")[: max(k, 0)]
-
-
-def _read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A Parquet file of the export or its corpus. Raises DamageError when it is missing or unreadable."""
-    try:
-        return pq.read_table(path, columns=columns)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamageError(f"{path} cannot be read ({error}): run `surf2vec doctor`") from None
 
 
 def _read_manifest(export_dir: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tasks.numbering import Numbering, sort_by
 from tasks.placement import hash_users, place_users
 from tasks.source_pages import find_pages
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
-from tasks.urls import UrlRules
+from tasks.urls import TOKEN_PATTERN, UrlRules
 
 _US_A_DAY = 86_400_000_000
 
@@ -69,7 +69,7 @@ class _Lines:
 
     line: NDArray[np.int64]
     us: NDArray[np.int64]
-    time_verdict: pa.ChunkedArray
+    time_verdict: pa.DictionaryArray
     user: NDArray[np.int32]
     page: NDArray[np.int32]
     raw_ids: pa.Array
@@ -81,7 +81,9 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     lines = _read_lines(rows)
     line, us, user, page = lines.line, lines.us, lines.user, lines.page
     users, rank_of_code = _look_up_users(con, lines.raw_ids, rules)
-    items, page_verdicts = find_pages(lines.page_keys, rules.urls, rules.drops_assets)
+    items, page_verdicts = find_pages(
+        lines.page_keys, rules.urls, rules.drops_assets, lambda tokens: _find_shared(con, tokens)
+    )
     user_rank = rank_of_code[user]
     is_event = _is_null(users["verdict"])[user_rank] & _is_null(page_verdicts)[page] & _is_null(lines.time_verdict)
     chosen = np.flatnonzero(is_event)
@@ -98,11 +100,11 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         "url": _take_later(items, page[chosen]),
     }
     refused = np.flatnonzero(~is_event)
-    verdict = pc.coalesce(  # the first of the reasons
-        users["verdict"].take(pa.array(user_rank[refused])),
-        pc.if_else(lines.page_keys.take(pa.array(page[refused])).is_null(), "no URL", None),
-        lines.time_verdict.take(pa.array(refused)).cast(pa.string()),
-        page_verdicts.take(pa.array(page[refused])),
+    verdict = _first_verdict(
+        (users["verdict"], user_rank[refused]),
+        (pc.if_else(lines.page_keys.is_null(), "no URL", None), page[refused]),
+        (lines.time_verdict, refused),
+        (page_verdicts, page[refused]),
     )
     return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdict}))
 
@@ -119,13 +121,28 @@ def _read_lines(rows: pa.RecordBatchReader) -> _Lines:
         time_verdicts.append(batch["time_verdict"].dictionary_encode())
     line, us, user, page = (np.concatenate(column) for column in zip(*parts, strict=True))
     user[user < 0], page[page < 0] = users.num_distinct, pages.num_distinct
-    verdicts = pa.chunked_array(time_verdicts)
+    verdicts = pa.chunked_array(time_verdicts).unify_dictionaries().combine_chunks()
     return _Lines(line, us, verdicts, user, page, users.distinct_and_null(), pages.distinct_and_null())
 
 
 def _take_later(strings: pa.Array, places: NDArray) -> pa.DictionaryArray:
     """The strings at these places, not copied until they are written: most are there many times."""
     return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), strings)
+
+
+def _first_verdict(*reasons: tuple[pa.Array, NDArray]) -> pa.DictionaryArray:
+    """For each line the first of its reasons (verdicts, the line's places among them) that is not null.
+
+    Lines have codes: all lines of a log may be refused, and their words would take more memory than the lines.
+    """
+    words: list[str] = []
+    codes = np.full(len(reasons[0][1]), -1, dtype=np.int32)
+    for verdicts, places in reasons:
+        encoded = verdicts if pa.types.is_dictionary(verdicts.type) else verdicts.dictionary_encode()
+        code = encoded.indices.fill_null(-1).to_numpy()[places]
+        codes = np.where((codes < 0) & (code >= 0), code + len(words), codes)
+        words += encoded.dictionary.to_pylist()
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(words, pa.string()))
 
 
 def _is_null(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
@@ -148,6 +165,14 @@ def _look_up_users(
     rank_of_code[users["user_code"].to_numpy()[order]] = np.arange(len(raw_ids))
     placed = {"user_id": user_ids, "micro_partition": micro_partition, "verdict": _leave_out(user_ids, verdicts, rules)}
     return pa.RecordBatch.from_pydict(placed).take(pa.array(order)), rank_of_code
+
+
+def _find_shared(con: duckdb.DuckDBPyConnection, tokens: pl.Series) -> pl.Series:
+    """Those of some tokens that several users of the source have: of all its lines, whatever part of them is made events of."""
+    con.register("int_page_tokens", pa.table({"token": tokens.to_arrow(compat_level=pl.CompatLevel.oldest())}))
+    rows = stream_rows(con, "intermediate/int_shared_tokens", {"token_pattern": TOKEN_PATTERN}).read_all()
+    con.unregister("int_page_tokens")
+    return pl.Series("token", pl.from_arrow(rows["token"]), pl.String)
 
 
 def _leave_out(user_ids: pa.Array, verdicts: pa.Array, rules: SourceRules) -> pa.Array:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tasks.run import Root
+from tasks.wording import several
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.files import digest_file, read_json, write_json
+from trainer.files import digest_file, read_json, write_manifest_json
 from trainer.units import size
 
 FORMAT_VERSION = 1
@@ -74,7 +75,7 @@ def find_sources(
     unread = [path for path in stamps if path not in known or known[path][0] != stamps[path]]
     if unread:
         total_bytes = sum(stamps[path][0] for path in unread)
-        on_event("log", {"message": f"reading {len(unread):,} new log files, {size(total_bytes)}"})
+        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(total_bytes)}"})
     digests = {path: digest for path, (_, digest) in known.items()}
 
     def digest(name: str) -> str:
@@ -85,11 +86,9 @@ def find_sources(
     return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
 
 
-def check_there(patterns: Sequence[str]) -> None:
-    """Raise InputError for a glob that names no file on this machine."""
-    for pattern in patterns:
-        if not is_remote(pattern):
-            _expand(pattern)
+def find_there(patterns: Sequence[str]) -> list[str]:
+    """The files on this machine that globs name, each once. Raises InputError for a glob that names none."""
+    return list(dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in _expand(pattern)))
 
 
 def is_remote(name: str) -> bool:
@@ -197,7 +196,17 @@ class Catalog:
         """Replace sources.json, if it would change: from then on this is what was ingested."""
         value = self.to_json()
         if not root.sources.exists() or read_json(root.sources) != value:
-            write_json(root.sources, value)
+            write_manifest_json(root.sources, value)
+
+
+def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
+    """The events files of a source, what is recorded of each, and what repairs it, as `trainer.files.verify_all` takes them."""
+    for name, about in sorted(entry["files"].items()):
+        yield (
+            root.path / name,
+            about,
+            f"give the log {entry['name']} again with `surf2vec run --logs`, which repairs it",
+        )
 
 
 def names_of(entry: Mapping[str, Any]) -> list[str]:

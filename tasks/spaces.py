@@ -5,13 +5,11 @@ were, of a full night because a rotation laid its most frequent items upon the s
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tasks.corpus_folder import VOCABULARY
 from trainer.align import Rotation, find_rotation
 from trainer.corpus import Corpus
 from trainer.store import Generation
@@ -25,7 +23,7 @@ _HOST = r"^([a-z][a-z0-9+.-]*://[^/]*)"
 
 def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Generation]) -> Rotation:
     """The rotation from a new generation's space into the base's; of the identity where they share no item."""
-    before, now = (_read_urls(corpus.folder, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
+    before, now = (_read_urls(corpus, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
     rows = now.join(before, on="url", how="inner", suffix="_base", maintain_order="left")
 
     def pairs() -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
@@ -42,14 +40,14 @@ def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
     A section is a host and the first part of the path, or of a path alone its first part.
     """
     num_before = base.num_items
-    new = _read_places(corpus.folder, num_before, corpus.num_items)
+    new = _read_places(corpus, num_before, corpus.num_items)
     means = np.zeros((len(new), base.vector_size), dtype=np.float32)
     if not len(new):
         return means
     groups = [_Group(new[kind], base.vector_size) for kind in ("host", "section")]
     for start in range(0, num_before, BATCH_ITEMS):
         stop = min(start + BATCH_ITEMS, num_before)
-        places, vectors = _read_places(corpus.folder, start, stop), base.read_items(start, stop)
+        places, vectors = _read_places(corpus, start, stop), base.read_items(start, stop)
         for group in groups:
             group.add(places[group.kind], vectors)
     for group in groups:  # the section's mean, where there is one, comes last
@@ -91,13 +89,13 @@ def _number(values: pl.Series, wanted: pl.Series) -> NDArray[np.int64]:
     return found["number"].cast(pl.Int64).fill_null(-1).to_numpy()
 
 
-def _read_places(folder: Path, start: int, stop: int) -> pl.DataFrame:
+def _read_places(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
     """Section and host of items `start` to `stop`, null where there is none."""
-    urls = _read_urls(folder, start, stop)
+    urls = _read_urls(corpus, start, stop)
     return urls.select(section=pl.col("url").str.extract(_SECTION), host=pl.col("url").str.extract(_HOST))
 
 
-def _read_urls(folder: Path, start: int, stop: int) -> pl.DataFrame:
+def _read_urls(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
     """The urls of items `start` to `stop` of a corpus, by item_ix."""
-    urls = pl.scan_parquet(folder / VOCABULARY).select("url").slice(start, max(stop - start, 0))
+    urls = pl.scan_parquet(corpus.vocabulary).select("url").slice(start, max(stop - start, 0))
     return urls.collect()

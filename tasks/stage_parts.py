@@ -92,10 +92,9 @@ def stage_part(part: LogsPart, on_event: OnEvent) -> list[Staged]:
 def _open_own_crew(part: LogsPart, on_event: OnEvent) -> Iterator[AnyCrew]:
     staging = part.staging
     folder = Path(tempfile.mkdtemp(dir=staging.folder, prefix="part."))
-    columns = staging.config.columns
 
     def look(path: Path) -> LogFile:
-        return recognise(path, columns)
+        return recognise(path, staging.config)
 
     progress = Progress(sum(source.bytes for _, source in part.logs), on_event)
     with open_crew(

@@ -21,26 +21,39 @@ import duckdb
 
 from sql.runner import append_rows, copy_to_parquet, create_macro, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
+from tasks.deliveries import read_by
 from tasks.events_files import write_events
+from tasks.log_columns import OPTIONAL, REQUIRED
 from tasks.logblocks import BlockReader
-from tasks.logfiles import OPTIONAL, REQUIRED, LogFile
+from tasks.logfiles import LogFile, largest_group
 from tasks.source_events import SourceRules, make_events
 from tasks.sources import SourceFile, check_unchanged
 from tasks.times import EARLIEST, TimeScale, recognise_times
 from tasks.tombstones import FORGOTTEN, NOBODY, Tombstones
-from tasks.urls import CRAWLER_PATTERN, UrlRules
+from tasks.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
 from trainer.errors import InputError
 from trainer.events import OnEvent
 from trainer.files import describe_file
+from trainer.units import size
 
 LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
 UNDATED = "undated"
 MAX_URL_BYTES = 8192
 MAX_USER_BYTES = 1024
+MAX_TIME_BYTES = 100
+BAD_TIMES = 3  # shown to a person: times are of no person
 SAMPLE_FACTOR = 256
+LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page that is told of, and such pages of a source
 # What a part of a source takes at its peak: a line without its strings, a string that was not there before, and its text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
-_MODELS = {"csv": "delimited", "tsv": "delimited", "jsonl": "json", "access": "access", "parquet": "parquet"}
+_MODELS = {
+    "csv": "delimited",
+    "tsv": "delimited",
+    "jsonl": "json",
+    "access": "delimited",
+    "pattern": "delimited",
+    "parquet": "parquet",
+}
 _ABSENT = "surf2vec_absent"
 _EPOCH = date(1970, 1, 1)
 
@@ -97,6 +110,7 @@ class Staged:
     entry: dict[str, Any]
     files: dict[str, Path]
     rejects: Path | None
+    bad_times: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[Path]:
@@ -114,6 +128,10 @@ def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None
     line = ("rejected", "url", "method", "status", "agent", "max_url_bytes", "crawler_pattern")
     create_macro(con, "staging/line_verdict", line)
     create_macro(con, "staging/page_key", ("url", "keeps_query", "max_url_bytes"))
+    create_macro(con, "staging/bounded", ("value", "max_bytes"))
+    create_macro(con, "staging/whole_number", ("value", "column_type"))
+    create_macro(con, "staging/is_fraction", ("value", "column_type"))
+    create_macro(con, "staging/sampled_query", ("url", "keeps_query", "max_url_bytes"))
 
 
 @dataclass(frozen=True)
@@ -156,15 +174,17 @@ class Stager:
         """
         if not is_loaded:
             self.load(log, source)
-        size = SourceSize(**fetch_rows(self.con, "intermediate/int_source_size")[0])
-        scale = recognise_times(self.con, log, size.num_lines, self.config.timezone)
+        found = SourceSize(**fetch_rows(self.con, "intermediate/int_source_size")[0])
+        scale = recognise_times(self.con, log, found.num_lines, self.config.timezone, self.config.time_format)
         create_table(self.con, "intermediate/int_refused_lines")
-        part_lines = _choose_part_lines(size, self.part_bytes)
+        part_lines = _choose_part_lines(found, self.part_bytes)
         runs = self._write_runs(
-            source, range(0, size.num_lines, part_lines), self._rules(log, source, scale, partitions)
+            source, range(0, found.num_lines, part_lines), self._rules(log, source, scale, partitions)
         )
-        self._drop_tables("stg_lines")
+        hints = self._find_query_hints()
         counts = fetch_rows(self.con, "intermediate/int_verdict_counts")
+        bad_times = [row["time"] for row in fetch_rows(self.con, "intermediate/int_bad_times", {"most": BAD_TIMES})]
+        self._drop_tables("stg_lines")
         verdicts: dict[str, int] = {row["verdict"]: row["num_lines"] for row in counts}
         rejected = {verdict: number for verdict, number in verdicts.items() if verdict not in LEFT_OUT}
         days = {day: sum(run.rows for run in runs[day]) for day in sorted(runs)}
@@ -174,17 +194,20 @@ class Stager:
             "sha256": source.sha256,
             "bytes": source.bytes,
             "format": log.describe(),
+            "fields": log.fields,
+            "read_by": read_by(self.config),
             "time": scale.description,
-            "lines": size.num_lines,
+            "lines": found.num_lines,
             "events": sum(days.values()),
             "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
             "rejected": rejected,
+            "many_queries": hints,
             "days": {_day_name(day if scale.is_dated else None): number for day, number in days.items()},
             "files": {names[day]: {"rows": days[day]} | describe_file(files[names[day]]) for day in days},
         }
         rejects = self._write_rejects(source) if rejected else None
         self._drop_tables("int_refused_lines")
-        return Staged(source, entry, files, rejects)
+        return Staged(source, entry, files, rejects, tuple(bad_times))
 
     def load(self, log: LogFile, source: SourceFile) -> None:
         """Make `stg_lines` of a log."""
@@ -196,32 +219,62 @@ class Stager:
         params = {
             "keeps_query": bool(self.config.keep_query),
             "max_url_bytes": MAX_URL_BYTES,
+            "max_user_bytes": MAX_USER_BYTES,
+            "max_time_bytes": MAX_TIME_BYTES,
             "crawler_pattern": CRAWLER_PATTERN,
             "path": glob.escape(path),
             "pointers": [_pointer(log.column(role)) for role in (*REQUIRED, *OPTIONAL)],
-        } | {f"{role}_column": log.column(role) or _ABSENT for role in (*REQUIRED, *OPTIONAL)}
+        }
         reader = None if log.format == "parquet" else BlockReader(log)
         if reader:
-            self.con.register("delivered_fields" if reader.layout else "delivered_lines", reader.open())
+            self.con.register("delivered_lines" if log.format == "jsonl" else "delivered_fields", reader.open())
         self.progress.begin(reader)
         try:
+            if log.format == "parquet":
+                params |= self._name_columns(log, glob.escape(path))
             create_table(self.con, f"staging/{_MODELS[log.format]}/stg_lines", params)
         except duckdb.Error as error:
             raise _explain_reading(path, reader, error) from error
         finally:
             self.progress.end(reader, source.bytes)
 
+    def _name_columns(self, log: LogFile, path: str) -> dict[str, str]:
+        """DuckDB's names of the columns of a Parquet file: it knows no upper and lower case, and renames what is alike then."""
+        described = self.con.execute(
+            "describe select * from read_parquet($path, hive_partitioning = false)", {"path": path}
+        )
+        names = dict(zip(log.header, (row[0] for row in described.fetchall()), strict=True))
+        return {f"{role}_column": names.get(log.column(role) or "", _ABSENT) for role in (*REQUIRED, *OPTIONAL)}
+
+    @property
+    def _url_rules(self) -> UrlRules:
+        config = self.config
+        return UrlRules(config.granularity, config.prefix_depth, config.keep_query, config.mask_secrets)
+
+    def _find_query_hints(self) -> list[dict[str, Any]]:
+        """Pages of the loaded `stg_lines` with very many different queries: page, num_queries (about), keys."""
+        params = {"asset_pattern": ASSET_PATTERN, "least_queries": LEAST_QUERIES, "most_hints": MOST_HINTS}
+        rows = fetch_rows(self.con, "intermediate/int_query_hints", params)
+        pages = [canonical_item(row["path"], self._url_rules) for row in rows]
+        return [
+            {"page": page, "num_queries": row["num_queries"], "keys": row["keys"]}
+            for page, row in zip(pages, rows, strict=True)
+            if page
+        ]
+
     def _rules(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> SourceRules:
         params = self.pads | {
             "max_user_bytes": MAX_USER_BYTES,
             "partitions": partitions,
             "time_kind": scale.kind,
+            "time_formats": list(self.config.time_format) or ["%Y"],
             "is_dated": scale.is_dated,
             "earliest": EARLIEST,
             "latest": self.now + timedelta(days=1),
         }
-        urls = UrlRules(self.config.granularity, self.config.prefix_depth, self.config.keep_query)
-        return SourceRules(int(source.source_id, 16), urls, log.is_access_log, scale.is_dated, params, self.forgotten)
+        return SourceRules(
+            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, params, self.forgotten
+        )
 
     def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[Run]]:
         """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""
@@ -268,21 +321,27 @@ def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error)
     """What went wrong while a log was loaded: the reader's own error, or DuckDB's about a Parquet file."""
     if reader and reader.error:
         return reader.error
-    is_ours = isinstance(error, duckdb.OutOfMemoryException) or "No space left" in str(error)
-    if reader or is_ours:
+    if isinstance(error, duckdb.OutOfMemoryException):
+        place = (
+            f"near line {reader.at_line:,}"
+            if reader
+            else f"its largest row group has {size(largest_group(Path(path)))}"
+        )
+        return duckdb.OutOfMemoryException(f"{path}: {place}; {error}")
+    if reader or "No space left" in str(error):
         return error
     if "UTF8" in str(error):  # the rest of that message is a value out of the file
         return InputError(f"{path} has text that is not valid UTF-8, which Parquet demands: write it anew, or as CSV")
     return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
 
 
-def _choose_part_lines(size: SourceSize, part_bytes: int) -> int:
+def _choose_part_lines(source: SourceSize, part_bytes: int) -> int:
     """Lines a part, so that parts are about as large as may be: all its strings may be new, but no more than the source has."""
-    text_bytes = size.text_bytes / max(1, size.num_lines)
+    text_bytes = source.text_bytes / max(1, source.num_lines)
     most_new_bytes = 2 * DISTINCT_BYTES + TEXT_COPIES * text_bytes
-    all_new_bytes = size.num_distinct * DISTINCT_BYTES + TEXT_COPIES * size.distinct_text_bytes
+    all_new_bytes = source.num_distinct * DISTINCT_BYTES + TEXT_COPIES * source.distinct_text_bytes
     part_lines = max(part_bytes / (LINE_BYTES + most_new_bytes), (part_bytes - all_new_bytes) / LINE_BYTES, 1)
-    return max(1, math.ceil(size.num_lines / max(1, math.ceil(size.num_lines / part_lines))))
+    return max(1, math.ceil(source.num_lines / max(1, math.ceil(source.num_lines / part_lines))))
 
 
 def _pointer(key: str | None) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.credentials import mask_credentials
+from tasks.registry import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.run import Root
 from tasks.search_space import Point, Space
 from tasks.wording import shown
@@ -122,7 +123,7 @@ class Study:
 
     @property
     def uri(self) -> str:
-        return self.asked.publish.tracking_uri or self.root.tracking_uri
+        return registry_uri(self.root, self.asked.publish)
 
     @property
     def masked_uri(self) -> str:
@@ -161,7 +162,8 @@ class Study:
 
     def _open_run(self, suffix: str, tags: dict[str, str], params: dict[str, Any]) -> str:
         publish = self.asked.publish
-        artifacts = None if publish.tracking_uri else self.root.artifacts
+        artifacts = self.root.artifacts if is_own_registry(self.root, publish) else None
+        tags = tags | {ROOT_TAG: claim_registry(self.root, publish)}
         return tracking.open_run(self.uri, artifacts, publish.experiment, f"tune-{self.study_id}{suffix}", tags, params)
 
     def _log_metrics(self, run_id: str, metrics: dict[str, float], at_ms: int) -> None:

@@ -9,18 +9,20 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tasks.credentials import mask_credentials
+from tasks.registry import ROOT_TAG
 from tasks.run import use_temporary_folder
 from tasks.wording import shown
 from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from trainer.files import replace_file
+from trainer.files import read_json, replace_file, sync_folder, sync_tree
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -42,7 +44,7 @@ with warnings.catch_warnings():
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
-    from mlflow.models import ModelSignature
+    from mlflow.models import Model, ModelSignature
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import AnyType, Array
@@ -88,30 +90,50 @@ class Content:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a registered model."""
+    """A version of a registered model; `is_copied`: it was made of another version, and has that one's tags.
+
+    `made_of`: the id of the logged model that has its files, or where they are; `list_versions` says it of every version.
+    """
 
     name: str
     number: int
     tags: dict[str, str]
+    mlflow_run_id: str | None = None
+    is_copied: bool = False
+    made_of: str = field(default="", compare=False)
 
+    @property
+    def place(self) -> str:
+        return f"models:/{self.name}/{self.number}"
 
-@dataclass(frozen=True)
-class Logged:
-    """A logged model: the copy in MLflow that a version is made of; `folder`: where its files are."""
-
-    model_id: str
-    folder: Path
-    tags: dict[str, str]
+    def uses(self, copy: "Copy") -> bool:
+        """Whether the files of the version are those of this logged model."""
+        return self.made_of == copy.model_id or f"{self.made_of}/".startswith(f"{copy.location.rstrip('/')}/")
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A logged model of an export of ours, wherever its files are; an upload that was cut short is not ready."""
+    """A logged model of an export, whoever made it, wherever its files are; an upload that was cut short is not ready."""
 
     model_id: str
     location: str
     tags: dict[str, str]
     is_ready: bool
+    mlflow_run_id: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its files are, if they are on this machine."""
+        is_local = self.location.startswith(("/", "file:"))
+        return Path(local_file_uri_to_path(self.location)) if is_local else None
+
+
+@dataclass(frozen=True)
+class MlflowRun:
+    """An MLflow run of a run of some root."""
+
+    experiment: str
+    tags: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -139,8 +161,8 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
         failure = UnavailableError if _is_away(error) else ResourceError
         raise failure(
-            f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right, that it is "
-            "up and that it can be written to, or set publish.tracking_uri to another; the same command then goes on"
+            f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right and has "
+            "its password where it needs one, that the server is up and can be written to; the same command then goes on"
         ) from None
 
 
@@ -186,15 +208,17 @@ def open_run(
     tags: dict[str, str],
     params: dict[str, Any],
 ) -> str:
-    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one.
+    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one. That of another root, by its
+    tag, is none of ours, though the run has the same id.
 
     `artifacts` is the folder for artifacts where no server decides it. Params that are there stay as they are.
     """
     with connect(tracking_uri) as client:
         experiment_id = _open_experiment(client, experiment, artifacts)
-        found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'", max_results=1)
-        if found:
-            run = found[0]
+        found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
+        ours = [run for run in found if run.data.tags.get(ROOT_TAG) in (None, tags.get(ROOT_TAG))]
+        if ours:  # one without the tag is from before there was one
+            run = max(ours, key=lambda run: ROOT_TAG in run.data.tags)
             client.update_run(run.info.run_id, status="RUNNING")
         else:
             tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec"} | tags
@@ -237,6 +261,19 @@ def log_files(
             client.log_dict(mlflow_run_id, value, name)
 
 
+def read_document(tracking_uri: str, experiment: str, run_id: str, name: str) -> dict[str, Any]:
+    """A JSON document that was logged to the MLflow run of our run. Raises DamageError when there is none."""
+    what = f"{name} of run {run_id}"
+    with connect(tracking_uri) as client, tempfile.TemporaryDirectory() as folder:
+        there = client.get_experiment_by_name(experiment)
+        found = (
+            client.search_runs([there.experiment_id], f"tags.{RUN_TAG} = '{run_id}'", max_results=1) if there else []
+        )
+        if not found:
+            raise DamageError(f"{what} is missing in the registry")
+        return read_json(_download(tracking_uri, f"runs:/{found[0].info.run_id}/{name}", Path(folder), what))
+
+
 def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> None:
     """Mark the MLflow run as finished, or as failed."""
     with connect(tracking_uri) as client:
@@ -256,19 +293,65 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requireme
                 get_artifact_repository(model.artifact_location).delete_artifacts()
                 client.delete_logged_model(model.model_id)
             elif content.tags.items() <= model.tags.items():
+                if _local(model.artifact_location):  # what made it was cut off, perhaps before all was on the disk
+                    _fill_model(client, model, content, requirements)
                 return model.model_id
         with mlflow.start_run(run_id=mlflow_run_id):
-            logged = mlflow.pyfunc.log_model(
-                name="user-vectors",
-                tags=content.tags,
-                python_model=str(MODEL_CODE),
-                artifacts={name: path.resolve().as_uri() for name, path in content.artifacts.items()},
-                model_config=content.config or None,
-                pip_requirements=requirements,
-                signature=_signature(),
-                input_example=(pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
-            )
+            logged = mlflow.pyfunc.log_model(name="user-vectors", tags=content.tags, **_parts(content, requirements))
+        _sync_model(client, logged.model_id)
         return logged.model_id
+
+
+def mend_model(tracking_uri: str, version: Version, content: Content, requirements: list[str], temporary: Path) -> None:
+    """Copy the content and the model's code once more to where a version has them: its number and aliases stay."""
+    with connect(tracking_uri) as client, _current(tracking_uri), use_temporary_folder(temporary):
+        source = str(client.get_model_version(version.name, str(version.number)).source)
+        model = client.get_logged_model(source.removeprefix("models:/"))
+        _fill_model(client, model, content, requirements)
+        client.set_logged_model_tags(model.model_id, content.tags)
+
+
+def find_folder(tracking_uri: str, version: Version) -> Path | None:
+    """The folder with the files of a version; None where they are not on this machine, or nobody but a server reaches them."""
+    with connect(tracking_uri) as client:
+        return _local(client.get_model_version_download_uri(version.name, str(version.number)))
+
+
+def _fill_model(client: MlflowClient, model: Any, content: Content, requirements: list[str]) -> None:
+    """Make the files of a logged model anew. Those there were go first: whoever has one mapped keeps it."""
+    about = Model(model.artifact_location, model.source_run_id, model_uuid=model.model_id, model_id=model.model_id)
+    with tempfile.TemporaryDirectory() as scratch:
+        mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content, requirements))
+        get_artifact_repository(model.artifact_location).delete_artifacts()
+        client.log_model_artifacts(model.model_id, f"{scratch}/model")
+    _sync_model(client, model.model_id)
+
+
+def _parts(content: Content, requirements: list[str]) -> dict[str, Any]:
+    """What MLflow makes a model of."""
+    return {
+        "python_model": str(MODEL_CODE),
+        "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},
+        "model_config": content.config or None,
+        "pip_requirements": requirements,
+        "signature": _signature(),
+        "input_example": (pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
+    }
+
+
+def _sync_model(client: MlflowClient, model_id: str) -> None:
+    """Wait until the files of a logged model, and the folders down to them, are on the disk, where it is this machine's."""
+    model = client.get_logged_model(model_id)
+    folder, base = map(_local, (model.artifact_location, client.get_experiment(model.experiment_id).artifact_location))
+    if folder and base:
+        sync_tree(folder)
+        for parent in folder.parents[: len(folder.parts) - len(base.parts) + 1]:
+            sync_folder(parent)
+
+
+def _local(location: str) -> Path | None:
+    """The path of an artifact location on this machine; None for another."""
+    return Path(local_file_uri_to_path(location)) if location.startswith(("/", "file:")) else None
 
 
 def register(
@@ -331,38 +414,44 @@ def delete_version(tracking_uri: str, version: Version) -> None:
         client.delete_model_version(version.name, str(version.number))
 
 
-def list_logged(tracking_uri: str, experiment: str) -> list[Logged]:
-    """The logged models of an experiment that have their files on this machine."""
+def list_versions(tracking_uri: str) -> list[Version]:
+    """All versions of all registered models."""
     with connect(tracking_uri) as client:
-        there = client.get_experiment_by_name(experiment)
-        found: list[Any] = []
-        token: str | None = ""
-        while there and token is not None:
-            page = client.search_logged_models([there.experiment_id], page_token=token or None)
-            found += page
-            token = page.token or None
-    return [
-        Logged(model.model_id, Path(local_file_uri_to_path(model.artifact_location)), dict(model.tags))
-        for model in found
-        if model.artifact_location.startswith(("/", "file:"))
-    ]
+        versions = [_as_version(one) for one in _gather(client.search_model_versions)]
+        find = client.get_model_version_download_uri
+        return [one if one.made_of else replace(one, made_of=find(one.name, str(one.number))) for one in versions]
 
 
 def list_copies(tracking_uri: str) -> list[Copy]:
-    """The logged models of all experiments that hold an export of ours, or refer to one, or were to."""
+    """The logged models of all experiments that hold an export, or refer to one, or were to: those of other roots, too."""
     with connect(tracking_uri) as client:
-        experiments = [experiment.experiment_id for experiment in client.search_experiments(max_results=1000)]
-        found: list[Any] = []
-        token: str | None = ""
-        while experiments and token is not None:
-            page = client.search_logged_models(experiments, page_token=token or None)
-            found += page
-            token = page.token or None
+        experiments = [one.experiment_id for one in _gather(client.search_experiments)]
+        found = _gather(partial(client.search_logged_models, experiments)) if experiments else []
     return [
-        Copy(model.model_id, model.artifact_location, dict(model.tags), str(model.status) == "READY")
+        Copy(
+            model.model_id, model.artifact_location, dict(model.tags), str(model.status) == "READY", model.source_run_id
+        )
         for model in found
-        if "manifest_sha256" in model.tags
+        if {"manifest_sha256", "export_path"} <= model.tags.keys()
     ]
+
+
+def list_runs(tracking_uri: str) -> dict[str, MlflowRun]:
+    """The MLflow runs of runs of roots, by their id."""
+    with connect(tracking_uri) as client:
+        names = {one.experiment_id: one.name for one in _gather(client.search_experiments)}
+        found = _gather(partial(client.search_runs, list(names), f"tags.{RUN_TAG} LIKE '%'")) if names else []
+    return {run.info.run_id: MlflowRun(names[run.info.experiment_id], dict(run.data.tags)) for run in found}
+
+
+def _gather(search: Callable[..., Any]) -> list[Any]:
+    """All that a search of MLflow finds, page by page."""
+    page = search()
+    found = list(page)
+    while page.token:
+        page = search(page_token=page.token)
+        found += page
+    return found
 
 
 def download_copied(tracking_uri: str, copy: Copy, path: str, folder: Path) -> Path:
@@ -426,7 +515,10 @@ def _signature() -> ModelSignature:
 
 
 def _as_version(version: Any) -> Version:
-    return Version(version.name, int(version.version), dict(version.tags))
+    source = str(version.source).removeprefix("models:/")  # the id of a logged model, or NAME/VERSION
+    is_copied = source != version.source and "/" in source
+    made_of = "" if source == version.source or is_copied else source
+    return Version(version.name, int(version.version), dict(version.tags), version.run_id, is_copied, made_of)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus_folder import MANIFEST, VOCABULARY, partition_name
+from tasks.corpus_folder import MANIFEST, partition_name
 from tasks.evaluate import join_questions, questions, rank_held_out
 from tasks.held_release import open_folder
 from tasks.run import Root, lock_root, private_files
@@ -22,7 +22,7 @@ from tasks.scores import score_of
 from tasks.search_space import apply_settings, find_importances, propose, search_space
 from tasks.study import Search, Study, write_config
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
+from trainer.corpus import VOCABULARY, Corpus, open_corpus
 from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import write_json

@@ -1,18 +1,6 @@
-"""From a URL to an item: the one place with the rules. `canonical_item` is their definition.
+"""From a URL to an item: the project's own rules, beside what the WHATWG URL standard says. docs/urls.md has them in one table.
 
-A compiled pass over distinct URLs (`tasks/compiled_pages.py`) makes the same of those that are simple, and leaves the others
-to `canonical_item`. The rules, in order:
-
-* not a page: `about:`, `javascript:`, `data:`, `mailto:`, `chrome:` and the like have no item.
-* a URL (`scheme://host/path`): scheme and host in lower case, user and password dropped (they are secrets), default port
-  dropped, leading `www.` dropped, dot segments resolved, percent-encoding canonical, index page and trailing slash
-  dropped (the root stays `/`), fragment dropped, query dropped but for the keys kept. The scheme stays.
-* a path (`/a/b`): brought into the normal form of RFC 3986 (dot segments, percent-encoding), fragment and query dropped as
-  above, and nothing else: a log of paths gets its paths back.
-* anything else is a page id and passes unchanged, but for a `?key=value` part, which may carry what must not be learnt.
-
-Percent-encoding is canonical when unreserved characters are plain, the others that must be encoded are, as UTF-8, and
-hex digits are upper case.
+ada-url reads scheme, host, port, dot segments and backslashes, as browsers do. `canonical_item` is the definition of the rest.
 """
 
 import re
@@ -20,16 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, unquote
 
-DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+from ada_url import normalize_url
+
 _NO_PAGE = re.compile(
     r"(?:about|android-app|blob|brave|chrome|chrome-devtools|chrome-error|chrome-extension|data|devtools|edge|file|"
     r"ios-app|jar|javascript|mailto|moz-extension|ms-browser-extension|opera|resource|safari-extension|"
     r"safari-web-extension|sms|tel|view-source|vivaldi|vbscript|wyciwyg):(?=\S)",
     re.IGNORECASE,
 )
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.IGNORECASE)
-_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)[^:]*(?::(.*))?", re.DOTALL)  # an IPv6 address has colons of its own
-_PATH = re.compile(r"(/[^?#]*)(?:\?([^#]*))?")
+_NOTHING = ("", "-")  # how logs write that no page was asked for
+_IS_URL = re.compile(r"(?:https?|wss?|ftp):[/\\]|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_PARSED = re.compile(r"([^:]+)://(?:[^/@]*@)?(\[[^\]]*\]|[^/:]*)(:[0-9]+)?(.*)")
+_ANY_HOST = "http://h"
 _ID_QUERY = re.compile(r"\?([\w.%\[\]~-]+=[^#]*)")
 _INDEX_PAGE = re.compile(r"/(?:index|default)\.(?:html?|xhtml|shtml|php\d?|aspx?|jsp|cfm|cgi|pl)\Z", re.IGNORECASE)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
@@ -37,6 +27,19 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _SAFE = "!$&'()*+,;=:@/%"  # beside the unreserved: what may stand in a path as it is
 _CLEAN = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/]*")
 _CLEAN_QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?]*")
+
+# What is masked. An address begins and ends where a run of characters does that may be part of one.
+_SESSION = re.compile(r"(?:;|%3B)jsessionid(?:=|%3D)[^/;?#]*", re.IGNORECASE)
+_RUN = r"[^/@\s;,()]"
+_EMAIL = re.compile(
+    rf"(?<!{_RUN}){_RUN}+(?:@|%40)(?:[^/@\s;,:()=.]+\.)+(?:xn--[a-z0-9-]+|[a-z]{{2,}}){_RUN}*", re.IGNORECASE
+)
+_JWT = re.compile(r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]+){1,3}\.[A-Za-z0-9_-]*")
+TOKEN_PATTERN = r"(?:[A-Za-z0-9_+=-]|%2[BFbf]|%3[Dd]){32,}"  # hex or base64, as RE2 reads it too
+_TOKEN = re.compile(TOKEN_PATTERN)
+_HEX = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_CHANGE = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
+_CHARACTERS_A_CHANGE = 6  # words have fewer changes; of random base64 one has so few in several hundred
 
 # Files that a browser fetches by itself, by the extension of the path.
 ASSET_PATTERN = (
@@ -53,62 +56,80 @@ CRAWLER_PATTERN = (
 
 @dataclass(frozen=True)
 class UrlRules:
-    """The settings of the rules: what is kept of a path, and which query keys tell pages apart."""
+    """The settings of the rules: what is kept of a path, which query keys tell pages apart, whether secrets are masked."""
 
     granularity: Literal["page", "prefix", "host"] = "page"
     prefix_depth: int = 1
     keep_query: tuple[str, ...] = ()
+    mask_secrets: bool = True
 
 
-def canonical_item(url: str, rules: UrlRules) -> str | None:
-    """The item of a URL, a path or a page id; None for what is not a page. Idempotent."""
+def canonical_item(url: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> str | None:
+    """The item of a URL, a path or a page id; None for what is not a page. Idempotent.
+
+    `shared`: tokens (of `find_tokens`) that are no secrets, as several users have them.
+    """
     text = url.strip()
-    if _NO_PAGE.match(text):
+    if text in _NOTHING or _NO_PAGE.match(text):
         return None
-    if match := _URL.match(text):
-        return _url_item(match, rules)
-    if match := _PATH.match(text):
-        path = _resolve_dots(_encode(match[1].rstrip(), _CLEAN))
-        return _cut_path(path, rules) if rules.granularity != "page" else path + _keep_query(match[2], rules)
-    return _page_id(url, rules)
+    before_fragment = text.partition("#")[0]
+    start, _, query = before_fragment.partition("?")
+    start = start.rstrip()
+    if _IS_URL.match(text):
+        return _url_item(start, query, rules, shared)
+    if text.startswith("/"):
+        path = _canonical_path(_parse(_ANY_HOST + start)[len(_ANY_HOST) :], rules, shared)
+        return _cut_path(path, rules) if rules.granularity != "page" else path + _keep_query(query, rules)
+    return _page_id(url, rules, shared)
 
 
-def _url_item(match: re.Match[str], rules: UrlRules) -> str | None:
-    scheme = match[1].lower()
-    host = _canonical_host(scheme, match[2])
-    if not host:
+def find_tokens(url: str) -> list[str]:
+    """What may be a secret in a URL or a path, unless several users have it: 32 characters and more of hex, or of base64.
+
+    Base64 is told from words by how often a small letter is followed by a capital, or letters and digits by each other.
+    """
+    start = re.split("[?#]", url, maxsplit=1)[0]
+    return [match[0] for match in _TOKEN.finditer(start, max(0, start.find("/"))) if _is_token(match[0])]
+
+
+def _is_token(run: str) -> bool:
+    return bool(_HEX.search(run)) or len(_CHANGE.findall(run)) * _CHARACTERS_A_CHANGE >= len(run)
+
+
+def _parse(url: str) -> str:
+    """A URL as browsers read it; empty where they refuse it."""
+    try:
+        return normalize_url(url)
+    except ValueError:
+        return ""
+
+
+def _url_item(start: str, query: str, rules: UrlRules, shared: frozenset[str]) -> str | None:
+    """The item of a URL; `start` is all of it before the query."""
+    match = _PARSED.match(_parse(start))
+    if not match or not match[2].strip("."):
         return None
-    path = _drop_index(_resolve_dots(_encode(match[3].rstrip(), _CLEAN)) or "/")
-    if rules.granularity != "page":
-        return f"{scheme}://{host}{_drop_index(_cut_path(path, rules))}"
-    return f"{scheme}://{host}{path}{_keep_query(match[4], rules)}"
-
-
-def _canonical_host(scheme: str, authority: str) -> str:
-    """Host and port, the port only where it is not the scheme's own; empty where there is no host."""
-    match = _HOST.match(authority.rpartition("@")[2].strip())
-    host, port = (match[1].lower(), match[2] or "") if match else ("", "")
-    if not host.isascii():
-        host = _encode_international(host)
-    if not host.startswith("["):
-        host = _encode(host, _CLEAN).lower()
-    host = host.rstrip(".")
+    scheme, host, port, path = match.groups(default="")
+    if host.endswith("."):
+        return _url_item(f"{scheme}://{host.rstrip('.')}{port}{path}", query, rules, shared)
     while host.startswith("www.") and "." in host[4:]:
         host = host[4:]
-    port = port.lstrip("0") if port.isascii() and port.isdigit() else ""
-    return f"{host}:{port}" if host and port and port != DEFAULT_PORTS.get(scheme) else host
+    path = _drop_index(_canonical_path(path, rules, shared))
+    if rules.granularity != "page":
+        return f"{scheme}://{host}{port}{_drop_index(_cut_path(path, rules))}"
+    return f"{scheme}://{host}{port}{path}{_keep_query(query, rules)}"
 
 
-def _encode_international(host: str) -> str:
-    """The ASCII form of an international host name, where it has one."""
-    try:
-        return host.encode("idna").decode("ascii").lower()
-    except UnicodeError:
-        return host
+def _canonical_path(path: str, rules: UrlRules, shared: frozenset[str]) -> str:
+    """A path in canonical percent-encoding, without secrets."""
+    return _mask(_encode(path, _CLEAN), rules, shared)
 
 
 def _encode(text: str, clean: re.Pattern[str]) -> str:
-    """`text` in canonical percent-encoding; nothing to do where all of it is `clean`."""
+    """`text` in canonical percent-encoding; nothing to do where all of it is `clean`.
+
+    Unreserved characters are plain, the others that must be encoded are, as UTF-8, and hex digits are upper case.
+    """
     if clean.fullmatch(text):
         return text
     return quote(_ESCAPE.sub(_canonical_escape, text), safe=_SAFE if clean is _CLEAN else _SAFE + "?")
@@ -121,20 +142,29 @@ def _canonical_escape(match: re.Match[str]) -> str:
     return chr(byte) if byte in _UNRESERVED else f"%{byte:02X}"
 
 
-def _resolve_dots(path: str) -> str:
-    """`path` without `.` and `..` segments (RFC 3986, 5.2.4)."""
-    if "/." not in path:
-        return path
-    kept: list[str] = []
-    segments = path.split("/")[1:]
-    for segment in segments:
-        if segment == "..":
-            del kept[-1:]
-        elif segment != ".":
-            kept.append(segment)
-    if segments[-1] in (".", ".."):
-        kept.append("")
-    return "/" + "/".join(kept)
+def _mask(text: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> str:
+    """A path or a page id without session ids, and with `(email)` and `(token)` in place of what is one.
+
+    A token of hex or base64 counts behind a slash only: a page id may well be a hash.
+    """
+    if not rules.mask_secrets:
+        return text
+    if ";" in text or "%3B" in text or "%3b" in text:
+        text = _SESSION.sub("", text)
+    text = _mask_personal(text)
+    slash = text.find("/")
+    if slash < 0 or len(text) - slash <= 32:
+        return text
+    return text[:slash] + _TOKEN.sub(
+        lambda match: "(token)" if match[0] not in shared and _is_token(match[0]) else match[0], text[slash:]
+    )
+
+
+def _mask_personal(text: str) -> str:
+    """A path, a page id or a value without what is secret wherever it stands: e-mail addresses and JSON web tokens."""
+    if "eyJ" in text:
+        text = _JWT.sub("(token)", text)
+    return _EMAIL.sub("(email)", text) if "@" in text or "%40" in text else text
 
 
 def _drop_index(path: str) -> str:
@@ -152,7 +182,7 @@ def _cut_path(path: str, rules: UrlRules) -> str:
     return "/" + "/".join(path.split("/")[1 : 1 + depth]).rstrip("/")
 
 
-def _keep_query(query: str | None, rules: UrlRules) -> str:
+def _keep_query(query: str, rules: UrlRules) -> str:
     """`?` and the kept keys of a query in canonical encoding, sorted by key; empty when none is there."""
     if not query or not rules.keep_query:
         return ""
@@ -160,13 +190,15 @@ def _keep_query(query: str | None, rules: UrlRules) -> str:
     for pair in query.split("&"):
         key = unquote(pair.partition("=")[0])
         if key in rules.keep_query:
-            pairs.append((key, _encode(pair, _CLEAN_QUERY)))
+            name, is_pair, value = _encode(pair, _CLEAN_QUERY).partition("=")
+            pairs.append((key, name + is_pair + (_mask_personal(value) if rules.mask_secrets else value)))
     return "?" + "&".join(pair for _, pair in sorted(pairs, key=lambda pair: pair[0])) if pairs else ""
 
 
-def _page_id(text: str, rules: UrlRules) -> str | None:
+def _page_id(text: str, rules: UrlRules, shared: frozenset[str]) -> str | None:
+    """Unchanged, but for secrets and for a `?key=value` part, which may carry what must not be learnt."""
     match = _ID_QUERY.search(text)
     if match is None:
-        return text
+        return _mask(text, rules, shared)
     kept = _keep_query(match[1], rules) if rules.granularity == "page" else ""
-    return text[: match.start()] + kept or None
+    return _mask(text[: match.start()], rules, shared) + kept or None

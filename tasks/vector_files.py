@@ -7,9 +7,10 @@
 The serving model decodes in the same few lines of its own (tasks/serving/user_vectors_model.py).
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from trainer.errors import ConfigError
-from trainer.files import replace_file
+from trainer.files import describe_file, replace_file
 
 VECTOR_COLUMNS = ("vector", "scale")
 # A lookup reads one row group a user: 10,000 random users of 20 million then read 6 % of the vectors.
@@ -27,6 +28,7 @@ USER_ROW_GROUP_ROWS = 128
 ITEM_ROW_GROUP_ROWS = 8192
 # Parquet has no bytes: int8 goes through a dictionary of a row group's values, a kilobyte each, then zstd.
 BYTES_A_NUMBER = {"float32": 4.0, "float16": 2.0, "int8": 1.2}
+DIGEST_DIGITS = 16
 _INT8_MAX = 127
 
 
@@ -134,11 +136,23 @@ def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDA
     return vectors[:, :-1] if "bias" in manifest else vectors
 
 
-def read_part(export_dir: Path, partition: int) -> pa.Table | None:
-    """The users of a micro-partition in an export, with their vectors as stored; None where it has none."""
-    path = export_dir / "user_vectors" / f"part-{partition:05d}.parquet"
-    if not path.exists():
-        return None
+def describe_users(path: Path) -> dict[str, Any]:
+    """What a manifest records of a file of users: beside bytes and sha256 `piece_sha256`, the first DIGEST_DIGITS digits of the
+    digest of each row group, and last of the footer, in one string: a lookup can tell whether the little that it reads is whole.
+    """
+    metadata = pq.read_metadata(path)
+    footer_bytes = metadata.serialized_size + 8
+    starts = [metadata.row_group(group).column(0).data_page_offset for group in range(metadata.num_row_groups)]
+    starts.append(path.stat().st_size - footer_bytes)
+    with open(path, "rb") as file:
+        file.seek(starts[0])
+        lengths = [stop - start for start, stop in pairwise(starts)] + [footer_bytes]
+        digests = [hashlib.sha256(file.read(length)).hexdigest()[:DIGEST_DIGITS] for length in lengths]
+    return describe_file(path) | {"piece_sha256": "".join(digests)}
+
+
+def read_part(path: Path) -> pa.Table:
+    """The users of a micro-partition in an export, with their vectors as stored."""
     with pq.ParquetFile(path) as file:
         return file.read(columns=["user_id", *VECTOR_COLUMNS])
 

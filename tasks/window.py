@@ -14,10 +14,10 @@ import duckdb
 
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.run import Root
-from tasks.sources import read_catalog
+from tasks.sources import events_files, read_catalog
 from tasks.tombstones import FORGOTTEN
 from trainer.errors import DamageError, InputError
-from trainer.files import digest_json, read_json
+from trainer.files import digest_json, read_json, verify_all
 
 FORMAT_VERSION = 2
 _UNDATED = "undated"
@@ -41,12 +41,13 @@ class Base:
 
 @dataclass(frozen=True)
 class EventsFile:
-    """One file under events/ as sources.json records it; `day` is None for undated events."""
+    """One file under events/; `day` is None for undated events, `about` what sources.json records, `way_out` what repairs it."""
 
     path: Path
     day: date | None
     rows: int
-    num_bytes: int
+    about: dict[str, Any] = field(default_factory=dict)
+    way_out: str = ""
 
 
 @contextmanager
@@ -70,6 +71,7 @@ class Window:
     """The sources and files whose events a run trains on. `since` and `until`: first and last day with events.
 
     forgotten: sha256 of a source → events of it that are not there, as their users were forgotten; only of those that have some.
+    read_by: sha256 of a source → by what settings its lines were read, only of those not read by the defaults.
     """
 
     partitions: int
@@ -78,6 +80,7 @@ class Window:
     user_key_fingerprint: str | None
     files: tuple[EventsFile, ...]
     forgotten: dict[str, int] = field(default_factory=dict)
+    read_by: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def days(self) -> list[date]:
@@ -101,15 +104,8 @@ class Window:
         return sum(file.rows for file in self.files)
 
     def verify(self) -> None:
-        """Raise DamageError when a file of the window is missing or has another size than sources.json says."""
-        for file in self.files:
-            found_bytes = file.path.stat().st_size if file.path.is_file() else None
-            if found_bytes != file.num_bytes:
-                found = "is missing" if found_bytes is None else f"has {found_bytes:,} bytes"
-                raise DamageError(
-                    f"{file.path} {found} where sources.json says {file.num_bytes:,} bytes: give its log again with --logs, "
-                    "which repairs it"
-                )
+        """Raise DamageError unless every file of the window has the bytes and sha256 that sources.json says."""
+        verify_all((file.path, file.about, file.way_out) for file in self.files)
 
 
 def select_window(root: Root, since: date | None, until: date | None, window_days: int | None) -> Window:
@@ -139,6 +135,11 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
             digest: entry["left_out"][FORGOTTEN]
             for digest, entry in catalog.entries.items()
             if kept[digest] and FORGOTTEN in entry.get("left_out", {})
+        },
+        read_by={
+            digest: entry["read_by"]
+            for digest, entry in sorted(catalog.entries.items())
+            if kept[digest] and entry.get("read_by")
         },
     )
     if not window.num_events:
@@ -171,6 +172,7 @@ def list_inputs(
         "base": None if base is None or base.is_full else _describe(base),
     }
     inputs |= {"retained": _describe(base)} if base and base.is_full else {}
+    inputs |= {"read_by": window.read_by} if window.read_by else {}
     return inputs | ({"forgotten": window.forgotten} if window.forgotten else {})
 
 
@@ -214,9 +216,9 @@ def _place(file: EventsFile) -> tuple[date, str]:
 def _events_files(root: Root, source: dict[str, Any]) -> list[EventsFile]:
     """The files of a source that have rows, by day."""
     files = []
-    for name, entry in sorted(source["files"].items()):
-        day = Path(name).parent.name.removeprefix("day=")
+    for path, about, way_out in events_files(root, source):
+        day = path.parent.name.removeprefix("day=")
         parsed = None if day == _UNDATED else date.fromisoformat(day)
-        if entry["rows"]:
-            files.append(EventsFile(root.path / name, parsed, entry["rows"], entry["bytes"]))
+        if about["rows"]:
+            files.append(EventsFile(path, parsed, about["rows"], about, way_out))
     return files

@@ -21,10 +21,12 @@ from trainer.event_file import RESULT, EventFile
 from trainer.events import OnEvent, ignore_event
 from trainer.job import Job
 from trainer.job_file import read_job
-from trainer.loop import train
+from trainer.loop import StoppedError, train
 from trainer.parent import end_with_parent
-from trainer.signals import stop_on_sigterm
+from trainer.signals import heed_signals
 from trainer.units import parse_bytes
+
+GOES_ON = "the same command with --resume goes on from the last commit"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -114,6 +116,7 @@ def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
 
 def main() -> int:
     """Train; answers the exit code (see trainer.errors)."""
+    heed_signals()
     arguments = make_parser().parse_args()
     rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if num_workers > 1:
@@ -121,13 +124,11 @@ def main() -> int:
     file = EventFile(arguments.events) if arguments.events else None
     on_event: OnEvent = ignore_event if rank else file or Progress()
     try:
-        with stop_on_sigterm() as stop:
-            result = train(make_job(arguments, rank, num_workers), on_event, resume=arguments.resume, stop=stop)
+        result = train(make_job(arguments, rank, num_workers), on_event, resume=arguments.resume)
     except SurfError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if file:
-            file.tell_error(rank, error)
-        return error.exit_code
+        return fail(error, rank, file)
+    except KeyboardInterrupt:  # but for the training itself, which commits
+        return fail(StoppedError(f"stopped: {GOES_ON}"), rank, file)
     if rank == 0:
         print(json.dumps(result))
     if rank == 0 and file:
@@ -135,15 +136,21 @@ def main() -> int:
     return 0
 
 
+def fail(error: SurfError, rank: int, file: EventFile | None) -> int:
+    """Say what went wrong; return the exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    if file:
+        file.tell_error(rank, error)
+    return error.exit_code
+
+
 def end(code: int) -> NoReturn:
-    """End this process; of several workers without taking down what is in memory: a thread of torch.distributed that still runs
-    would now and then abort it ("terminate called without an active exception"), and torchrun start all of them again.
+    """End this process without taking down what is in memory: a compiler, or a thread of torch.distributed, that still runs would
+    now and then abort it ("terminate called without an active exception"), and torchrun start all workers again.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

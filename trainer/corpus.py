@@ -5,6 +5,8 @@ Layout (design, section 3): `manifest.json` and for each micro-partition p `p000
 holes (user_id null, hash 0, no tokens), and in its folder lies another corpus, `changed/`: the rows to train, with
 `p00012.rows.npy` uint32[k], which say what rows of the whole they are, and `counts.npy` int64[V], training tokens of the
 whole. The trainer reads; `tasks/corpus.py` writes.
+
+Before a process reads a file for the first time it compares its sha256 with the manifest's.
 """
 
 import io
@@ -19,11 +21,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from trainer.errors import DamageError
-from trainer.files import read_json
+from trainer.files import read_json, verify_once
 from trainer.images import PAGE_BYTES, Bytes, read_pages
 
 CHANGED = "changed"
 COUNTS = "counts.npy"
+VOCABULARY = "vocabulary.parquet"
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Corpus:
     def read(self, partition: int, pages: Bytes | None = None) -> Histories:
         """The histories of one micro-partition; the tokens in `pages`, read past the page cache, or memory-mapped without them.
 
-        Raises DamageError when a file of it is missing or of the wrong size.
+        Raises DamageError when a file of it is missing or was altered.
         """
         name = f"p{partition:05d}"
         hashes = self._column(f"{name}.users.parquet", "hash").to_numpy()
@@ -131,7 +134,7 @@ class Corpus:
 
     def read_users(self, partition: int) -> pa.Table:
         """The users of one micro-partition, in row order: user_id (null in a hole), hash, last_day."""
-        return pq.read_table(self._path(f"p{partition:05d}.users.parquet"))
+        return pq.read_table(self.path(f"p{partition:05d}.users.parquet"))
 
     def read_ids(self, partition: int) -> pa.ChunkedArray:
         """The users' ids of one micro-partition as an Arrow column, in row order; null in a hole."""
@@ -155,20 +158,24 @@ class Corpus:
             counts -= np.bincount(histories.withheld_items(), minlength=self.num_items)
         return counts
 
-    def _path(self, name: str) -> Path:
-        path = self.folder / name
-        expected = self.manifest["files"].get(name, {"bytes": -1})["bytes"]
-        if not path.exists() or path.stat().st_size != expected:
-            raise DamageError(
-                f"{path} is missing or not of the {expected:,} bytes of its manifest: build the corpus again"
-            )
-        return path
+    @property
+    def vocabulary(self) -> Path:
+        """The file of the items, verified; the rows of a night that changed have that of the whole corpus."""
+        whole = self if VOCABULARY in self.manifest["files"] else open_corpus(self.folder.parent)
+        return whole.path(VOCABULARY)
+
+    def path(self, name: str) -> Path:
+        """The path of a file of the corpus. Raises DamageError unless its bytes are those of the manifest."""
+        way_out = f"remove {self.folder} and give the same `surf2vec run` again: it is built anew (--full if its night has ended)"
+        if name not in self.manifest["files"]:
+            raise DamageError(f"the manifest in {self.folder} does not name {name}; {way_out}")
+        return verify_once(self.folder / name, self.manifest["files"][name], way_out)
 
     def _array(self, name: str, mmap_mode: Any = None) -> NDArray[Any]:
-        return np.load(self._path(name), mmap_mode=mmap_mode, allow_pickle=False)
+        return np.load(self.path(name), mmap_mode=mmap_mode, allow_pickle=False)
 
     def _read_array(self, name: str, pages: Bytes) -> NDArray[Any]:
-        path = self._path(name)
+        path = self.path(name)
         num_bytes = path.stat().st_size
         data = read_pages(path, num_bytes, pages)[:num_bytes]
         header = io.BytesIO(data[:PAGE_BYTES].tobytes())
@@ -177,7 +184,7 @@ class Corpus:
         return data[header.tell() :].view(dtype)
 
     def _column(self, name: str, column: str) -> Any:
-        with pq.ParquetFile(self._path(name)) as file:  # a third of what `read_table` takes, for each micro-partition
+        with pq.ParquetFile(self.path(name)) as file:  # a third of what `read_table` takes, for each micro-partition
             return file.read(columns=[column], use_threads=False).column(column)
 
 

@@ -8,6 +8,7 @@
     ├── ResourceError           1   resources         memory, disk or permission do not suffice
     │   └── UnavailableError    1   unavailable       a server did not answer, or failed: later it may do better
     ├── TrainingError           1   training          the loss is not finite
+    ├── LeftElsewhereError      1   left_elsewhere    users who were forgotten here are still in what others registered
     └── HeldBackError           3   held_back         the gate kept the release back
 
 The command line prints the message alone; a traceback is a bug of ours.
@@ -49,6 +50,10 @@ class UnavailableError(ResourceError):
 
 class TrainingError(SurfError):
     code = "training"
+
+
+class LeftElsewhereError(SurfError):
+    code = "left_elsewhere"
 
 
 class HeldBackError(SurfError):

@@ -8,6 +8,8 @@ from trainer.images import verify_image
 from trainer.manifests import MANIFEST, is_of_earlier_version, read_manifest
 from trainer.store import Generation, referenced_files
 
+_WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trained anew"
+
 
 def examine_store(folder: Path) -> list[tuple[str, str, str]]:
     """What `doctor` says of a store: (level "ok" | "warning" | "damage", place, message) a finding."""
@@ -25,9 +27,11 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
                 ("ok", str(path), f"generation {generation.generation}: {len(generation.files())} files whole")
             )
         except DamageError as error:
-            findings.append(("damage", str(path), str(error)))
+            findings.append(("damage", str(path), f"{error}; {_WAY_OUT.format(path)}"))
         except (KeyError, TypeError, AttributeError):
-            findings.append(("damage", str(path), "is not a manifest of a store: it was altered"))
+            findings.append(
+                ("damage", str(path), f"is not a manifest of a store: it was altered; {_WAY_OUT.format(path)}")
+            )
     if not any(level == "damage" for level, _, _ in findings):
         orphans = {path.name for path in folder.glob("*.safetensors")} - referenced_files(folder)
         if orphans:

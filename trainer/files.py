@@ -10,7 +10,8 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from trainer.errors import DamageError, ResourceError
 
 TEMPORARY_SUFFIX = ".tmp"
 SYNCED_AT_ONCE = 8
+VERIFIED_AT_ONCE = 2
+_DIGEST = "digest"  # the key in a JSON file under which it has the digest of all else that it says
+_DOCTOR = "`surf2vec doctor` says what mends it"
+_MAX_VERIFIED = 1 << 18
 
 
 @contextmanager
@@ -28,7 +33,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
     When the block raises, the temporary file is removed and `path` is as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     own = f"{secrets.token_hex(4)}.{os.getpid()}"  # of two machines that write the same file, both may have this process id
     temporary = path.with_name(f".{path.name}.{own}{TEMPORARY_SUFFIX}")
     try:
@@ -76,13 +81,40 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_folders(path: Path) -> None:
+    """`sync_folder` for `path` and every folder below it: what was made, linked and removed there is then on the disk."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        with suppress(FileNotFoundError):  # another process's, gone meanwhile
+            sync_folder(Path(folder))
+
+
+def sync_tree(path: Path) -> None:
+    """Wait until every file and folder below `path`, and `path` itself, is on the disk."""
+    sync_files(file for file in path.rglob("*") if file.is_file())
+    sync_folders(path)
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make `path`, and the folders above it that are missing, durably."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(mode, parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
+
+
 def link_file(path: Path, second: Path) -> None:
-    """A second name of a file that nobody changes, or a copy where the file system has no links."""
-    second.parent.mkdir(parents=True, exist_ok=True)
+    """A second name of a file that nobody changes, or a copy, synced, where the file system has no links."""
+    make_folder(second.parent)
     try:
         os.link(path, second)
     except OSError:
         shutil.copyfile(path, second)
+        sync_file(second)
+
+
+def write_manifest_json(path: Path, value: dict[str, Any]) -> None:
+    """`write_json` with the digest of all that `value` says, which `read_json` checks."""
+    write_json(path, value | {_DIGEST: digest_json(value)})
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -93,13 +125,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in `path`. Raises DamageError when it is missing or cannot be parsed."""
+    """The JSON in `path`, without its digest. Raises DamageError when it is missing, cannot be parsed, or has a digest of
+    something else; files of earlier versions have none.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DamageError(f"{path} is missing") from None
     except (ValueError, UnicodeDecodeError) as error:
-        raise DamageError(f"{path} is not readable as JSON ({error}): it was altered or cut short") from None
+        raise DamageError(f"{path} is not readable as JSON ({error}): it was altered or cut short; {_DOCTOR}") from None
+    if isinstance(value, dict) and _DIGEST in value and value.pop(_DIGEST) != digest_json(value):
+        raise DamageError(f"{path} does not say what was written: it was altered; {_DOCTOR}")
+    return value
 
 
 def digest_file(path: Path) -> str:
@@ -131,5 +168,34 @@ def verify_size(path: Path, expected: dict[str, Any]) -> None:
 def verify_file(path: Path, expected: dict[str, Any]) -> None:
     """Raise DamageError unless `path` has the bytes and sha256 that a manifest recorded."""
     verify_size(path, expected)
-    if digest_file(path) != expected["sha256"]:
+    try:
+        found = digest_file(path)
+    except OSError as error:  # of a disk that fails
+        raise DamageError(f"{path} cannot be read ({error.strerror})") from None
+    if found != expected["sha256"]:
         raise DamageError(f"{path} does not have the sha256 its manifest says: its bytes were altered")
+
+
+def verify_once(path: Path, expected: dict[str, Any], way_out: str) -> Path:
+    """`path`, once its bytes are those that a manifest recorded. A process reads a file for that once, unless it is written or
+    replaced meanwhile. Raises DamageError that ends in `way_out`: what to run.
+    """
+    try:
+        verify_size(path, expected)
+        about = path.stat()
+        _verify_bytes(path, expected["bytes"], expected["sha256"], (about.st_mtime_ns, about.st_ctime_ns, about.st_ino))
+    except DamageError as error:
+        raise DamageError(f"{error}; {way_out}") from None
+    return path
+
+
+@lru_cache(maxsize=_MAX_VERIFIED)  # what it raises is not kept
+def _verify_bytes(path: Path, num_bytes: int, sha256: str, stamp: tuple[int, int, int]) -> None:
+    verify_file(path, {"bytes": num_bytes, "sha256": sha256})
+
+
+def verify_all(files: Iterable[tuple[Path, dict[str, Any], str]]) -> None:
+    """`verify_once` for many files, two at a time: a digest takes a core."""
+    with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:
+        for _ in pool.map(lambda file: verify_once(*file), files):
+            pass

@@ -32,6 +32,7 @@ from trainer.redivide import is_divided_otherwise, redivide, tell_change
 from trainer.schedule import Step
 from trainer.shares import share_alone
 from trainer.sharing import Sharing
+from trainer.signals import stop_on_sigterm
 from trainer.slots import Slots
 from trainer.store import (
     Generation,
@@ -64,7 +65,7 @@ def train(
     """Train all epochs, or what is left of them, and commit; answers what the run's story records of it.
 
     A training of the same corpus and configuration that is in the store is resumed, or answered when it has ended;
-    any other generation there is replaced by the first commit. `stop` ends it at the next micro-partition's end.
+    any other generation there is replaced by the first commit. `stop`, or SIGTERM, ends it at the next micro-partition's end.
     Raises ConfigError for an unfinished training when `resume` is False, ResourceError when the plan does not fit or
     the store is locked or full, DamageError for altered files, TrainingError when the loss is not finite,
     StoppedError when stopped.
@@ -83,13 +84,14 @@ def train(
         if not training.is_done:
             training.prepare()
             try:
-                training.run(stop or threading.Event())
+                with stop_on_sigterm(stop) as stop:
+                    training.run(stop)
             finally:
                 training.close()
-        record = training.record
+        record, compile_seconds = training.record, training.compile_seconds
         del training  # what it holds makes room for the items in one piece
         first_does(workers, lambda: join_item_blocks(job, corpus, on_event))
-        return record.story(open_generation(job.store_dir).manifest)
+        return record.story(open_generation(job.store_dir).manifest) | {"compile_seconds": compile_seconds}
 
 
 class Training:
@@ -109,6 +111,7 @@ class Training:
         self.targets: Targets | None = None
         self.made_ahead: Visit | None = None
         self.together: Together | None = None
+        self.compile_seconds = 0.0
 
     @property
     def is_done(self) -> bool:
@@ -121,7 +124,7 @@ class Training:
         counts = self.corpus.count_training_tokens()
         if job.device_memory_bytes:
             limit_device_memory(job.device_memory_bytes)
-        warm_up(self.kernel, config)
+        self.compile_seconds = warm_up(self.kernel, config, self.on_event)
         manifest = self.generation.manifest if self.generation else None
         if self.workers.is_alone:
             self.plan = plan_job(self.kernel, job, self.corpus, counts, manifest)
@@ -141,8 +144,9 @@ class Training:
             self._redivide(self.generation)
         users, items, shared_from = {}, {}, None
         if self.generation:
-            done = f"{self.record.position:,} of {self.num_positions:,} {self.unit}"
-            self.on_event("log", {"message": f"resuming at {done}"})
+            if self.record.position:
+                done = f"{self.record.position:,} of {self.num_positions:,} {self.unit}"
+                self.on_event("log", {"message": f"going on where a training was stopped: {done} are done"})
             users, items = self.generation.manifest["users"], self.generation.item_entries()
             shared_from = self.generation.manifest["resident_block"]
         has_others = not self.workers.is_alone

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import DamageError
-from trainer.files import digest_json, read_json, told_if_unwritten, write_json
+from trainer.files import read_json, told_if_unwritten, write_manifest_json
 
 FORMAT_VERSION = 4
 MANIFEST = "MANIFEST.json"
@@ -19,23 +19,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamageError(
             f"{path} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
         )
-    if manifest.pop("digest", None) != digest_json(manifest):
-        raise DamageError(f"{path} does not say what was written: it was altered")
     return manifest
 
 
 def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
     """Replace the file `name` of a store by the manifest and its digest."""
     with told_if_unwritten(folder, name):
-        write_json(folder / name, manifest | {"digest": digest_json(manifest)})
+        write_manifest_json(folder / name, manifest)
 
 
 def is_of_earlier_version(manifest: Any) -> bool:
-    """Whether the JSON of a manifest was written by an earlier version of the program, and not merely altered."""
-    values = dict(manifest) if isinstance(manifest, dict) else {}
-    version = values.get("format_version")
-    is_whole = values.pop("digest", None) in (None, digest_json(values))  # before version 3 there was none
-    return isinstance(version, int) and version < FORMAT_VERSION and is_whole
+    """Whether a manifest, as `read_json` has it, was written by an earlier version of the program."""
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    return isinstance(version, int) and version < FORMAT_VERSION
 
 
 @contextmanager
@@ -45,7 +41,8 @@ def tell_way_out(folder: Path) -> Iterator[None]:
         yield
     except DamageError as error:
         raise DamageError(
-            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and train anew"
+            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and the files in "
+            f"{folder / 'pinned'} that name it, and train anew"
         ) from None
 
 

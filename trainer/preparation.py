@@ -1,6 +1,8 @@
 """What comes before the first token: compiling the kernel, measuring the machine, looking at memory and disk, the plan."""
 
 import os
+import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
+from trainer.events import OnEvent, ignore_event
 from trainer.job import Job
 from trainer.joint_plan import Member, Way, form_team, plan_together
 from trainer.kernels import Kernel
@@ -26,6 +29,9 @@ from trainer.sharing import Wire
 from trainer.sizes import Sizes, Work, training_sizes
 from trainer.trees import make_tree
 from trainer.workers import Workers
+
+PATIENCE_SECONDS = 2.0
+"""After so long a person is told that the kernel is being compiled."""
 
 
 def make_plan(
@@ -106,8 +112,36 @@ def plan_job(
     return make_plan(kernel, config, work, sizes, memory_bytes, job.store_dir, began)
 
 
-def warm_up(kernel: Kernel, config: TrainConfig) -> None:
-    """Let all that is compiled be so on one user without tokens, so that the clock measures training alone."""
+def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:
+    """Compile the kernel, or read what was compiled before, so that the clock measures training alone; return the seconds.
+
+    The CPU's is compiled in a thread that nobody waits for at the end: a signal would wait half a minute for the compiler.
+    """
+    started = time.perf_counter()
+    if kernel.accelerator is not None:  # a GPU is chosen by the thread
+        _train_nothing(kernel, config)
+        return time.perf_counter() - started
+    failed: list[BaseException] = []
+
+    def compile_all() -> None:
+        try:
+            _train_nothing(kernel, config)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=compile_all, name="compiler", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    if thread.is_alive() and kernel.is_compiling():
+        on_event("log", {"message": "compiling the kernel, once on this machine"})
+    thread.join()
+    if failed:
+        raise failed[0]
+    return time.perf_counter() - started
+
+
+def _train_nothing(kernel: Kernel, config: TrainConfig) -> None:
+    """Train one user without tokens."""
     one = np.zeros(1, dtype=np.int64)
     tree = make_tree(config, one + 1)
     items = begin_items(config, 1, 1)

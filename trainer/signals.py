@@ -1,4 +1,7 @@
-"""SIGTERM as a wish to stop well: the training commits at the next micro-partition's end and then ends."""
+"""SIGTERM, and for commands Ctrl-C, as a wish to stop well: a training commits at the next micro-partition's end and then ends.
+
+All other work ends where it stands, as after a kill -9: what was committed is whole.
+"""
 
 import signal
 import threading
@@ -7,16 +10,46 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+def heed_signals() -> None:
+    """Let SIGTERM raise KeyboardInterrupt, once, where nobody else takes it; let Ctrl-C be SIGTERM, and a second Ctrl-C end the
+    process at once. Where SIGINT is ignored, as a shell has it for what runs in the background, it stays so.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _pass_on)
+
+
+def is_stopping() -> bool:
+    """Whether a signal that `heed_signals` takes has come."""
+    return signal.getsignal(signal.SIGTERM) is _ignore or signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, _ignore)  # a second one would interrupt the ending
+    raise KeyboardInterrupt
+
+
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Not SIG_IGN, which child processes would inherit."""
+
+
 @contextmanager
-def stop_on_sigterm() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGTERM sets while the block runs; outside the main thread nothing sets it."""
-    stop = threading.Event()
+def stop_on_sigterm(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Yield an event, `stop` or a new one, that the first SIGTERM sets while the block runs; outside the main thread no signal
+    sets it.
+    """
+    stop = stop or threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, lambda number, frame: None)  # a second one would wait for the lock that the first holds
+        signal.signal(number, _ignore)  # a second one would wait for the lock that the first holds
         stop.set()
 
     before = signal.signal(signal.SIGTERM, note)

@@ -33,7 +33,15 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig, config_from_dict
 from trainer.deltas import Delta, delta_in, lay_over
 from trainer.errors import ConfigError, ResourceError
-from trainer.files import TEMPORARY_SUFFIX, read_json, sync_files, sync_folder, told_if_unwritten, verify_size
+from trainer.files import (
+    TEMPORARY_SUFFIX,
+    make_folder,
+    read_json,
+    sync_files,
+    sync_folder,
+    told_if_unwritten,
+    verify_size,
+)
 from trainer.images import Arrays, Bytes, Image, Shapes, image_of, make_image, map_image, read_image, write_image
 from trainer.item_table import fill_outputs, join_blocks, take_items
 from trainer.manifests import (
@@ -277,7 +285,7 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
     Raises ResourceError, naming the process that has it, when another trainer does.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         file = open(folder / (f".lock-{rank}" if rank else ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
     except OSError as error:
         raise ResourceError(
@@ -419,7 +427,8 @@ def find_pinned(folder: Path, name: str) -> Generation | None:
     Raises DamageError when its manifest was altered.
     """
     path = folder / "pinned" / f"{name}.json"
-    return open_pinned(folder, name) if path.exists() and not is_of_earlier_version(read_json(path)) else None
+    with tell_way_out(folder):
+        return open_pinned(folder, name) if path.exists() and not is_of_earlier_version(read_json(path)) else None
 
 
 def unpin_best(folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from trainer.corpus import open_corpus
 from trainer.errors import ConfigError
 from trainer.files import describe_file
 from trainer.named_vectors import NamedVectors, align_rows, named_vectors_of
@@ -54,7 +55,7 @@ def apply_warm_start(items: Items, corpus_dir: Path, start: WarmStart) -> int:
 
     Raises ConfigError when the vectors have other dimensions or none of them is an item of the corpus.
     """
-    urls = pq.read_table(corpus_dir / "vocabulary.parquet", columns=["url"]).column("url")
+    urls = pq.read_table(open_corpus(corpus_dir).vocabulary, columns=["url"]).column("url")
     num_found = _put(items.outputs, urls, start.outputs)
     if len(items.inputs.vectors):
         _put(items.inputs, urls, start.inputs or start.outputs)

@@ -2,7 +2,7 @@
 --         (a time without zone is of the session's), or its place where there is an order only; and what is wrong with that.
 -- grain:  line
 -- reads:  stg_lines
--- params: $time_kind (calendar, seconds, milliseconds, microseconds, nanoseconds, order, line), $is_dated, $earliest, $latest,
+-- params: $time_kind (calendar, format, seconds, milliseconds, microseconds, nanoseconds, order, line), $time_formats, $is_dated, $earliest, $latest,
 --         $first_row, $end_row (of stg_lines)
 with timed_lines as (
     select
@@ -14,6 +14,7 @@ with timed_lines as (
                 epoch_us(try_cast(time as timestamptz)),
                 epoch_us(try_strptime(time::varchar, ['%d/%b/%Y:%H:%M:%S %z', '%Y-%m-%d %H:%M:%S %z']))
             )
+            when 'format' then epoch_us(try_strptime(time::varchar, $time_formats::varchar[])::timestamptz)
             when 'seconds' then (try_cast(time::varchar as decimal(18, 6))::decimal(31, 6) * 1000000)::bigint
             when 'milliseconds' then (try_cast(time::varchar as decimal(18, 3))::decimal(31, 3) * 1000)::bigint
             when 'microseconds' then try_cast(time::varchar as bigint)

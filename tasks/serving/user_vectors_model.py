@@ -13,6 +13,9 @@ another name: `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:/
 Loading reads only the manifest, and the sizes of its files. A lookup hashes the id to its part, finds its row group by the
 least and greatest ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read
 when first asked for.
+
+Nothing damaged is used: the manifest has digests of itself, of each file, and of each row group and footer of users. What is read
+is compared first: a row group by itself; index, items, and parts of earlier versions, whose row groups have no digests, whole.
 """
 
 import hashlib
@@ -38,6 +41,7 @@ from mlflow.models import set_model
 
 MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
 SCORES_AT_ONCE = 1 << 24
+DIGEST_DIGITS = 16
 
 
 class ExportError(RuntimeError):
@@ -62,9 +66,13 @@ class Export:
         else:
             self.folder = context.artifacts["export"]
             registered = read_bytes(os.path.join(self.folder, "manifest.json"))
-            self.way_out = "download the model again, or load another version"
-        self.manifest = json.loads(registered)
-        sizes = list_sizes(self.manifest)
+            self.way_out = (
+                "load another version, or repeat the `surf2vec run` that registered this one: it mends the copy"
+            )
+        self.manifest = read_manifest(registered, self.folder, self.way_out)
+        self.files = list_files(self.manifest)
+        self.whole: set[str] = set()
+        sizes = {name: about["bytes"] for name, about in self.files.items()}
         if not os.path.isdir(self.folder):
             raise self.error("it is not on this machine: moved, deleted, or its disk is not mounted")
         self.stamps = {name: self.stamp(name) for name in [*sizes, "manifest.json"]}
@@ -87,12 +95,29 @@ class Export:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[str]:
-        """Yield the path of a file. Raises ExportError when it is not, before and after, the one that was loaded."""
+        """Yield the path of a file. Raises ExportError when it cannot be read, or is not, before and after, the one loaded."""
         self.check(name)
         try:
             yield os.path.join(self.folder, *name.split("/"))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise self.error(f"{name} there cannot be read ({error})") from None
         finally:
             self.check(name)
+
+    @contextmanager
+    def reading_whole(self, name: str) -> Iterator[str]:
+        """`reading`, for a file whose bytes are those that were registered: they are looked at once."""
+        with self.reading(name) as path:
+            if name not in self.whole:
+                with open(path, "rb") as file:
+                    self.compare(name, hashlib.file_digest(file, "sha256").hexdigest(), self.files[name]["sha256"])
+                self.whole.add(name)
+            yield path
+
+    def compare(self, name: str, found: str, registered: str) -> None:
+        """Raise ExportError unless a digest is the one that was registered."""
+        if found != registered:
+            raise self.error(f"{name} there does not have the sha256 that was registered: its bytes were altered")
 
     def check(self, name: str) -> None:
         if self.stamp(name) != self.stamps[name]:
@@ -115,12 +140,27 @@ def folder_of(uri: str) -> str:
     return uri
 
 
-def list_sizes(manifest: dict[str, Any]) -> dict[str, int]:
-    """{file within the export: bytes}, of all files but the manifest."""
-    users = {f"user_vectors/{name}": about["bytes"] for name, about in manifest["user_files"].items()}
-    items = {f"item_vectors/{name}": about["bytes"] for name, about in manifest["item_files"].items()}
+def read_manifest(content: bytes, folder: str, way_out: str) -> dict[str, Any]:
+    """What a manifest says. Raises ExportError unless it has the digest of that; those of earlier versions have none."""
+    try:
+        manifest = json.loads(content)
+        digest = manifest.pop("digest", None)
+        text = json.dumps(manifest, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        is_whole = digest in (None, hashlib.sha256(text.encode()).hexdigest())
+        list_files(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        raise ExportError(f"manifest.json in {folder} was altered: {way_out}")
+    return manifest
+
+
+def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """{file within the export: what is recorded of it}, of all files but the manifest."""
+    users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
+    items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
     others = [about for about in manifest.values() if isinstance(about, dict) and "file" in about]
-    return users | items | {about["file"]: about["bytes"] for about in others}
+    return users | items | {about["file"]: about for about in others}
 
 
 def read_bytes(path: str) -> bytes:
@@ -129,15 +169,25 @@ def read_bytes(path: str) -> bytes:
 
 
 class Part:
-    """One Parquet file of user vectors: its footer, and which ids and rows each row group has."""
+    """One Parquet file of user vectors: its footer, and which ids and rows each row group has.
+
+    bounds: where each row group begins, and the footer begins and ends; digests: of these pieces, if the manifest has any.
+    """
 
     def __init__(self, export: Export, name: str) -> None:
         self.export, self.name = export, name
-        with export.reading(name) as path:
-            self.metadata = pq.read_metadata(path)
-            groups = range(self.metadata.num_row_groups)
-            self.starts = list(accumulate((self.metadata.row_group(group).num_rows for group in groups), initial=0))
-            self.least = [read_least(path, self.metadata, group) for group in groups]
+        num_bytes, digits = export.files[name]["bytes"], export.files[name].get("piece_sha256", "")
+        self.digests = [digits[at : at + DIGEST_DIGITS] for at in range(0, len(digits), DIGEST_DIGITS)]
+        with (export.reading if self.digests else export.reading_whole)(name) as path:
+            with open(path, "rb") as file:
+                file.seek(num_bytes - 8)
+                footer_bytes = int.from_bytes(file.read(4), "little") + 8
+            self.bounds = [max(0, num_bytes - footer_bytes), num_bytes]
+            self.metadata = pq.read_metadata(self.load([-1]))
+        groups = [self.metadata.row_group(group) for group in range(self.metadata.num_row_groups)]
+        self.bounds = [*(group.column(0).data_page_offset for group in groups), *self.bounds]
+        self.starts = list(accumulate((group.num_rows for group in groups), initial=0))
+        self.least = [self.read_least(group) for group in range(len(groups))]
 
     def group_of_id(self, user_id: str) -> int:
         """The only row group that can have this id, or -1."""
@@ -146,20 +196,31 @@ class Part:
     def group_of_row(self, row: int) -> int:
         return bisect_right(self.starts, row) - 1
 
+    def load(self, pieces: list[int]) -> pa.BufferReader:
+        """The file with only these row groups, and with -1 the footer, in it; they are compared with their digests."""
+        content = np.zeros(self.bounds[-1], np.uint8)  # takes no memory but where it is filled
+        with self.export.reading(self.name) as path, open(path, "rb", buffering=0) as file:
+            for piece in pieces:
+                start, end = self.bounds[-2:] if piece < 0 else self.bounds[piece : piece + 2]
+                file.seek(start)
+                file.readinto(content[start:end])
+                if self.digests:
+                    found = hashlib.sha256(content[start:end]).hexdigest()[:DIGEST_DIGITS]
+                    self.export.compare(self.name, found, self.digests[piece])
+        return pa.BufferReader(content)
+
     def read(self, groups: list[int], columns: list[str]) -> dict[int, pa.Table]:
         """{row group: table}. The file is closed again: an open one would outlive a release that is deleted."""
-        with self.export.reading(self.name) as path, pq.ParquetFile(path, metadata=self.metadata) as file:
+        with self.export.reading(self.name), pq.ParquetFile(self.load(groups), metadata=self.metadata) as file:
             return {group: file.read_row_group(group, columns=columns) for group in groups}
 
-
-def read_least(path: str, metadata: pq.FileMetaData, group: int) -> bytes:
-    """The least id of a row group as bytes (Parquet orders strings by their bytes)."""
-    statistics = metadata.row_group(group).column(0).statistics
-    if statistics is not None and statistics.has_min_max:
-        return statistics.min.encode()
-    # Ids above 4 kB get no statistics. Rows are sorted, so the first tells as well.
-    with pq.ParquetFile(path, metadata=metadata) as file:
-        return file.read_row_group(group, columns=["user_id"])["user_id"][0].as_py().encode()
+    def read_least(self, group: int) -> bytes:
+        """The least id of a row group as bytes (Parquet orders strings by their bytes)."""
+        statistics = self.metadata.row_group(group).column(0).statistics
+        if statistics is not None and statistics.has_min_max:
+            return statistics.min.encode()
+        # Ids above 4 kB get no statistics. Rows are sorted, so the first tells as well.
+        return self.read([group], ["user_id"])[group]["user_id"][0].as_py().encode()
 
 
 class UserVectors(mlflow.pyfunc.PythonModel):
@@ -202,7 +263,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
     @cached_property
     def index(self) -> Any:
         # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
-        with self.export.reading(self.manifest["index"]["file"]) as path:
+        with self.export.reading_whole(self.manifest["index"]["file"]) as path:
             index = faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
         if "nprobe" in self.manifest["index"]:  # of a quantised index: how many of its lists a search looks into
             index.nprobe = self.manifest["index"]["nprobe"]
@@ -217,7 +278,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             )
         tables = []
         for name in self.manifest["item_files"]:
-            with self.export.reading(f"item_vectors/{name}") as path:
+            with self.export.reading_whole(f"item_vectors/{name}") as path:
                 tables.append(pq.read_table(path, columns=["url", "vector"]))
         urls = np.concatenate([table["url"].to_numpy() for table in tables])
         return urls, np.concatenate([as_matrix(table) for table in tables])

@@ -24,7 +24,7 @@ from tests.benchmarks.ingest_sides import SIDES, Run
 DAYS, ITEMS, SEED = 14, 1_000_000, 1
 MEMORY_BYTES = 10**9
 REPEATS = 2
-LEAST_RATIO = 0.8
+LEAST_RATIO = 0.6
 FORMATS: tuple[Format, ...] = ("parquet", "csv")
 
 

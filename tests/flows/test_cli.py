@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -20,7 +21,7 @@ COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = [
     "run", "plan", "similar", "explain", "infer", "tune", "pull", "restore", "forget", "word2vec", "repartition", "gc", "doctor",
-    "sample-logs", "backfill", "promote", "rollback",
+    "sample-logs", "backfill", "promote", "rollback", "rejects",
 ]  # fmt: skip
 
 
@@ -111,7 +112,17 @@ def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["similar", "ann"], ["explain", "ann"], ["forget"], ["doctor"], ["repartition"], ["gc"], ["rollback"]]
+    "command",
+    [
+        ["similar", "ann"],
+        ["explain", "ann"],
+        ["forget"],
+        ["doctor"],
+        ["repartition"],
+        ["gc"],
+        ["rollback"],
+        ["rejects"],
+    ],
 )
 def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
     result = call(*command, "--root", str(tmp_path / "nothing"), "--json")
@@ -126,6 +137,20 @@ def test_credentials_in_a_url_are_refused_before_anything_keeps_them(tmp_path: P
     assert result.returncode == 2
     assert "has credentials in it" in json.loads(result.stdout)["error"]["message"]
     assert "hunter2" not in result.stdout + result.stderr
+    assert not (tmp_path / "root").exists()
+
+
+def test_missing_columns_are_told_at_once_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("host,page,when\nu,/a,1\n")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = call("run", "--root", str(tmp_path / "root"), "--logs", str(tmp_path / "a.csv"), "--json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.returncode == 2
+    settings = "--set ingest.columns.user=host --set ingest.columns.url=page --set ingest.columns.time=when"
+    assert settings in json.loads(result.stdout)["error"]["message"]
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    )  # seconds of work: others use the machine
     assert not (tmp_path / "root").exists()
 
 

@@ -9,17 +9,22 @@ import numpy as np
 import pytest
 from prefect.client.orchestration import get_client
 
+from flows import steps
 from flows.config import load_config
 from flows.nightly import nightly
+from tasks import tracking
 from tasks.config import PublishConfig
-from tasks.promotion import read_registry
+from tasks.promotion import promote, read_registry, rollback
 from tasks.run import Root, Run
 from tasks.tracking import MlflowClient
 from tests.flows.test_cli import COMMAND
+from trainer.errors import ResourceError
+from trainer.files import read_json
 from trainer.store import open_pinned
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 SETTINGS = ["train.epochs=10", "train.vector_size=16", "train.threads=1", "train.alpha=0.1", "publish.keep_releases=1"]
+LENIENT = ["gate.newest_day_events=0", "gate.own_hit_at_10=0", "gate.hit_at_10_drop=1", "gate.mrr_at_20_drop=1"]
 NUM_USERS, NUM_DAYS = 300, 7
 
 
@@ -109,6 +114,78 @@ def test_other_settings_of_the_gate_judge_the_same_run_again(logs: Path, tmp_pat
     aliases, tags = state_of(root)
     assert (aliases, tags[1]["gate"], "held_by" in tags[1]) == ({"challenger": 2, "champion": 2}, "passed", False)
     assert "Registered as champion, version 2" in Path(passed["report"]).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
+def test_what_was_rolled_back_comes_back_by_no_night(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The champion moves while a night trains, after it was judged, and while it is registered."""
+    root = Root(tmp_path / "root")
+    config = load_config(None, [*SETTINGS, "publish.keep_releases=5", *LENIENT])
+    publish = config.publish
+
+    def night(*days: int) -> dict[str, Any]:
+        return nightly(root=root.path, logs=[str(logs / f"day-{day}.csv") for day in days], config=config)
+
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise ResourceError("the disk is full")
+
+    first, second = night(1, 2, 3, 4), night(5)
+    assert (second["alias"], second["night"]["base"]) == ("champion", first["release"])
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "train", fail)
+        with pytest.raises(ResourceError):
+            night(6)
+    rollback(root, publish, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "log_model", fail)
+        with pytest.raises(ResourceError):
+            night(6)
+    [story] = [one for one in stories(root) if "gate" in one["steps"] and "register" not in one["steps"]]
+    assert (story["base"]["release"], story["steps"]["gate"]["verdict"]) == (first["release"], "passed")
+
+    promote(root, publish, 2, "it was not its fault")
+    third = night(6)
+    assert (third["run_id"], third["alias"]) == (story["run_id"], "challenger")
+    assert (third["gate"]["passes"], third["gate"]["held_by"]) == (False, ["champion"])
+    assert "Held back by champion" in Path(third["report"]).read_text()
+    aliases, tags = state_of(root.path)
+    assert (aliases, tags[2]["gate"], tags[2]["held_by"]) == ({"challenger": 3, "champion": 2}, "held", "champion")
+    assert night(6) == third
+
+    register = tracking.register
+
+    def register_late(*arguments: Any) -> Any:
+        promote(root, publish, 3, "it is good")
+        return register(*arguments)
+
+    monkeypatch.setattr(tracking, "register", register_late)
+    fourth = night(7)
+    assert (fourth["night"]["base"], fourth["alias"]) == (second["release"], "challenger")
+    assert fourth["gate"]["held_by"] == ["champion"]
+    assert state_of(root.path)[0] == {"challenger": 4, "champion": 3}
+    assert promote(root, publish, None, "so is this")["model_version"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
+def test_a_second_root_does_not_take_the_alias_of_the_first(logs: Path, tmp_path: Path) -> None:
+    nights = [
+        nightly(
+            root=tmp_path / name,
+            logs=[str(logs / f"day-{day}.csv") for day in days],
+            config=load_config(None, [*SETTINGS, f"publish.tracking_uri=sqlite:///{tmp_path}/mlflow.db"]),
+        )
+        for name, days in (("one", (1, 2, 3)), ("two", (1, 2, 3, 4)))
+    ]
+    assert [one["alias"] for one in nights] == ["champion", "challenger"]
+    assert [one["gate"]["held_by"] for one in nights] == [[], ["space"]]
+
+
+def stories(root: Root) -> list[dict[str, Any]]:
+    return [read_json(path) for path in sorted(root.path.glob("runs/*/run.json"))]
 
 
 def find_metrics(root: Path, run_id: str) -> dict[str, float]:

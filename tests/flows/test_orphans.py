@@ -1,28 +1,29 @@
-"""What a killed run leaves behind is ended by the next, and nothing else is."""
+"""What a killed run leaves behind is ended by the next of the same folder, and nothing else is."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-from flows.orphans import MARK, end_orphans
+from flows.orphans import MARK, end_orphans, marks
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-def test_only_processes_of_dead_runs_are_ended() -> None:
+def test_only_processes_of_dead_runs_of_this_folder_are_ended(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
-    environment = {key: value for key, value in os.environ.items() if key != MARK}
-    orphan, ours, strangers = (
+    here, there = marks(tmp_path), marks(tmp_path / "another")
+    environment = {key: value for key, value in os.environ.items() if key not in here}
+    orphan, others, ours, strangers = (
         subprocess.Popen(SLEEP, env=environment | extra)
-        for extra in ({MARK: str(dead.pid)}, {MARK: str(os.getpid())}, {})
+        for extra in (here | {MARK: str(dead.pid)}, there | {MARK: str(dead.pid)}, here, {})
     )
     try:
-        assert end_orphans() >= 1
+        assert end_orphans(tmp_path) == 1
         assert orphan.wait(10) != 0
-        assert ours.poll() is None
-        assert strangers.poll() is None
+        assert [process.poll() for process in (others, ours, strangers)] == [None, None, None]
     finally:
-        for process in (orphan, ours, strangers):
+        for process in (orphan, others, ours, strangers):
             process.kill()
             process.wait()

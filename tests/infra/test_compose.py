@@ -60,3 +60,10 @@ def test_ports_are_loopbacks_unless_told() -> None:
     secrets = re.findall(r"\$\{SURF2VEC_\w*PASSWORD[^}]*\}", (CODE / FILES[0]).read_text())
     assert secrets
     assert all(":?" in secret for secret in secrets)
+
+
+def test_old_runs_leave_prefects_database() -> None:
+    assert SERVICES["prefect"]["environment"]["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"] == "events,flow_runs"
+    assert (
+        '"PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs"' in (CODE / "infra" / "stack.py").read_text()
+    )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from sql.runner import connect, create_table
 from tasks.config import IngestConfig
 from tasks.delimited import FIELDS_SCHEMA
 from tasks.logblocks import LINES_SCHEMA
-from tasks.staging import MAX_URL_BYTES, define_session
+from tasks.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
 from tasks.urls import CRAWLER_PATTERN
 
-PARAMS = {"keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "crawler_pattern": CRAWLER_PATTERN}
+PARAMS = {
+    "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,
+    "crawler_pattern": CRAWLER_PATTERN,
+}  # fmt: skip
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.0"
 
 
@@ -102,43 +106,6 @@ def test_json_lines(con: duckdb.DuckDBPyConnection) -> None:
     ]
 
 
-TIME = "17/May/2015:10:05:03 +0000"
-
-
-def test_access_log_lines(con: duckdb.DuckDBPyConnection) -> None:
-    lines = [
-        f'1.2.3.4 - - [{TIME}] "GET /a?x=1 HTTP/1.1" 200 12 "http://r/" "{BROWSER}"',
-        f'::1 - Jane Doe [{TIME}] "GET /a b HTTP/1.0" 304 -',  # Common; a space in the URL, and in the user
-        f'h - - [{TIME}] "GET /old" 200 5',  # HTTP/0.9
-        f'h - - [{TIME}] "GET /q\\"x HTTP/1.1" 200 5 "-" "a \\"quoted\\" agent \\\\"',
-        f'h - - [{TIME}] "POST /a HTTP/1.1" 200 5',
-        f'h - - [{TIME}] "GET /a HTTP/1.1" 404 5 "-" "{BROWSER}"',
-        f'h - - [{TIME}] "GET /a HTTP/1.1" 200 5 "-" "Googlebot/2.1"',
-        f'h - - [{TIME}] "-" 408 0',
-        f'h - - [{TIME}] "-" 200 0',
-        f" - - [{TIME}] \"GET /a HTTP/1.1\" 200 5",
-        f'h - - [{TIME}] "GET /a HTT',
-        f"h - - [{TIME}] {TIME}",
-        "free text",
-        "  ",
-    ]  # fmt: skip
-    assert stage_lines(con, "access", *lines) == [
-        (1, "1.2.3.4", "/a", TIME, None),
-        (2, "::1", "/a b", TIME, None),
-        (3, "h", "/old", TIME, None),
-        (4, "h", "/q%22x", TIME, None),
-        (5, "h", "/a", TIME, "not a GET request"),
-        (6, "h", "/a", TIME, "status 400 or above"),
-        (7, "h", "/a", TIME, "crawler"),
-        (8, "h", "", TIME, "status 400 or above"),
-        (9, "h", "", TIME, None),
-        (10, "", "/a", TIME, None),
-        (11, "h", "/a", TIME, "not an access-log line"),
-        (12, "h", None, TIME, "not an access-log line"),
-        (13, "free", None, "free text\n", "not an access-log line"),
-    ]
-
-
 def test_parquet_rows(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     table = pa.table(
@@ -152,3 +119,62 @@ def test_parquet_rows(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
         (2, "2", "a\0", 20, "NUL byte"),
         (3, None, "c", 30, "status 400 or above"),
     ]
+
+
+def stage_column(con: duckdb.DuckDBPyConnection, folder: Path, role: str, values: pa.Array) -> list[tuple[Any, ...]]:
+    """(value, verdict) of a Parquet column of users or pages."""
+    table = pa.table({"user_id": ["u"] * len(values), "url": ["/a"] * len(values)})
+    table = table.set_column(table.column_names.index(role), role, values)
+    pq.write_table(table, folder / "log.parquet", store_schema=False)
+    columns = {f"{name}_column": "surf2vec_absent" for name in ("time", "method", "agent", "status")}
+    columns |= {"user_column": "user_id", "url_column": "url"}
+    rows = stage(con, "parquet", path=str(folder / "log.parquet"), **columns)
+    return [(row[1 if role == "user_id" else 2], row[4]) for row in rows]
+
+
+@pytest.mark.parametrize("role", ["user_id", "url"])
+def test_whole_floats_are_the_integers_that_they_were(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, role: str
+) -> None:
+    floats = pa.array([1.0, 1e17, -3.0, 123456789012.0, None, float("nan"), 0.0, 1e-5, 1.5, float("inf")])
+    found = stage_column(con, tmp_path, role, floats)
+    assert [value for value, _ in found[:7]] == ["1", "100000000000000000", "-3", "123456789012", None, None, "0"]
+    fault = f"{'user' if role == 'user_id' else 'page'} is no whole number"
+    assert [verdict for _, verdict in found] == [None] * 7 + [fault] * 3
+
+
+def test_decimals_and_texts_of_ids(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    decimals = pa.array([Decimal("1.00"), Decimal("12345678901234567890.00"), Decimal("1.50")], pa.decimal128(38, 2))
+    assert stage_column(con, tmp_path, "user_id", decimals) == [
+        ("1", None), ("12345678901234567890", None), ("1.50", "user is no whole number"),
+    ]  # fmt: skip
+    assert stage_column(con, tmp_path, "user_id", pa.array(["1.0", "1e5", "1.5"])) == [
+        ("1.0", None), ("1e5", None), ("1.5", None),
+    ]  # fmt: skip
+
+
+def test_bytes_without_the_mark_of_utf8_are_decoded(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    values = pa.array(["é".encode(), b"a\\x", None], pa.binary())
+    for role in ("user_id", "url"):
+        assert stage_column(con, tmp_path, role, values) == [("é", None), ("a\\x", None), (None, None)]
+
+
+def test_numbers_of_json_lines(con: duckdb.DuckDBPyConnection) -> None:
+    pointers = ["/user_id", "/url", "/ts", "/method", "/status", "/ua"]
+    values = ["1", "1.0", "1e17", '"1.0"', "1.5", "12345678901234567890", "1e-5"]
+    lines = [f'{{"user_id": {value}, "url": {value}, "ts": 1}}' for value in values]
+    rows = stage_lines(con, "json", *lines, pointers=pointers)
+    assert [row[1] for row in rows[:4]] == ["1", "1", "100000000000000000", "1.0"]
+    assert [row[2] for row in rows[:4]] == ["1", "1", "100000000000000000", "1.0"]
+    assert [row[4] for row in rows] == [None] * 4 + ["user is no whole number", None, "user is no whole number"]
+
+
+def test_what_is_too_long_is_cut_and_stays_too_long(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    row = stage_fields(con, user_id="u" * 100_000, time="1" * 100_000)
+    assert (len(row[1]), len(row[3])) == (MAX_USER_BYTES + 1, MAX_TIME_BYTES + 1)
+    table = pa.table({"user_id": ["u" * 100_000], "url": ["/a"], "ts": ["1" * 100_000]})
+    pq.write_table(table, tmp_path / "log.parquet")
+    columns = {f"{name}_column": "surf2vec_absent" for name in ("method", "agent", "status")}
+    columns |= {"user_column": "user_id", "url_column": "url", "time_column": "ts"}
+    (row,) = stage(con, "parquet", path=str(tmp_path / "log.parquet"), **columns)
+    assert (len(row[1]), row[3]) == (MAX_USER_BYTES + 1, None)

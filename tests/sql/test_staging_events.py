@@ -106,6 +106,7 @@ def time_lines(
 ) -> list[dict[str, Any]]:
     """Rows of int_timed_lines by line, with `ts` as text."""
     params = {"time_kind": kind, "is_dated": kind not in ("order", "line"), "earliest": EARLIEST, "latest": LATEST}
+    params |= {"time_formats": ["%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M %z"]}
     rows = fetch_rows(con, "intermediate/int_timed_lines", params | {"first_row": first_row, "end_row": end_row})
     for row in rows:
         row["ts"] = con.execute("select make_timestamp($us::bigint)::varchar", {"us": row["us"]}).fetchall()[0][0]
@@ -136,6 +137,16 @@ NOON = "2026-07-01 12:00:00"
 )
 def test_calendar_times(con: duckdb.DuckDBPyConnection, text: str, ts: str | None) -> None:
     assert judge(con, "calendar", text) == [(ts, None if ts else "time not readable")]
+
+
+def test_times_of_a_format_are_of_the_sessions_zone(con: duckdb.DuckDBPyConnection) -> None:
+    times = ("01.11.2026 08:21", "01.11.2026 08:21 +0200", "2026-11-01 08:21", None)
+    assert judge(con, "format", *times, zone="Europe/Berlin") == [
+        ("2026-11-01 07:21:00", None),
+        ("2026-11-01 06:21:00", None),
+        (None, "time not readable"),
+        (None, "time not readable"),
+    ]
 
 
 @pytest.mark.parametrize("time", ["varchar", "timestamp", "timestamp_ns", "timestamp_s"])

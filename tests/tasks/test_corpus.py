@@ -24,7 +24,7 @@ from tests.corpora import held_out_position, user_hash
 from tests.event_files import Event, moment, write_events, write_events_file
 from trainer.corpus import Corpus, held_out_keys, open_corpus
 from trainer.errors import DamageError, InputError, ResourceError
-from trainer.files import digest_file, read_json, verify_file, write_json
+from trainer.files import describe_file, digest_file, read_json, verify_file, write_json
 
 MEMORY_BYTES = 400_000_000
 EVERYTHING = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1)
@@ -293,10 +293,10 @@ def test_an_altered_events_file_is_damage(tmp_path: Path, spared: slice) -> None
     altered = bytearray(len(whole))
     altered[spared] = whole[spared]
     path.write_bytes(altered)
-    with pytest.raises(DamageError, match="an events file cannot be read .*surf2vec doctor"):
+    with pytest.raises(DamageError, match=rf"{path} does not have the sha256 .*give the log log again"):
         build(root)
     path.unlink()
-    with pytest.raises(DamageError, match=rf"{path} is missing .*give its log again"):
+    with pytest.raises(DamageError, match=rf"{path} is missing; give the log log again with `surf2vec run --logs`"):
         build(root)
 
 
@@ -313,7 +313,7 @@ def test_damage_far_into_an_events_file(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     catalog = read_json(root.sources)
     for entry in catalog["sources"]:
-        entry["files"] = {name: file | {"bytes": len(damaged)} for name, file in entry["files"].items()}
+        entry["files"] = {name: file | describe_file(path) for name, file in entry["files"].items()}
     write_json(root.sources, catalog)
     with pytest.raises(DamageError, match="an events file cannot be read .*surf2vec doctor"):
         build(root)
@@ -323,14 +323,12 @@ def test_rows_that_sources_json_does_not_know_are_damage(tmp_path: Path) -> None
     root = write_events(tmp_path, one_day(3))
     path = next(root.events.rglob("*.parquet"))
     write_events_file(path, one_day(2), partitions=4)
-    root.sources.write_text(root.sources.read_text().replace(_bytes_of(root), f'"bytes": {path.stat().st_size}'))
+    catalog = read_json(root.sources)
+    for entry in catalog["sources"]:
+        entry["files"] = {name: file | describe_file(path) for name, file in entry["files"].items()}
+    write_json(root.sources, catalog)
     with pytest.raises(DamageError, match="do not have the 3 rows in 4 micro-partitions that sources.json says"):
         build(root)
-
-
-def _bytes_of(root: Root) -> str:
-    lines = [line.strip().rstrip(",") for line in root.sources.read_text().splitlines() if '"bytes"' in line]
-    return next(line for line in lines if line != '"bytes": 0')
 
 
 def test_too_little_memory_says_so_and_leaves_nothing(many: Root) -> None:

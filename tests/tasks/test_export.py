@@ -116,7 +116,7 @@ def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:
         export_vectors(job, other)
     fitting = draw_generation(corpus_dir)
     (corpus_dir / "p00000.users.parquet").unlink()
-    with pytest.raises(DamageError, match=r"p00000\.users\.parquet cannot be read"):
+    with pytest.raises(DamageError, match=r"p00000\.users\.parquet is missing; remove"):
         export_vectors(job, fitting)
 
 

@@ -223,6 +223,26 @@ def test_another_space_is_told_and_held_back_unless_allowed(root: Root) -> None:
     assert judged["held_by"] == ["space"]
 
 
+def test_the_registry_alone_knows_that_the_spaces_differ(tmp_path: Path) -> None:
+    """The champion is another root's: none of its files is here."""
+    root = Root(tmp_path)
+    run = make_release(root, "tonight")
+    run.record(champion="theirs")
+    for space, held_by in (("another", ["space"]), ("", ["space"]), ("space-1", [])):
+        case = open_case(run, GateConfig(), "theirs", {"theirs": space}, open_window(100))
+        assert judge_release(case)["held_by"] == held_by
+    allowed = open_case(run, GateConfig(allow_new_space=True), "theirs", {"theirs": "another"}, open_window(100))
+    assert judge_release(allowed)["passes"]
+    first = judge_release(open_case(run, GateConfig(), None, {}, open_window(100)))
+    assert (first["verdict"], first["passes"]) == ("first", True)
+
+
+def test_a_champion_that_came_while_the_first_night_ran(root: Root) -> None:
+    run = make_release(root, "tonight")
+    run.record(champion=None)
+    assert open_case(run, GateConfig(), "before", {}, open_window(1)).has_changed
+
+
 def test_only_users_whose_tokens_did_not_change_count(root: Root) -> None:
     """Half of the users opened something else, and their vectors turned around; the others have theirs."""
     histories = {f"user-{i}": [i % NUM_ITEMS, (i + 1 + i % 2) % NUM_ITEMS] for i in range(NUM_USERS)}
@@ -278,19 +298,19 @@ def test_a_champion_that_was_rolled_back_meanwhile(root: Root) -> None:
 
 
 def open_window(*events: int) -> Window:
-    files = [EventsFile(Path("x"), date(2026, 6, 1 + n), rows, 1) for n, rows in enumerate(events)]
-    return Window(2, (), None, None, (*files, *files[:1], EventsFile(Path("y"), None, 7, 1)))
+    files = [EventsFile(Path("x"), date(2026, 6, 1 + n), rows) for n, rows in enumerate(events)]
+    return Window(2, (), None, None, (*files, *files[:1], EventsFile(Path("y"), None, 7)))
 
 
 def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> None:
     run = make_release(root, "tonight")
     run.record(champion="before")
-    case = open_case(run, GateConfig(), "before", open_window(100, 200, 300))
+    case = open_case(run, GateConfig(), "before", {"before": "space-1"}, open_window(100, 200, 300))
     assert case.days == {date(2026, 6, 1): 200, date(2026, 6, 2): 200, date(2026, 6, 3): 300}
-    assert (case.days_before, case.has_changed) == ({}, False)
+    assert (case.days_before, case.has_changed, case.champion_space) == ({}, False, "space-1")
     Run(root, "before").step("gate", "", lambda: {"days": {"2026-06-01": 100, "2026-06-02": 20}})
     Run(root, "same-day").step("gate", "", lambda: {"days": {"2026-06-03": 1}})
-    case = open_case(run, GateConfig(), "older", open_window(100, 200, 300))
+    case = open_case(run, GateConfig(), "older", {}, open_window(100, 200, 300))
     assert case.days_before == {date(2026, 6, 1): 100, date(2026, 6, 2): 20}
     assert case.has_changed
 
@@ -300,5 +320,8 @@ def test_a_run_that_has_served_is_judged_beside_the_champion_it_met(root: Root) 
     run.record(champion="before")
     run.step("gate", "", lambda: {"champion": "before"})
     run.step("register", "", lambda: {"alias": "champion"})
-    case = open_case(run, GateConfig(), "tonight", open_window(1))
+    case = open_case(run, GateConfig(), "tonight", {"tonight": "space-1"}, open_window(1))
+    assert (case.champion, case.has_changed) == ("before", False)
+    Run(root, "tonight").amend(lambda story: story["steps"].pop("register"))  # killed between the alias and the story
+    case = open_case(run, GateConfig(), "tonight", {}, open_window(1))
     assert (case.champion, case.has_changed) == ("before", False)

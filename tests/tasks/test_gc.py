@@ -153,9 +153,13 @@ def test_a_registry_that_was_lost_is_no_reason_to_remove_anything(root: Root) ->
 
 
 def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(root: Root) -> None:
-    publish = PublishConfig(tracking_uri="http://mlflow.example")
-    stories = {name: Run(root, name).story() | {"config": {"publish": publish.model_dump()}} for name in RELEASES}
-    tags: dict[str, dict[str, str]] = {name: {"release": name} for name in RELEASES}
+    publish = PublishConfig()
+    write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
+    told = {"config": {"publish": publish.model_dump()}, "steps": {}}
+    stories = {name: Run(root, name).story() | told for name in RELEASES}
+    tags: dict[str, dict[str, str]] = {
+        name: {"release": name, "surf2vec_root": "me", "manifest_sha256": name} for name in RELEASES
+    }
     tags["r1"]["export_uri"] = root.export("r1").as_uri()
     found = [Version("m", number, tags[name]) for number, name in enumerate(RELEASES, start=1)]
     wastes = find_waste(Ledger(root, publish, Registered(found, {"champion": 6}), stories, {"r4", "r5", "r6"}))

@@ -31,6 +31,13 @@ def test_numbers_of_a_csv_or_parquet_file_are_ids_as_ingest_reads_them(tmp_path:
     assert read_ids(tmp_path / "ids.csv", ColumnsConfig(user=("host",))) == ["007", "7"]
     pl.DataFrame({"user_id": [7, None, 10**12]}).write_parquet(tmp_path / "ids.parquet")
     assert read_ids(tmp_path / "ids.parquet", COLUMNS) == ["1000000000000", "7"]
+    pl.DataFrame({"user_id": [7.0, None, 1e17]}).write_parquet(tmp_path / "ids.parquet")
+    assert read_ids(tmp_path / "ids.parquet", COLUMNS) == ["100000000000000000", "7"]
+    pl.DataFrame({"user_id": ["é".encode()]}).write_parquet(tmp_path / "ids.parquet")
+    assert read_ids(tmp_path / "ids.parquet", COLUMNS) == ["é"]
+    pl.DataFrame({"user_id": [7.5]}).write_parquet(tmp_path / "ids.parquet")
+    with pytest.raises(InputError, match="not whole"):
+        read_ids(tmp_path / "ids.parquet", COLUMNS)
 
 
 @pytest.mark.parametrize(

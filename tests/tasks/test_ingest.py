@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.config import EvaluateConfig, IngestConfig
 from tasks.ingest import choose_partitions
+from tasks.run import Root
+from tasks.window import list_inputs, name_corpus, select_window
 from tests.ingested import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
 from trainer.errors import ConfigError, InputError
 from trainer.files import read_json
@@ -140,8 +144,100 @@ def test_settings_of_columns_zone_and_items(tmp_path: Path, root: Path) -> None:
     take_in(root, log, columns=columns, timezone="Europe/Berlin", granularity="prefix", keep_query="id")
     assert read_events(root) == [("u", "https://example.com/a", datetime(2020, 6, 30, 23), 2)]
     assert read_json(root / "sources.json")["rules"] == {
-        "version": 1, "timezone": "Europe/Berlin", "granularity": "prefix", "prefix_depth": 1, "keep_query": ["id"],
+        "version": 2, "timezone": "Europe/Berlin", "granularity": "prefix", "prefix_depth": 1, "keep_query": ["id"],
+        "mask_secrets": True,
     }  # fmt: skip
+
+
+HASH = "5f4dcc3b5aa765d61d8327deb882cf99"
+SECRETS = (
+    f"ann,/reset/{HASH},2020-07-01", f"ann,/reset/{HASH}/done,2020-07-01", f"bob,/reset/{HASH[::-1]},2020-07-01",
+    f"ann,/doc/{HASH.upper()},2020-07-01", f"bob,/doc/{HASH.upper()}?x,2020-07-01",
+    "ann,https://e.com/u/ann%40e.com/,2020-07-01", "ann,/a.jsp;jsessionid=7,2020-07-01", f"bob,{HASH[1:]}0,2020-07-01",
+)  # fmt: skip
+
+
+def test_secrets_do_not_reach_events(tmp_path: Path, root: Path) -> None:
+    take_in(root, write_log(tmp_path / "a.csv", *SECRETS))
+    assert [row[1] for row in sorted(read_events(root), key=lambda row: row[3])] == [
+        "/reset/(token)", "/reset/(token)/done", "/reset/(token)", f"/doc/{HASH.upper()}", f"/doc/{HASH.upper()}",
+        "https://e.com/u/(email)", "/a.jsp", f"{HASH[1:]}0",
+    ]  # fmt: skip
+
+
+def test_secrets_stay_where_that_is_asked_for(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", *SECRETS)
+    take_in(root, log, mask_secrets=False)
+    assert {row[1] for row in read_events(root)} == {
+        f"/reset/{HASH}", f"/reset/{HASH}/done", f"/reset/{HASH[::-1]}", f"/doc/{HASH.upper()}",
+        "https://e.com/u/ann%40e.com", "/a.jsp;jsessionid=7", f"{HASH[1:]}0",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"ingest\.mask_secrets is True, but was False when"):
+        take_in(root)
+
+
+def test_a_root_of_older_rules_is_read_again_and_that_is_said(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "ann,https://e.com\\@evil.com/x,2020-07-01")
+    take_in(root, log)
+    written = json.loads((root / "sources.json").read_text())
+    written["rules"] = {"version": 1} | {key: written["rules"][key] for key in ("timezone", "granularity")}
+    (root / "sources.json").write_text(json.dumps(written))
+    with pytest.raises(ConfigError, match=r"are of version 2, but were of 1 when .* made: give all logs again"):
+        take_in(root)
+    messages: list[str] = []
+    take_in(root, log, on_event=lambda name, values: messages.append(values.get("message", "")))
+    again = "all logs are read again: the rules from URL to item (docs/urls.md) are of version 2, but were of 1"
+    assert again in messages
+    assert [row[1] for row in read_events(root)] == ["https://e.com/@evil.com/x"]
+    assert read_json(root / "sources.json")["rules"]["version"] == 2
+
+
+def test_pages_with_very_many_queries_are_told_of(tmp_path: Path, root: Path) -> None:
+    lines = [f"u{n % 9},/index.php?lang=en&id={n}#x,2020-07-01" for n in range(800)]
+    lines += [f"u{n % 9},https://e.com/?gclid={n}&utm_source={n},2020-07-01" for n in range(800)]
+    lines += [f"u{n % 9},/few?page={n % 9},2020-07-01" for n in range(800)]
+    story = take_in(root, write_log(tmp_path / "a.csv", *lines), write_log(tmp_path / "b.csv", *lines[:700]))
+    [told] = story["many_queries"]
+    assert (told["page"], told["keys"]) == ("/index.php", ["id", "lang"])
+    assert 400 <= told["num_queries"] <= 1600  # one in sixteen is looked at
+    kept = tmp_path / "kept"
+    assert take_in(kept, tmp_path / "a.csv", keep_query="id")["many_queries"] == []
+
+
+@pytest.mark.parametrize("columns", [("User_ID", "user_id"), ("user_id", "User_ID")])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_columns_that_differ_by_case_are_told_apart(
+    tmp_path: Path, root: Path, columns: tuple[str, str], suffix: str
+) -> None:
+    row = {name: "right" if name == "user_id" else "wrong" for name in columns} | {"url": "/a", "ts": "2020-07-01"}
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    elif suffix == "jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        delimiter = "," if suffix == "csv" else "\t"
+        path.write_text(f"{delimiter.join(row)}\n{delimiter.join(row.values())}\n")
+    take_in(root, path)
+    assert [user for user, *_ in read_events(root)] == ["right"]
+
+
+def test_a_source_is_read_again_when_the_settings_that_read_it_change(tmp_path: Path, root: Path) -> None:
+    a = write_log(tmp_path / "a.csv", "ann,1.2.3.4,/a,01.07.2020", header="user_id,host,url,ts")
+    b = write_log(tmp_path / "b.csv", "bob,/b,2020-07-01")
+    assert take_in(root, a, time_format="%d.%m.%Y")["sources_new"] == 1
+    window = select_window(Root(root), None, None, None)
+    take_in(root, b)  # other settings are no fault of a source that is not given again
+    assert [user for user, *_ in read_events(root)] == ["ann", "bob"]
+    by_host = {"columns": {"user": ("host", "user_id")}, "time_format": "%d.%m.%Y"}
+    assert take_in(root, a, **by_host)["sources_replaced"] == 1
+    assert take_in(root, a, **by_host)["sources_known"] == 1
+    assert [user for user, *_ in read_events(root)] == ["1.2.3.4", "bob"]
+    other = select_window(Root(root), None, None, None)
+    assert window.read_by != other.read_by
+    assert name_corpus(list_inputs(window, IngestConfig(), EvaluateConfig())) != name_corpus(
+        list_inputs(replace(other, source_digests=window.source_digests), IngestConfig(), EvaluateConfig())
+    )
 
 
 def test_a_log_in_the_order_of_its_lines(tmp_path: Path, root: Path) -> None:
@@ -159,7 +255,10 @@ def test_units_of_numbers_are_recognised_and_said(tmp_path: Path, root: Path, un
     log = write_log(tmp_path / "a.csv", *(f"u,/{n},{time * factor}" for n, time in enumerate(times)))
     messages: list[str] = []
     take_in(root, log, on_event=lambda name, values: messages.append(values.get("message", "")))
-    assert any(f"a.csv: csv, time: epoch {unit}; 5 lines, 5 events" in message for message in messages)
+    assert any(
+        f"a.csv: csv, user: user_id, page: url, time: epoch {unit}; 5 lines, 5 events" in message
+        for message in messages
+    )
     assert [ts.replace(tzinfo=UTC).timestamp() for _, _, ts, _ in read_events(root)] == times
 
 

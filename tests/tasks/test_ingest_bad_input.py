@@ -51,7 +51,9 @@ def test_a_missing_column_in_one_of_two_files(tmp_path: Path, root: Path) -> Non
     write_log(tmp_path / "a.csv", *GOOD)
     write_log(tmp_path / "b.csv", "u,/a,2020-07-01", header="host,page,time")
     message = refuse(root, InputError, r"b\.csv has no column 'user_id' for the user", f"{tmp_path}/*.csv")
-    assert "it has 'host', 'page', 'time'; name it with --set ingest.columns.user=NAME" in message
+    assert (
+        "it has 'host', 'page', 'time'; perhaps --set ingest.columns.user=host --set ingest.columns.url=page" in message
+    )
 
 
 def test_two_files_of_different_schema_with_names_for_both(tmp_path: Path, root: Path) -> None:
@@ -207,6 +209,19 @@ def test_a_source_without_one_usable_line(tmp_path: Path, root: Path) -> None:
         root, RejectedError, r"b\.csv has 1 lines and none is usable \(1 time not readable\)", f"{tmp_path}/*.csv"
     )
     assert "rejects/failed" in message
+
+
+def test_the_first_times_that_cannot_be_read_are_shown_and_their_format_is_a_setting(
+    tmp_path: Path, root: Path
+) -> None:
+    log = write_log(tmp_path / "a.csv", *(f"u,/a,{day:02}.11.2020 08:21" for day in (1, 1, 13, 14, 15)))
+    message = refuse(root, RejectedError, r"5 lines and none is usable \(5 time not readable\)", log)
+    assert (
+        "the first times that could not be read: '01.11.2020 08:21', '13.11.2020 08:21', '14.11.2020 08:21'; say how they are "
+        "written with --set 'ingest.time_format=%d.%m.%Y %H:%M'"
+    ) in message
+    take_in(root, log, time_format="%d.%m.%Y %H:%M", timezone="UTC")
+    assert len(read_events(root)) == 1 + 5
 
 
 def test_nothing_but_what_is_left_out(tmp_path: Path, root: Path) -> None:

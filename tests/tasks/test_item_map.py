@@ -1,6 +1,5 @@
 """The map of items: which pages are read, that alike lies together, that the same gives the same."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.item_map import Matrix, divide_map, lay_out, layout_gradient, nearest_pages, neighbour_shares, read_pages
+from trainer.files import describe_file, write_json
 
 
 def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix, bias: float = 0) -> Path:
     (folder / "item_vectors").mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({"bias": bias} if bias else {}))
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), X.shape[1])
     table = pa.table({"url": urls, "count": pa.array(counts, pa.int64()), "vector": vectors})
     pq.write_table(table, folder / "item_vectors" / "part-00000.parquet", row_group_size=3)
+    item_files = {"part-00000.parquet": describe_file(folder / "item_vectors" / "part-00000.parquet")}
+    manifest = {"release": "r1", "user_files": {}, "item_files": item_files, "index": {"file": "index/users.faiss"}}
+    write_json(folder / "manifest.json", manifest | ({"bias": bias} if bias else {}))
     return folder
 
 
@@ -53,6 +55,7 @@ def test_rows_without_a_direction_are_left_out(tmp_path: Path) -> None:
 
 
 def test_an_export_without_items(tmp_path: Path) -> None:
+    write_json(tmp_path / "manifest.json", {"item_files": {}})
     assert read_pages(tmp_path).urls == []
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks import logblocks
-from tasks.config import ColumnsConfig
+from tasks.config import IngestConfig
 from tasks.logblocks import BlockReader, cut_blocks, parse_text
 from tasks.logfiles import recognise
 from tests.ingested import write_log
@@ -19,7 +19,7 @@ from trainer.errors import InputError
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Every row of a log, by line."""
-    reader = BlockReader(recognise(path, ColumnsConfig()))
+    reader = BlockReader(recognise(path, IngestConfig()))
     return sorted(reader.open().read_all().to_pylist(), key=lambda row: row["line"])
 
 
@@ -36,6 +36,15 @@ def test_blocks_join_to_the_stream(lines: list[str], block_bytes: int, ends_with
         assert block.first_line == line
         assert block.data.endswith(b"\n")
         line += block.data.count(b"\n")
+
+
+@pytest.mark.parametrize("joins_quotes", [False, True])
+def test_blocks_have_no_more_lines_than_may_be_objects_of_python(joins_quotes: bool) -> None:
+    data = b'xy\n"\nz"\n' * 100_000
+    blocks = list(cut_blocks(io.BytesIO(data), joins_quotes=joins_quotes, skips_header=False))
+    assert b"".join(block.data for block in blocks) == data
+    assert max(block.data.count(b"\n") for block in blocks) <= (1 << 16) + 100  # and what a record goes on for
+    assert all(block.data.count(b'"') % 2 == 0 for block in blocks) or not joins_quotes
 
 
 @pytest.mark.parametrize("block_bytes", [32, 64, 100, 1000, 1 << 20])
@@ -87,7 +96,7 @@ def test_truncated_files_are_told(tmp_path: Path, codec: str, suffix: str) -> No
     assert len(read(path)) == 400_001
     for cut in (len(whole) - 3, len(whole) // 2):
         path.write_bytes(whole[:cut])
-        reader = BlockReader(recognise(path, ColumnsConfig()))
+        reader = BlockReader(recognise(path, IngestConfig()))
         with pytest.raises(OSError, match="runcated"):
             reader.open().read_all()
         assert isinstance(reader.error, InputError)

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import ColumnsConfig
+from tasks.config import ColumnsConfig, IngestConfig
 from tasks.logfiles import recognise
 from tests.ingested import write_log
 from trainer.errors import InputError
 
-WANTED = ColumnsConfig()
+WANTED = IngestConfig()
 CSV = "user_id,url,ts\nu,/a,1\n"
 JSON = '{"user_id": "u", "url": "/a", "ts": 1}\n'
 ACCESS = '1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12\n'
@@ -62,7 +62,7 @@ def test_zstd_and_parquet(tmp_path: Path) -> None:
 
 
 def test_the_first_name_that_a_file_has_is_taken(tmp_path: Path) -> None:
-    wanted = ColumnsConfig(user=("uid", "host", "user_id"), time=())
+    wanted = IngestConfig(columns=ColumnsConfig(user=("uid", "host", "user_id"), time=()))
     log = recognise(put(tmp_path / "a.csv", "user_id,host,url,status\nu,h,/a,200\n"), wanted)
     assert log.column("user") == "host"
     assert not log.has_times
@@ -83,7 +83,7 @@ def test_json_keys_come_from_all_of_the_first_lines(tmp_path: Path) -> None:
         ("a.csv", "user_id,url,ts\n", "has a header and no lines"),
         ("a.csv", "\n" + CSV, "first line of .* is blank: it must name the columns"),
         ("a.csv", "user,url,ts\nu,/a,1\n",
-         r"no column 'user_id' for the user; it has 'user', 'url', 'ts'; name it with --set ingest\.columns\.user=NAME"),
+         r"no column 'user_id' for the user; it has 'user', 'url', 'ts'; perhaps --set ingest\.columns\.user=user"),
         ("a.csv", "user_id,url\nu,/a\n", r"no column 'ts' for the time; .*'ingest\.columns\.time=\[\]'"),
         ("a.jsonl", '{"user_id": 1, "page": "/a", "ts": 1}\n', r"no column 'url' for the URL; it has 'user_id', 'page', 'ts'"),
         ("a.csv", "someone@example.com,/a,2026-01-01\n" * 2, "its first line looks like data.*give it a header line"),
@@ -126,5 +126,5 @@ def test_many_columns_are_not_all_named(tmp_path: Path) -> None:
 def test_without_pages_only_what_tells_users_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("user_id,url,ts,status\nu,/a,1,200\n")
-    log = recognise(path, ColumnsConfig()).without_pages()
+    log = recognise(path, IngestConfig()).without_pages()
     assert [log.column(role) for role in ("user", "url", "time", "status")] == ["user_id", None, None, "status"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tasks import tracking
+from tasks.config import PublishConfig
 from tasks.promotion import (
     choose_aliases,
     find_champion,
@@ -134,6 +135,33 @@ def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) 
     assert aliases_of(root)["champion"] == 2
     assert not {"rolled_back_at", "rolled_back_from"} & set(tags_of(root, 2))
     assert rollback(root, PUBLISH, None)["model_version"] == 1
+
+
+def test_a_verdict_about_another_champion_moves_no_alias(root: Root) -> None:
+    rollback(root, PUBLISH, None)
+    passed, before = PASSED | {"champion": "r2"}, read_registry(root, PUBLISH)
+    with pytest.raises(HeldBackError, match="version 4 was judged beside release r2, but release r1 serves now"):
+        make_night(root, "r4", passed)
+    assert read_registry(root, PUBLISH).aliases == before.aliases
+    assert not {"gate", "promoted_at"} & set(tags_of(root, 4))
+    held = {"passes": False, "verdict": "held", "held_by": ["champion"], "champion": "r1"}
+    assert make_night(root, "r4", held)["alias"] == "challenger"
+    with pytest.raises(HeldBackError, match="version 4 was held back by champion"):
+        promote(root, PUBLISH, None, None)
+    assert promote(root, PUBLISH, None, "it is good")["model_version"] == 4
+
+
+def test_the_first_release_of_two_roots_serves_and_the_other_does_not(root: Root) -> None:
+    with pytest.raises(HeldBackError, match="version 4 was judged beside no champion, but release r2 serves now"):
+        make_night(root, "r4", FIRST | {"champion": None})
+
+
+def test_a_rollback_over_several_versions_leaves_them_all(root: Root) -> None:
+    make_night(root, "r4", PASSED | {"champion": "r2"}, PublishConfig(keep_releases=4))
+    assert rollback(root, PUBLISH, 1)["changed"]
+    assert ["rolled_back_at" in tags_of(root, number) for number in (1, 2, 3, 4)] == [False, True, False, True]
+    assert settle_aliases(root, PUBLISH, 2, PASSED | {"champion": "r1"}) is None
+    assert aliases_of(root)["champion"] == 1
 
 
 def test_the_next_night_builds_up_from_what_serves_again(root: Root) -> None:

@@ -52,6 +52,16 @@ def test_a_step_may_say_its_own_seconds(tmp_path: Path) -> None:
     assert Run(Root(tmp_path), "r1").step("ingest", "", lambda: {"seconds": 12.5})["seconds"] == 12.5
 
 
+def test_compiling_is_no_part_of_a_steps_seconds(tmp_path: Path) -> None:
+    def compile_and_train() -> dict[str, Any]:
+        time.sleep(0.3)
+        return {"compile_seconds": 0.3}
+
+    started = time.monotonic()
+    step = Run(Root(tmp_path), "r1").step("train", "", compile_and_train)
+    assert 0 <= step["seconds"] <= time.monotonic() - started - 0.3
+
+
 def test_a_torn_story_is_named(tmp_path: Path) -> None:
     run = Run(Root(tmp_path), "r1")
     run.record(created_at="2026-01-01")

@@ -194,7 +194,9 @@ def test_a_referenced_folder_that_is_not_as_registered_is_told_with_the_way_out(
 
 def test_a_copy_that_is_not_whole_is_not_loaded(folder: Path) -> None:
     os.truncate(folder / "index" / "users.faiss", 9)
-    with pytest.raises(RuntimeError, match=r"users.faiss there has 9 bytes.*: download the model again"):
+    with pytest.raises(
+        RuntimeError, match=r"users.faiss there has 9 bytes.*: load another version, or repeat the `surf2vec run`"
+    ):
         load(folder)
 
 

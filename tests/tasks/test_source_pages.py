@@ -2,13 +2,14 @@
 
 import re
 
+import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks import source_pages
-from tasks.source_pages import canonical_items, find_pages
+from tasks.source_pages import find_pages
 from tasks.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 PAGES = [
@@ -23,18 +24,22 @@ PAGES = [
     "https://\N{KELVIN SIGN}.example/a", "https://\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}.example/a", "id-7", "A/b\n",
     "https://a.example/b\n", "https://A.example/b\n",
 ]  # fmt: skip
-RULES = [UrlRules(), UrlRules("host"), UrlRules("prefix", 1), UrlRules(keep_query=("c",))]
+HASH = "5f4dcc3b5aa765d61d8327deb882cf99"
+RULES = [UrlRules(), UrlRules("host"), UrlRules("prefix", 2), UrlRules(keep_query=("c",)), UrlRules(mask_secrets=False)]
+PARTS = ["/", "/a", "/B.html", "/.", "/..", "/...", ".", "/index.html", "/Default.ASPX", "/index", "/_~-", "%2e", f"/{HASH}",
+         "/eyJhbGciOiJ.b.c", "/i.x", ";jsessionid=7", "/a@b.de", "\\", " "]  # fmt: skip
 URL = st.builds(
-    "{}{}{}{}".format,
-    st.sampled_from(["https://", "http://", "HTTPS://", "", "/", "https:/"]),
-    st.sampled_from(["www.", "WWW.", "www.www.", ""]),
-    st.text("aAwW.:@43ä-", max_size=6),
-    st.text("/.abAB?#%2 ä\n", max_size=10),
+    "{}{}{}{}{}".format,
+    st.sampled_from(["https://", "http://", "HTTPS://", "ftp://", "http:/", "", "", "/", "https:/", "about:", " "]),
+    st.sampled_from(["www.", "WWW.", "www.www.", "a.example", "B.example", "1.2", "www.xn--a", ""]),
+    st.text("aAwW.:@43ä-", max_size=6) | st.sampled_from([":80", ":443", ":8080", ".:80"]),
+    st.lists(st.sampled_from(PARTS), max_size=5).map("".join),
+    st.just("") | st.text("/.abAB?#%2 ä\n\0", max_size=10),
 )
 
 
 def items_of(page_keys: pa.Array, rules: UrlRules) -> pa.Array:
-    return canonical_items(page_keys, rules)[0]
+    return find_pages(page_keys, rules, drops_assets=False)[0]
 
 
 def rows_of(pages: tuple[pa.Array, pa.Array]) -> list[tuple[str | None, str | None]]:
@@ -48,8 +53,13 @@ def test_columns_are_what_the_rules_make_of_each(rules: UrlRules) -> None:
 
 
 @given(st.lists(URL, max_size=5), st.sampled_from(RULES))
+@example(
+    ["https://a.example/b//c", "//b", "/b//", "https://a.example//b", "https://a.example/b/c/d/"], UrlRules("prefix", 2)
+)
+@example(["/eyJhbGciOiJ.b.c", "https://a.example/eyJhbGciOiJ.b.c/"], UrlRules())
+@example(["https://www.1.2/a", "https://a..example/b", "https://xn--a.example/", "https://-/"], UrlRules())
 def test_any_urls(pages: list[str], rules: UrlRules) -> None:
-    made = items_of(pa.array(pages, pa.string()), rules).to_pylist()
+    made = find_pages(pa.array(pages, pa.string()), rules, False, lambda tokens: tokens[:0])[0].to_pylist()
     assert made == [canonical_item(page, rules) for page in pages]
 
 
@@ -74,16 +84,41 @@ def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
     assert rows_of(find_pages(keys, UrlRules(), drops_assets=True)) == [("/a", None), (None, "no URL")]
 
 
-@pytest.mark.parametrize("granularity", ["page", "prefix", "host"])
-def test_simple_pages_are_not_done_one_by_one(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_pages_are_not_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [
-        "https://WWW.a.example:443/b/c/", "http://a.example", "https://b.example/a.html", "https://b.example/index.html",
+        "https://WWW.a.example:443/b/c/", "https://WWW.a.example:443/b", "http://a.example", "https://b.example/a.html",
         "/b/c", "/logo.png", "7", None,
     ]  # fmt: skip
-    rules = UrlRules(granularity)
-    items = [None if page is None else canonical_item(page, rules) for page in pages]
-    monkeypatch.setattr(source_pages, "canonical_item", lambda page, rules: pytest.fail(f"{page} is not simple"))
-    assert items_of(pa.array(pages), rules).to_pylist() == items
+    items = [None if page is None else canonical_item(page, UrlRules()) for page in pages]
+    asked: list[str] = []
+    monkeypatch.setattr(
+        source_pages, "canonical_item", lambda page, *rules: asked.append(page) or canonical_item(page, *rules)
+    )
+    assert items_of(pa.array(pages), UrlRules()).to_pylist() == items
+    assert sorted(asked) == ["http://a.example", "https://WWW.a.example:443", "https://b.example"]
+
+
+def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = pa.array([*PAGES, f"/{HASH}", f"/x/{HASH}", f"/{HASH[::-1]}", None])
+    whole = rows_of(find_pages(keys, UrlRules(), True, lambda tokens: tokens.filter(tokens == HASH)))
+    monkeypatch.setattr(source_pages, "BATCH", 3)
+    assert rows_of(find_pages(keys, UrlRules(), True, lambda tokens: tokens.filter(tokens == HASH))) == whole
+    assert [item for item, _ in whole[-4:]] == [f"/{HASH}", f"/x/{HASH}", "/(token)", None]
+
+
+def test_it_is_asked_once_who_has_a_token_and_only_where_there_is_one() -> None:
+    asked: list[list[str]] = []
+
+    def ask(tokens: pl.Series) -> pl.Series:
+        asked.append(sorted(tokens))
+        return tokens
+
+    slug = "/how-to-make-the-best-sourdough-bread-at-home-in-2024"
+    find_pages(pa.array([slug, "https://a.example" + slug, "7"]), UrlRules(), True, ask)
+    find_pages(pa.array([f"/{HASH}"]), UrlRules(mask_secrets=False), True, ask)
+    assert asked == []
+    find_pages(pa.array([f"/{HASH}", f"https://a.example/{HASH}/x", slug]), UrlRules(), True, ask)
+    assert asked == [[HASH]]
 
 
 @given(st.lists(URL | st.none(), max_size=5), st.sampled_from(["", ".css", ".Woff2", ".js?", ".js/"]), st.booleans())
@@ -92,22 +127,36 @@ def test_verdicts_on_any_urls(urls: list[str | None], end: str, drops_assets: bo
     expected = []
     for key in keys:
         item = None if key is None else canonical_item(key, UrlRules())
-        if key is None or not key.strip(" "):
+        if key is None or not key.strip():
             verdict = "no URL"
         elif drops_assets and re.search(ASSET_PATTERN.removesuffix("$") + r"\Z", re.split("[?#]", key)[0]):
             verdict = "static asset"
         else:
             verdict = None if item is not None else "not a page"
         expected.append((item, verdict))
-    assert rows_of(find_pages(pa.array(keys, pa.string()), UrlRules(), drops_assets)) == expected
+    pages = find_pages(pa.array(keys, pa.string()), UrlRules(), drops_assets, lambda tokens: tokens[:0])
+    assert rows_of(pages) == expected
 
 
 def test_why_something_is_no_page() -> None:
-    keys = ["/a", "https://www.example.com/b/", "about:blank", "/logo.png", "/x.css?v=1", "  ", "", None]
+    keys = [
+        "/a",
+        "https://www.example.com/b/",
+        "about:blank",
+        "/logo.png",
+        "/x.css?v=1",
+        "  ",
+        "",
+        None,
+        "\t",
+        "\u00a0",
+        "-",
+    ]
     items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=True)
     assert dict(zip(keys, verdicts.to_pylist(), strict=True)) == {
         "/a": None, "https://www.example.com/b/": None, "about:blank": "not a page", "/logo.png": "static asset",
         "/x.css?v=1": "static asset", "  ": "no URL", "": "no URL", None: "no URL",
+        "\t": "no URL", "\u00a0": "no URL", "-": "not a page",
     }  # fmt: skip
     assert items.to_pylist()[:2] == ["/a", "https://example.com/b"]
     items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=False)

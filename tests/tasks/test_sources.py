@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.config import IngestConfig
 from tasks.deliveries import Delivery, plan_delivery, rules_of
 from tasks.run import Root
-from tasks.sources import Catalog, SourceFile, check_there, find_sources, read_catalog, sum_counts
+from tasks.sources import Catalog, SourceFile, find_sources, find_there, read_catalog, sum_counts
 from trainer.errors import ConfigError, DamageError, InputError
 
 CONFIG = IngestConfig()
@@ -55,9 +55,9 @@ def test_nothing_matches(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file matches '.*nothing\*\.csv'.*quote a glob"):
         find_sources([f"{tmp_path}/nothing*.csv"])
     with pytest.raises(InputError, match="no file matches"):
-        check_there([f"{tmp_path}/nothing*.csv"])
+        find_there([f"{tmp_path}/nothing*.csv"])
     put(tmp_path / "a.csv")
-    check_there([f"{tmp_path}/*.csv", "s3://nowhere/*.csv"])  # nobody asks elsewhere for it
+    find_there([f"{tmp_path}/*.csv", "s3://nowhere/*.csv"])  # nobody asks elsewhere for it
 
 
 @pytest.mark.parametrize("pattern", ["logs", "logs/", "l*"])
@@ -184,11 +184,28 @@ def test_other_rules_want_all_sources_again() -> None:
     assert shape(catalog) == {"1": ["a"], "2": ["b", "c"]}
 
 
+def test_a_root_of_older_rules_wants_all_sources_again_and_says_so() -> None:
+    catalog = catalog_of(entry("1", "a"), entry("2", "b"))
+    catalog.rules = {"version": 1, "timezone": "UTC", "granularity": "page", "prefix_depth": None, "keep_query": []}
+    with pytest.raises(ConfigError) as refused:
+        deliver(catalog, source("a", "1"), source("c", "3"))
+    assert str(refused.value).startswith(
+        "the rules from URL to item (docs/urls.md) are of version 2, but were of 1 when "
+    )
+    assert "made: give all logs again in one call (1 are missing: b), or begin a new --root" in str(refused.value)
+    with pytest.raises(ConfigError, match=r"give all logs again in one call \(2 are missing: a, b\)"):
+        deliver(catalog)
+    delivery = deliver(catalog, source("a", "1"), source("b", "2"))
+    assert delivery.changes == ["the rules from URL to item (docs/urls.md) are of version 2, but were of 1"]
+    assert [source.name for source in delivery.to_ingest] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("changed", "is_other"),
     [
         ({"min_item_events": 9}, False), ({"columns": {"user": "host"}}, False), ({"prefix_depth": 3}, False),
         ({"keep_query": ("b", "a", "a")}, True), ({"granularity": "prefix"}, True), ({"timezone": "Asia/Tokyo"}, True),
+        ({"mask_secrets": False}, True),
     ],
 )  # fmt: skip
 def test_settings_that_are_rules(changed: dict[str, Any], is_other: bool) -> None:

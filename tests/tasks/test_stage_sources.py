@@ -45,12 +45,19 @@ def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.Mo
     """Several days in a file, of which some parts have none, and more events a day than a row group has."""
     draw = random.Random(2)
     days = [draw.choice((1, 1, 1, 1, 2)) for _ in range(30_000)]
-    lines = [f"u{draw.randrange(900)},/p{draw.randrange(50)},2026-07-0{day} 0{n % 10}:00" for n, day in enumerate(days)]
+    pages = [
+        *range(50),
+        *(f"{draw.getrandbits(160):040x}" for _ in range(20_000)),
+    ]  # some of these tokens two users have
+    lines = [f"u{draw.randrange(900)},/p{draw.choice(pages)},2026-07-0{day} 0{n % 10}:00" for n, day in enumerate(days)]
     log = write_log(tmp_path / "a.csv", *lines, "u,/a,2026-07-03", "u,/a,never", ",/a,2026-07-01")
     whole = take_in(tmp_path / "whole", log, max_reject_ratio=1)
     monkeypatch.setattr(staging, "_choose_part_lines", lambda *_: 7000)
     assert take_in(tmp_path / "parts", log, max_reject_ratio=1) == whole
     assert snapshot(tmp_path / "parts") == snapshot(tmp_path / "whole")
+    items = {row[1] for row in read_events(tmp_path / "whole")}
+    assert "/(token)" in items
+    assert 50 < len(items) < 10_000
     assert read_rejects(tmp_path / "parts") == read_rejects(tmp_path / "whole") != []
 
 

@@ -1,15 +1,18 @@
 """URL → item: a table of literal examples, and what must hold for any URL."""
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import duckdb
 import pytest
+from ada_url import URL
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sql.runner import create_macro
-from tasks.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from tasks.urls import ASSET_PATTERN, CRAWLER_PATTERN, TOKEN_PATTERN, UrlRules, canonical_item, find_tokens
 
 PAGE = UrlRules()
 ID = UrlRules(keep_query=("id",))
@@ -90,6 +93,23 @@ RULES = st.builds(
         ("  https://example.com/a\n", "https://example.com/a"),
         ("https://example.com/a ?x", "https://example.com/a"),
         ("ftp://example.com:21/a", "ftp://example.com/a"),
+        # As browsers read it.
+        ("https://e.com\\@evil.com/x", "https://e.com/@evil.com/x"),
+        ("https://e.com\\x\\..\\y", "https://e.com/y"),
+        ("http:\\\\e.com/x", "http://e.com/x"),
+        ("http:///e.com/x", "http://e.com/x"),
+        ("https://a@b@e.com/x", "https://e.com/x"),
+        ("https://e.com#@evil.com/x", "https://e.com/"),
+        ("https://faß.de/", "https://xn--fa-hia.de/"),
+        ("https://fass.de/", "https://fass.de/"),
+        ("https://www.BÜCHER.example/", "https://xn--bcher-kva.example/"),
+        ("https://www.foo。example/", "https://foo.example/"),
+        ("https://e%2Dx.com/a", "https://e-x.com/a"),
+        ("http://0x7f.1/a", "http://127.0.0.1/a"),
+        ("https://e.com:00443/a", "https://e.com/a"),
+        ("https://e.com/a\tb", "https://e.com/ab"),
+        ("https://e.com/a/%2E./.%2e/b/%2e", "https://e.com/b"),
+        ("app://Foo.example/../x", "app://Foo.example/x"),
         # Paths: the normal form of RFC 3986, and nothing else.
         ("/", "/"),
         ("/a/b/", "/a/b/"),
@@ -99,6 +119,7 @@ RULES = st.builds(
         ("/wiki/%c3%85land", "/wiki/%C3%85land"),
         ("/wiki/Åland", "/wiki/%C3%85land"),
         ("//cdn/a", "//cdn/a"),
+        ("/a\\b", "/a/b"),
         # Page ids pass.
         ("214536502", "214536502"),
         ("Who_is_it?", "Who_is_it?"),
@@ -108,6 +129,11 @@ RULES = st.builds(
         ("www.example.com/a/", "www.example.com/a/"),
         ("article.php?id=3&session=x", "article.php"),
         ("ISBN:123", "ISBN:123"),
+        ("shop.example.de/kontakt", "shop.example.de/kontakt"),
+        ("shop.example.de/kontakt/?utm_source=x", "shop.example.de/kontakt/"),
+        ("HTTP:_The_Definitive_Guide", "HTTP:_The_Definitive_Guide"),
+        ("%C3%81edan_mac_Gabr%C3%A1in", "%C3%81edan_mac_Gabr%C3%A1in"),
+        ("5f4dcc3b5aa765d61d8327deb882cf99", "5f4dcc3b5aa765d61d8327deb882cf99"),
         # Not a page.
         ("about:blank", None),
         ("javascript:void(0)", None),
@@ -117,8 +143,14 @@ RULES = st.builds(
         ("chrome://newtab/", None),
         ("file:///home/someone/x.html", None),
         ("http://", None),
-        ("http:///a", None),
         ("https://:443/a", None),
+        ("http://./a", None),
+        ("http://exa mple.com/a", None),
+        ("https://example.com:99999/a", None),
+        ("-", None),
+        (" -\n", None),
+        ("\t", None),
+        ("\u00a0", None),
         ("?x=1", None),
     ],
 )
@@ -177,6 +209,103 @@ def test_granularity(url: str, depth_1: str, depth_2: str, host: str) -> None:
 def test_an_item_is_its_own_item(url: str, rules: UrlRules) -> None:
     item = canonical_item(url, rules)
     assert item is None or canonical_item(item, rules) == item
+
+
+HASH = "5f4dcc3b5aa765d61d8327deb882cf99"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+
+
+@pytest.mark.parametrize(
+    ("url", "item"),
+    [
+        ("https://example.com/u/jane.doe@example.org/edit", "https://example.com/u/(email)/edit"),
+        ("https://example.com/u/jane%2Edoe%40example%2Eorg", "https://example.com/u/(email)"),
+        ("https://example.com/unsubscribe/mail=j+x@mail.example.org", "https://example.com/unsubscribe/(email)"),
+        ("/u/jürgen@bücher.example/x", "/u/(email)/x"),
+        ("jane@example.org", "(email)"),
+        ("https://example.com/@jane/status", "https://example.com/@jane/status"),
+        ("https://example.com/npm/react@18.2.0", "https://example.com/npm/react@18.2.0"),
+        ("https://example.com/shop/cart.jsp;jsessionid=1A2B.node1", "https://example.com/shop/cart.jsp"),
+        ("https://example.com/shop;v=1;JSESSIONID=1A2B/cart;x=2", "https://example.com/shop;v=1/cart;x=2"),
+        ("https://example.com/index.jsp%3bjsessionid=1A2B?x", "https://example.com/"),
+        ("/shop/cart.do;jsessionid=1A2B", "/shop/cart.do"),
+        ("cart.do;jsessionid=1A2B?x=1", "cart.do"),
+        (f"https://example.com/verify/{JWT}", "https://example.com/verify/(token)"),
+        (f"/verify/{JWT}/", "/verify/(token)/"),
+        (f"https://example.com/reset/{HASH}/x", "https://example.com/reset/(token)/x"),
+        (f"https://example.com/{HASH.upper()}.html", "https://example.com/(token).html"),
+        ("/s/550e8400-e29b-41d4-a716-446655440000", "/s/(token)"),
+        ("/s/kR3vT9wXz1QmN8bLp5YcHs2Df7Gj4AuE", "/s/(token)"),
+        ("/s/Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZmdoaWo%3D", "/s/(token)"),
+        # What is none: short, words, or a page id.
+        ("/s/5f4dcc3b5aa765d61d8327deb882cf9", "/s/5f4dcc3b5aa765d61d8327deb882cf9"),
+        ("/wiki/List_of_Nobel_laureates_in_Physics_1901", "/wiki/List_of_Nobel_laureates_in_Physics_1901"),
+        ("/p/best-smartphones-of-2024-under-500-euro-5g-4k-8gb-ram", "/p/best-smartphones-of-2024-under-500-euro-5g-4k-8gb-ram"),
+        (HASH, HASH),
+    ],
+)  # fmt: skip
+def test_secrets_in_paths_are_masked(url: str, item: str) -> None:
+    assert canonical_item(url, PAGE) == item
+    unmasked = canonical_item(url, UrlRules(mask_secrets=False))
+    assert canonical_item(unmasked or "", UrlRules(mask_secrets=False)) == unmasked
+    assert "(" not in (unmasked or "")
+
+
+def test_a_token_that_several_users_have_is_a_page() -> None:
+    shared = frozenset([HASH])
+    assert canonical_item(f"/doc/{HASH}", PAGE, shared) == f"/doc/{HASH}"
+    assert canonical_item(f"/doc/{HASH[::-1]}", PAGE, shared) == "/doc/(token)"
+    assert canonical_item(f"/doc/{JWT}", PAGE, frozenset(find_tokens(f"/{JWT}"))) == "/doc/(token)"
+
+
+def test_kept_values_are_masked() -> None:
+    rules = UrlRules(keep_query=("id", "to"))
+    url = f"https://example.com/?to=jane%40example.org&id={JWT}"
+    assert canonical_item(url, rules) == "https://example.com/?id=(token)&to=(email)"
+    assert canonical_item(f"https://example.com/?id={HASH}", rules) == f"https://example.com/?id={HASH}"
+
+
+def test_random_tokens_are_told_from_words() -> None:
+    draws = Random(1)
+    texts = [urlsafe_b64encode(draws.randbytes(24)).decode() for _ in range(2000)]
+    missed = [text for text in texts if find_tokens(f"/{text}") != [text]]
+    assert len(missed) < 20
+
+
+@given(st.from_regex(TOKEN_PATTERN, fullmatch=True, alphabet=st.characters(codec="ascii")))
+def test_sql_finds_the_same_tokens(con: duckdb.DuckDBPyConnection, run: str) -> None:
+    [(found,)] = con.execute(
+        "select regexp_extract_all($path, $pattern)", {"path": f"/a/{run}/b", "pattern": TOKEN_PATTERN}
+    ).fetchall()
+    assert found == [run]
+    assert find_tokens(f"/a/{run}/b") in ([], [run])
+
+
+SPECIAL = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["http://", "HTTPS://", "https:/\\", "ws://u:p@", "ftp://"]),
+    st.text(st.sampled_from("aB9-.wé%0x[]:ß。"), min_size=1, max_size=12),
+    st.sampled_from(["", ":80", ":443", ":0443", ":8080", ":", ":99999", ":x"]),
+    st.text(st.sampled_from("/\\.aB%2Ee~é;=+|^\t<"), max_size=20).map(lambda path: f"/{path}"),
+)
+
+
+@given(SPECIAL)
+@example("http://faß.example/%2E./a")
+@example("http://1../a")
+@example("https://www.a.example.:443/")
+def test_an_item_is_the_page_that_a_browser_opens(url: str) -> None:
+    try:
+        parsed = URL(url)
+    except ValueError:
+        assert canonical_item(url, PAGE) is None
+        return
+    item = canonical_item(url, PAGE)
+    assert item == canonical_item(parsed.href, PAGE)
+    if item is not None:
+        opened = URL(item)
+        assert (opened.protocol, opened.port) == (parsed.protocol, parsed.port)
+        assert parsed.hostname.endswith("..") or parsed.hostname.rstrip(".").endswith(opened.hostname)
 
 
 @given(URLS)

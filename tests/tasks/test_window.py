@@ -98,7 +98,10 @@ def test_a_missing_or_cut_events_file_is_named(root: Root) -> None:
     window.verify()
     path = window.files[0].path
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamageError, match=rf"{path} has [\d,]+ bytes where sources.json says .* give its log again"):
+    with pytest.raises(
+        DamageError,
+        match=rf"{path} has [\d,]+ bytes where its manifest says .*; give the log .* again with `surf2vec run --logs`",
+    ):
         window.verify()
     path.unlink()
     with pytest.raises(DamageError, match="is missing"):

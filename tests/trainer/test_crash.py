@@ -73,7 +73,8 @@ def test_death_at_every_step_of_commits(job: Job, tmp_path: Path) -> None:
     assert len(list(dying.store_dir.glob("*.safetensors"))) == 8 + 1
 
 
-def test_sigterm_commits_and_ends_within_seconds(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_sigterm_and_ctrl_c_commit_and_end_within_seconds(job: Job, tmp_path: Path, number: signal.Signals) -> None:
     config = dataclasses.replace(CONFIG, epochs=300, commit_seconds=60)
     stopped = dataclasses.replace(job, store_dir=tmp_path / "stopped", config=config)
     with start(stopped) as process:
@@ -81,7 +82,7 @@ def test_sigterm_commits_and_ends_within_seconds(job: Job, tmp_path: Path) -> No
         while not process.stderr.readline().startswith("epoch"):
             assert process.poll() is None
         sent_at = time.monotonic()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         errors = process.communicate()[1]
     assert time.monotonic() - sent_at < 5
     assert process.returncode == 1

@@ -1,5 +1,6 @@
 """Kernels: the inner loop of training, several implementations of one signature. Picked once, with the reason said."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,15 @@ if TYPE_CHECKING:  # torch takes a second to import, and the CPU kernel does wit
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, its name and why it was picked; accelerator: where its rows should stay, if not in the host's memory."""
+    """A kernel, its name and why it was picked; accelerator: where its rows should stay, if not in the host's memory;
+    is_compiling: whether its code was not found compiled and has to be.
+    """
 
     name: str
     reason: str
     train_users: TrainUsers
     accelerator: "Accelerator | None" = None
+    is_compiling: Callable[[], bool] = lambda: False
 
 
 def pick_kernel(name: str, config: TrainConfig) -> Kernel:
@@ -36,7 +40,12 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         used = cpu.used_threads(config)
         is_deterministic = used == 1 or config.accumulate > 1
         order = "deterministic" if is_deterministic else "item rows shared without locks"
-        return Kernel("cpu", f"numba on {used} thread{'s' if used > 1 else ''}, {order}", cpu.train_users)
+        return Kernel(
+            "cpu",
+            f"numba on {used} thread{'s' if used > 1 else ''}, {order}",
+            cpu.train_users,
+            is_compiling=cpu.is_compiling,
+        )
     if name == "gpu":
         from trainer.kernels import gpu
         from trainer.kernels.device import Accelerator

@@ -41,6 +41,11 @@ def used_threads(config: TrainConfig) -> int:
     return min(config.threads or max_threads(), max_threads())
 
 
+def is_compiling() -> bool:
+    """Whether numba looked for machine code of the kernel and found none."""
+    return bool(train_order.stats.cache_misses)
+
+
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
 

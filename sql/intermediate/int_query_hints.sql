@@ -1,0 +1,63 @@
+-- int_query_hints: the pages of a source with very many different queries, about how many, and their keys, the most varied first.
+--         A sixteenth of the URLs is looked at; what only tracks a visitor does not count.
+-- grain:  path
+-- reads:  stg_lines (query: of the URLs looked at)
+-- params: $asset_pattern, $least_queries, $most_hints
+with queries as (
+    select
+        split_part(page_key, '?', 1) as path,
+        trim(
+            regexp_replace(
+                query,
+                '(?i)(^|&)(utm_[^=&]*|gclid|dclid|gbraid|wbraid|fbclid|msclkid|yclid|mc_[ce]id|_ga|_gl)(=[^&]*)?',
+                '',
+                'g'
+            ),
+            '&'
+        ) as query
+    from stg_lines
+    where
+        query is not null
+        and verdict is null
+),
+
+paths as (
+    select
+        path,
+        16 * count(distinct query) as num_queries
+    from queries
+    where
+        query <> ''
+        and not regexp_matches(path, $asset_pattern)
+    group by path
+    having 16 * count(distinct query) >= $least_queries
+    order by num_queries desc, path
+    limit $most_hints
+),
+
+pairs as (
+    select
+        path,
+        unnest(string_split(query, '&')) as pair
+    from queries
+    semi join paths using (path)
+),
+
+keys as (
+    select
+        path,
+        split_part(pair, '=', 1) as key,
+        count(distinct pair) as num_values
+    from pairs
+    group by path, key
+)
+
+select
+    path,
+    num_queries,
+    list(key order by num_values desc, key)[:3] as keys
+from paths
+inner join keys using (path)
+where key <> ''
+group by path, num_queries
+order by num_queries desc, path

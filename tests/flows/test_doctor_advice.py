@@ -1,0 +1,173 @@
+"""What `surf2vec doctor` and the errors say to do is done to the letter; the same command then ends with a whole release."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import load_config
+from flows.nightly import nightly
+from flows.operations import pull_release
+from tasks import tracking
+from tasks.config import PublishConfig
+from tasks.doctor import examine
+from tasks.promotion import read_registry
+from tasks.run import Root, Run
+from tests.corpora import planted_histories
+from tests.flows.test_gate import LENIENT
+from tests.flows.test_night_after_night import FAST, write_day
+from trainer.errors import DamageError, ResourceError
+from trainer.events import ignore_event
+
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow, pytest.mark.usefixtures("_prefect")]
+HISTORIES = planted_histories(80)
+SETTINGS = [*FAST, *LENIENT, "train.epochs=3", "train.vector_size=8", "store.partitions=2", "publish.keep_releases=5"]
+
+
+def run(root: Root, *settings: str) -> dict[str, Any]:
+    """The night of all days that were delivered."""
+    logs = [str(root.path.parent / "logs" / "*.csv")]
+    return nightly(root=root.path, logs=logs, config=load_config(None, [*SETTINGS, *settings]))
+
+
+def deliver(root: Root, day: int) -> None:
+    users = list(HISTORIES)[:: 1 if day == 1 else 5]
+    write_day(root.path.parent / "logs", day, {user: HISTORIES[user][day - 1 :: 2] for user in users})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, _server: str) -> Root:
+    """A full night whose release the registry has a copy of, and one that goes on from it, registered by reference; a copy of
+    the root is beside it, for MLflow's paths are absolute."""
+    root = Root(tmp_path_factory.mktemp("advice") / "root")
+    deliver(root, 1)
+    first = run(root)
+    deliver(root, 2)
+    second = run(root, "publish.copy_below=0")
+    assert [one["alias"] for one in (first, second)] == ["champion", "champion"]
+    assert second["night"]["base"] == first["release"]
+    shutil.copytree(root.path, root.path.with_name("backup"))
+    return root
+
+
+@pytest.fixture
+def root(made: Root) -> Root:
+    shutil.rmtree(made.path)
+    shutil.copytree(made.path.with_name("backup"), made.path)
+    (made.path.parent / "logs" / "day-03.csv").unlink(missing_ok=True)
+    return made
+
+
+def releases(root: Root) -> tuple[str, str]:
+    """The first release, of which there is a copy, and the champion, of which there is none."""
+    first, second = (version.tags["release"] for version in read_registry(root, PublishConfig()).versions)
+    return first, second
+
+
+def flip(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def damage_of(root: Root) -> list[str]:
+    return [finding.message for finding in examine(root) if finding.level == "damage"]
+
+
+def follow(root: Root, message: str) -> None:
+    """Do what a message says, to the letter, but for running again."""
+    paths = re.findall(rf"remove ({re.escape(str(root.path))}[^\s;:,]*)", message)
+    assert paths, message
+    for path in map(Path, paths):
+        assert path != root.path
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if pull := re.search(r"`surf2vec pull (\S+) --out (\S+) --root (\S+)`", message):
+        pull_release(Path(pull[3]), pull[1], Path(pull[2]), None, None, ignore_event)
+
+
+def first_file(root: Root, pattern: str, damage: Callable[[Path], None]) -> None:
+    damage(sorted(root.path.glob(pattern))[0])
+
+
+CASES: dict[str, Callable[[Root], None]] = {
+    "sources.json": lambda root: cut(root.sources),
+    "events altered": lambda root: first_file(root, "events/*/*.parquet", flip),
+    "events gone": lambda root: first_file(root, "events/*/*.parquet", Path.unlink),
+    "corpus of the first": lambda root: flip(corpus_of(root, 0) / "p00000.tokens.npy"),
+    "corpus of the champion": lambda root: flip(corpus_of(root, 1) / "p00000.tokens.npy"),
+    "corpus manifest": lambda root: cut(corpus_of(root, 1) / "manifest.json"),
+    "export, copied": lambda root: flip(next(root.export(releases(root)[0]).glob("user_vectors/*"))),
+    "export manifest, copied": lambda root: cut(root.export(releases(root)[0]) / "manifest.json"),
+    "export, by reference": lambda root: flip(next(root.export(releases(root)[1]).glob("user_vectors/*"))),
+    "story of the first": lambda root: cut(Run(root, releases(root)[0]).story_path),
+    "story of the champion": lambda root: cut(Run(root, releases(root)[1]).story_path),
+    "story without steps": lambda root: Run(root, releases(root)[1]).story_path.write_text("{}"),
+    "store manifest": lambda root: cut(root.store / "MANIFEST.json"),
+    "pinned manifest": lambda root: cut(root.store / "pinned" / f"{releases(root)[1]}.json"),
+    "store": lambda root: first_file(root, "store/*.safetensors", flip),
+}
+
+
+def corpus_of(root: Root, number: int) -> Path:
+    return root.corpus(Run(root, releases(root)[number]).story()["window_id"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_doctor_says_to_do_helps(root: Root, case: str) -> None:
+    champion = releases(root)[1]
+    CASES[case](root)
+    messages = damage_of(root)
+    assert messages
+    for message in messages:
+        follow(root, message)
+    result = run(root)
+    assert (result["release"], result["model_version"], result["alias"]) == (champion, 2, "champion")
+    assert damage_of(root) == []
+    assert Path(result["report"]).exists()
+    if case.startswith(("corpus of the champion", "export, by", "story of the champion")):
+        deliver(root, 3)
+        assert run(root)["night"]["base"] == champion
+
+
+@pytest.mark.parametrize("case", ["store", "pinned manifest"])
+def test_after_damage_of_the_store_the_next_night_trains_anew(root: Root, case: str) -> None:
+    CASES[case](root)
+    for message in damage_of(root):
+        follow(root, message)
+    deliver(root, 3)
+    result = run(root, "gate.allow_new_space=true")
+    assert (result["night"]["kind"], result["alias"]) == ("full", "champion")
+    assert damage_of(root) == []
+
+
+def test_a_damaged_story_stops_the_night_and_says_what_to_do(root: Root) -> None:
+    CASES["story of the first"](root)
+    with pytest.raises(DamageError, match="run.json is not readable as JSON .*; remove .* and run again") as told:
+        run(root)
+    follow(root, str(told.value))
+    assert run(root)["alias"] == "champion"
+
+
+def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ResourceError("the disk is full")
+
+    deliver(root, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "log_model", fail)
+        with pytest.raises(ResourceError):
+            run(root)
+    runs = [Run(root, path.parent.name) for path in root.path.glob("runs/*/run.json")]
+    [release] = [one.run_id for one in runs if "register" not in one.story()["steps"]]
+    cut(next(root.export(release).glob("user_vectors/*")))
+    with pytest.raises(DamageError, match="remove .* and run again") as told:
+        run(root)
+    follow(root, str(told.value))
+    assert run(root)["alias"] == "champion"
+    assert damage_of(root) == []

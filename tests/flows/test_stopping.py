@@ -1,0 +1,133 @@
+"""Ctrl-C and SIGTERM in every state of a run: it ends within seconds with a sentence, and the same command goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.orphans import PLACE
+from tests.flows.test_cli import COMMAND
+from tests.flows.test_nightly import FAST, generation, run, write_logs
+from trainer.files import read_json
+
+IN_SECONDS = 20  # on a machine with eight at work; by itself 1 to 3
+LONG = [*FAST, "--set", "train.epochs=1000"]
+
+
+class Night:
+    """A run as a terminal starts it: a process group of its own, whose lines go to a file."""
+
+    def __init__(self, root: Path, *arguments: str, **environment: str) -> None:
+        self.told = root.with_name("told.txt")
+        with self.told.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [*COMMAND, "run", "--root", str(root), "--json", *arguments], stdout=subprocess.PIPE, text=True, stderr=stderr,
+                process_group=0, env=os.environ | environment,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )  # fmt: skip
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        end = time.monotonic() + 300
+        while not is_so():
+            assert self.process.poll() is None, self.told.read_text()
+            assert time.monotonic() < end, self.told.read_text()
+            time.sleep(0.01)
+
+    def wait_for_line(self, text: str) -> None:
+        self.wait_for(lambda: text in self.told.read_text())
+
+    def end(self) -> tuple[int, str]:
+        """Exit code, and what it printed. It must take no longer than IN_SECONDS."""
+        printed, _ = self.process.communicate(timeout=IN_SECONDS)
+        return self.process.returncode, printed
+
+    def interrupt(self, to_group: bool) -> None:
+        (os.killpg if to_group else os.kill)(self.process.pid, signal.SIGINT)
+
+
+def list_ours(root: Path) -> list[list[str]]:
+    """The command lines of processes that work for a root."""
+    ours = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(PLACE) == str(root.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
+                ours.append(process.cmdline())
+        except psutil.Error:
+            continue
+    return ours
+
+
+def wait_for_none(root: Path) -> None:
+    end = time.monotonic() + IN_SECONDS
+    while list_ours(root) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert list_ours(root) == []
+
+
+def check_stopped(night: Night, to_group: bool = True) -> str:
+    """Interrupt a night; it commits, says so, and leaves nothing behind. Return its sentence."""
+    night.interrupt(to_group)
+    code, printed = night.end()
+    told = night.told.read_text()
+    assert code == 1, told
+    error = json.loads(printed)["error"]
+    assert error["code"] == "stopped"
+    assert "the same command goes on" in error["message"]
+    assert "Traceback" not in told
+    return str(error["message"])
+
+
+def test_ctrl_c_in_every_state_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the server starts, in ingest, in training and in register; to the whole group, as a terminal does, and to one."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root, logs = tmp_path / "root", write_logs(tmp_path / "logs.csv")
+    arguments = "--logs", str(logs), *LONG
+
+    night = Night(root, *arguments)
+    night.wait_for((root / ".prefect" / "server.log").exists)
+    check_stopped(night)
+    wait_for_none(root)
+
+    night = Night(root, *arguments)
+    night.wait_for_line("reading 1 new log file")
+    check_stopped(night, to_group=False)
+
+    night = Night(root, *arguments)
+    night.wait_for_line("kernel=cpu")
+    time.sleep(0.3)
+    sentence = check_stopped(night)
+    assert "after committing generation" in sentence
+    assert generation(root) >= 1
+    wait_for_none(root)
+
+    night = Night(root, *arguments)
+    night.wait_for_line("registering")
+    check_stopped(night, to_group=False)
+
+    result = run(root, "--logs", str(logs), *LONG[len(FAST) :])
+    assert result["alias"] == "champion"
+    assert read_json(root / "runs" / result["run_id"] / "run.json")["steps"]["train"]["num_processes"] == 2
+    wait_for_none(root)
+    assert not (tmp_path / "home" / ".prefect").exists()
+
+
+def test_ctrl_c_twice_ends_at_once_and_leaves_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    root, logs = tmp_path / "root", write_logs(tmp_path / "logs.csv")
+    night = Night(root, "--logs", str(logs), *LONG)
+    night.wait_for_line("reading 1 new log file")
+    night.interrupt(to_group=True)
+    time.sleep(0.05)
+    night.interrupt(to_group=True)
+    started = time.monotonic()
+    code, printed = night.end()
+    assert code in (1, -signal.SIGINT)  # 1 where it had ended by then
+    assert code == 1 or (printed == "" and time.monotonic() - started < 3)
+    wait_for_none(root)
