@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -34,6 +34,9 @@ from flows.show import (
     show_values,
 )
 from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
+
+if TYPE_CHECKING:
+    from flows.config import PipelineConfig
 
 app = typer.Typer(
     name="surf2vec", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -75,6 +78,7 @@ def run(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
     check_logs(logs or [])
+    check_registry(root, loaded)
     from flows.nightly import nightly  # takes seconds, which what is refused need not wait for
 
     with prepared_for_prefect():
@@ -105,6 +109,7 @@ def backfill(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
     check_logs(logs or [])
+    check_registry(root, loaded)
     from flows.backfill import backfill
 
     with prepared_for_prefect():
@@ -407,6 +412,14 @@ def sample_logs(
 def day(moment: datetime | None) -> date | None:
     """The day of an option's moment."""
     return moment.date() if moment else None
+
+
+def check_registry(root: Path, config: "PipelineConfig") -> None:
+    """Raise ConfigError at once when another registry than the root's is named."""
+    from tasks.registry import registry_uri
+    from tasks.run import Root
+
+    registry_uri(Root(root), config.publish)
 
 
 def check_logs(logs: list[str]) -> None:
