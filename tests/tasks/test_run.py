@@ -84,3 +84,17 @@ def test_writers_wait_for_each_other_and_a_dead_ones_lock_is_free(tmp_path: Path
         with lock_root(Root(tmp_path), "run", kill):
             assert time.monotonic() - started < 10
     assert f"process {process.pid}, run" in waited[0]
+
+
+def test_a_step_whose_result_is_gone_is_done_again_until_the_run_has_ended(tmp_path: Path) -> None:
+    run, made, step = Run(Root(tmp_path), "r1"), tmp_path / "corpus", Counter()
+    made.mkdir()
+    run.step("corpus", "x", step)
+    run.redo_if_gone("corpus", made)
+    assert run.step("corpus", "x", step)["made"] == 1
+    made.rmdir()
+    run.redo_if_gone("corpus", made)
+    assert run.step("corpus", "x", step)["made"] == 2
+    run.step("report", "x", dict)
+    run.redo_if_gone("corpus", made)
+    assert run.step("corpus", "x", step)["made"] == 2
