@@ -37,7 +37,7 @@ from tasks.run import Run
 from tasks.window import select_window
 from tasks.workers import Crew, train_together
 from trainer.corpus import open_corpus
-from trainer.errors import UnavailableError
+from trainer.errors import DamageError, UnavailableError
 from trainer.events import OnEvent
 from trainer.files import digest_json
 from trainer.infer import refit_held_out
@@ -121,9 +121,15 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
     if not story.get("base") or story["steps"]["corpus"]["num_changed"]:
         return None
     release = story["base"]["release"]
+    base = Run(night.root, release)
+    if not base.story_path.exists():
+        raise DamageError(
+            f"no user's tokens changed since release {release}, and {base.story_path}, which says what it is, is gone here and "
+            "in the registry: run with --full"
+        )
     run.step("unchanged", run.run_id, lambda: {"release": release})
     get_run_logger().info(f"no user's tokens changed since release {release}, which goes on serving")
-    return Run(night.root, release)
+    return base
 
 
 @task(name="train")
