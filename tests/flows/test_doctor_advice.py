@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from flows.config import load_config
-from flows.nightly import nightly
 from flows.operations import pull_release
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.doctor import examine
 from tasks.promotion import read_registry
 from tasks.run import Root, Run
+from tests.bare_nights import without_prefect
 from tests.corpora import planted_histories
 from tests.flows.test_gate import LENIENT
 from tests.flows.test_night_after_night import FAST, write_day
 from trainer.errors import DamageError, ResourceError
 from trainer.events import ignore_event
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow, pytest.mark.usefixtures("_prefect")]
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 HISTORIES = planted_histories(80)
 SETTINGS = [
     *FAST,
@@ -38,7 +38,8 @@ SETTINGS = [
 def run(root: Root, *settings: str, full: bool = False) -> dict[str, Any]:
     """The night of all days that were delivered."""
     logs = [str(root.path.parent / "logs" / "*.csv")]
-    return nightly(root=root.path, logs=logs, config=load_config(None, [*SETTINGS, *settings]), full=full)
+    with without_prefect() as nightly:
+        return nightly(root=root.path, logs=logs, config=load_config(None, [*SETTINGS, *settings]), full=full)
 
 
 def deliver(root: Root, day: int) -> None:
@@ -47,7 +48,7 @@ def deliver(root: Root, day: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, _server: str) -> Root:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Root:
     """A full night whose release the registry has a copy of, and one that goes on from it, registered by reference; a copy of
     the root is beside it, for MLflow's paths are absolute."""
     root = Root(tmp_path_factory.mktemp("advice") / "root")
