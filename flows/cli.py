@@ -315,7 +315,7 @@ def forget(
     result = forget_users(root, ids_file, loaded, say)
     answer(result, as_json, show_forgotten)
     if left := tell_elsewhere(result["elsewhere"]):
-        err.print(left, markup=False, highlight=False, soft_wrap=True)
+        err.print(shown(left), markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(LeftElsewhereError.exit_code)
 
 
