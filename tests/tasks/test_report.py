@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.report import render_report, write_report
+from trainer.files import describe_file, write_json
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
 STORY: dict[str, Any] = {
@@ -122,7 +123,14 @@ def write_items(export_dir: Path, urls: list[str], dim: int = 8) -> Path:
     ):
         (export_dir / folder).mkdir(parents=True, exist_ok=True)
         pq.write_table(table, export_dir / folder / "part-00000.parquet", row_group_size=7)
-    (export_dir / "manifest.json").write_text("{}")
+    return sign_items(export_dir)
+
+
+def sign_items(export_dir: Path) -> Path:
+    """The manifest of an export that has its item vectors."""
+    item_files = {path.name: describe_file(path) for path in (export_dir / "item_vectors").iterdir()}
+    manifest = {"release": "r1", "user_files": {}, "item_files": item_files, "index": {"file": "index/users.faiss"}}
+    write_json(export_dir / "manifest.json", manifest)
     return export_dir
 
 
@@ -255,11 +263,10 @@ def test_vectors_that_are_all_the_same_or_not_finite(tmp_path: Path) -> None:
     for name, X in {"same": np.ones((30, 4)), "zero": np.zeros((5, 4)), "nan": np.full((30, 4), np.nan)}.items():
         folder = tmp_path / name / "item_vectors"
         folder.mkdir(parents=True)
-        (tmp_path / name / "manifest.json").write_text("{}")
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), 4)
         urls = [f"/p{ix}" for ix in range(len(X))]
         pq.write_table(pa.table({"url": urls, "count": [3] * len(X), "vector": vectors}), folder / "part-00000.parquet")
-        assert "There are no item vectors" in Page(render_report(STORY, tmp_path / name)).text
+        assert "There are no item vectors" in Page(render_report(STORY, sign_items(tmp_path / name))).text
 
 
 @pytest.mark.parametrize("step", sorted(STORY["steps"]))
