@@ -12,6 +12,7 @@ from tests.stores import watch_commits
 DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
+os.environ.pop("MLFLOW_TRACKING_URI", None)  # a root of a test that knows no registry yet would publish there
 
 
 @pytest.fixture(scope="session")
