@@ -192,7 +192,7 @@ def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkey
             run(root)
     runs = [Run(root, path.parent.name) for path in root.path.glob("runs/*/run.json")]
     [release] = [one.run_id for one in runs if "register" not in one.story()["steps"]]
-    cut(next(root.export(release).glob("user_vectors/*")))
+    cut(next(root.export(release).glob("index/*")))
     with pytest.raises(DamageError, match="remove .* and run again") as told:
         run(root)
     follow(root, str(told.value))
