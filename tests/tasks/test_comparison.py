@@ -149,7 +149,7 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
     assert champion.frozen is not None
     urls = [f"/page/{i}" for i in range(30)]
     challenger = write_side(root.corpus("tonight"), tonight, urls, rng.normal(size=(30, 8)).astype(np.float32))
-    shared = match_items(challenger.vocabulary, champion.vocabulary)
+    shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     found = 0
     for (mine, theirs), part in zip(ask_both(challenger, champion, shared), range(2), strict=True):
         histories = challenger.corpus.read(part)

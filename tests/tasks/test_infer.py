@@ -31,6 +31,7 @@ from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError, SurfError
 from trainer.events import ignore_event
+from trainer.files import read_json, write_json
 from trainer.infer import freeze_items
 from trainer.infer import infer_vectors as fit_vectors
 from trainer.job import Job
@@ -226,7 +227,7 @@ def test_a_release_that_was_replaced_is_said_so(tmp_path: Path) -> None:
         root, "r1", ask(log, tmp_path / "v.parquet")
     )  # still the current generation: its run was killed before pinning
     manifest = root.store / "MANIFEST.json"
-    manifest.write_text(manifest.read_text().replace('"generation": 1', '"generation": 2'))
+    write_json(manifest, read_json(manifest) | {"generation": 2})
     with pytest.raises(DamageError, match="has not the generation of release r1: .* same command again"):
         infer(root, "r1", ask(log, tmp_path / "v.parquet"))
 
