@@ -41,6 +41,7 @@ from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
 from trainer.signals import heed_signals, is_stopping
 
 if TYPE_CHECKING:
+    from flows.config import PipelineConfig
     from tasks.config import IngestConfig
 
 app = typer.Typer(
@@ -97,6 +98,7 @@ def run(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
     check_logs(logs or [], loaded.ingest)
+    check_registry(root, loaded)
     server = start_server(root)
     from flows.nightly import nightly  # takes seconds, in which the server starts
 
@@ -128,6 +130,7 @@ def backfill(
         config, settings or [], resources__device_memory=device_memory, resources__host_memory=host_memory
     )
     check_logs(logs or [], loaded.ingest)
+    check_registry(root, loaded)
     server = start_server(root)
     from flows.backfill import backfill
 
@@ -312,7 +315,7 @@ def forget(
     result = forget_users(root, ids_file, loaded, say)
     answer(result, as_json, show_forgotten)
     if left := tell_elsewhere(result["elsewhere"]):
-        err.print(left, markup=False, highlight=False, soft_wrap=True)
+        err.print(shown(left), markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(LeftElsewhereError.exit_code)
 
 
@@ -445,6 +448,14 @@ def sample_logs(
 def day(moment: datetime | None) -> date | None:
     """The day of an option's moment."""
     return moment.date() if moment else None
+
+
+def check_registry(root: Path, config: "PipelineConfig") -> None:
+    """Raise ConfigError at once when another registry than the root's is named."""
+    from tasks.registry import registry_uri
+    from tasks.run import Root
+
+    registry_uri(Root(root), config.publish)
 
 
 def check_logs(logs: list[str], config: "IngestConfig") -> None:

@@ -87,5 +87,5 @@ class _View:
                 update_progress_artifact(self.artifact, progress=percent)
         if not console.is_terminal and now - self.last_line >= LINE_SECONDS:
             self.last_line = now
-            told = f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({percent:.0f} %)"
+            told = f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({int(percent)} %)"
             console.print(told, highlight=False, soft_wrap=True)

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.orphans import end_orphans, marks
-from tasks.run import open_root
+from tasks.run import open_root, private_files
 from trainer.errors import ResourceError, SurfError
 from trainer.parent import end_with_parent
 
@@ -53,18 +53,20 @@ class Server:
     """A server that is being started in the root's home, until `running`, which waits for it, and the end of this process."""
 
     def __init__(self, root: Path) -> None:
-        self.home = open_root(root).path.resolve() / HOME
+        self.root = open_root(root)
+        self.home = self.root.path.resolve() / HOME
         self.log = self.home / LOG
         self.is_ending = False
         end_orphans(root)
         try:
-            self.home.mkdir(mode=0o700, exist_ok=True)
-            self._starting = open(self.home / ".lock", "a", encoding="ascii")  # noqa: SIM115 (held until it is up)
+            with private_files(self.root):
+                self.home.mkdir(mode=0o700, exist_ok=True)
+                self._starting = open(self.home / ".lock", "a", encoding="ascii")  # noqa: SIM115 (held until it is up)
         except OSError as error:
             raise ResourceError(f"cannot write to {self.home}, for the Prefect server: {error.strerror}") from None
         fcntl.flock(self._starting, fcntl.LOCK_EX)  # two at once would both make the database
         password = secrets.token_urlsafe(24)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with private_files(self.root), socket.create_server(("127.0.0.1", 0)) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
             self._set_client(f"surf2vec:{password}")
             self.process = self._start(listener.fileno(), f"surf2vec:{password}")

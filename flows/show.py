@@ -20,7 +20,8 @@ def show_run(result: dict[str, Any]) -> None:
     if metrics:
         table.add_row("hit@10", f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}")
     table.add_row("trained", tell_training(result["training"]))
-    table.add_row("gate", result["gate"]["verdict"])
+    verdict = result["gate"]["verdict"]
+    table.add_row("gate", "nothing to compare with: it was the first" if verdict == "first" else verdict)
     table.add_row("registered", f"{result['model_name']} version {result['model_version']}, {result['alias']}")
     table.add_row("tracking", result["tracking_uri"])
     table.add_row("vectors", result["export_dir"])

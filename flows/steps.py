@@ -137,6 +137,12 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
     if not story.get("base") or story["steps"]["corpus"]["num_changed"]:
         return None
     release = story["base"]["release"]
+    base = Run(night.root, release)
+    if not base.story_path.exists():
+        raise DamageError(
+            f"no user's tokens changed since release {release}, and {base.story_path}, which says what it is, is gone here and "
+            "in the registry: run with --full"
+        )
 
     def make() -> dict[str, Any]:
         with report_step("unchanged") as on_event:
@@ -144,7 +150,7 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
         return {"release": release}
 
     run.step("unchanged", run.run_id, make)
-    return Run(night.root, release)
+    return base
 
 
 @task(name="train")

@@ -126,7 +126,7 @@ def split_fields(lines: pa.RecordBatch, pattern: str, schema: pa.Schema) -> pa.R
     )
     columns = {
         "line": table["line"],
-        "user_id": there["user"],
+        "user_id": there["user"].replace("-", ""),  # servers write - for what they do not know
         "url": _add_site(url, there["host"]) if "host" in there else url,
         "rejected": table["rejected"].fill_null(
             pl.select(pl.when(is_bad).then(pl.lit(fault)).otherwise(None)).to_series()

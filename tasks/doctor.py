@@ -21,6 +21,7 @@ from trainer.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]
 _GIVE_ALL = "remove {} and give all logs again"
+_BEFORE_NEW_LOGS = "give the last `surf2vec run` again, before new logs: it is {} anew, if it is needed"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _examine_events(root: Root) -> Iterator[Finding]:
         named |= set(files)
         problems = list(_damaged(files)) or list(_wrong_rows(files))
         yield from (
-            Finding("damage", place, f"{text}; remove it, if it is there, and give the log {source['name']} again")
+            Finding("damage", place, f"{text}; remove {place}, if it is there, and give the log {source['name']} again")
             for place, text in problems
         )
         if sum(about["rows"] for about in files.values()) != source["events"]:
@@ -78,7 +79,7 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
         except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
             problems, extra = [(str(folder), str(error))], set()
         yield from (
-            Finding("damage", place, f"{text}; remove {folder} and run again: it is built anew, if it is needed")
+            Finding("damage", place, f"{text}; remove {folder} and {_BEFORE_NEW_LOGS.format('built')}")
             for place, text in problems
         )
         yield from _orphans(extra, "files that the corpus does not name")
@@ -121,7 +122,7 @@ def _tell_way_out(root: Root, export_dir: Path) -> str:
     except DamageError:
         registered = {}
     if registered.get("storage") != "copy":
-        return f"remove {export_dir} and run again: it is made anew, if it is needed"
+        return f"remove {export_dir} and {_BEFORE_NEW_LOGS.format('made')}"
     uri = registered["tracking_uri"]
     place = "" if uri == root.tracking_uri else f" --tracking-uri {uri}"
     name = f"models:/{registered['model_name']}/{registered['model_version']}"

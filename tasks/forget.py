@@ -34,7 +34,7 @@ from tasks.forget_proof import search_everywhere
 from tasks.gc import find_temporaries, remove_folder
 from tasks.publish import attach_report, publish_release
 from tasks.pull import pull
-from tasks.registry import registry_uri
+from tasks.registry import list_earlier, registry_uri
 from tasks.report import write_report
 from tasks.run import FORGET, Root, Run, lock_root
 from tasks.tombstones import add_tombstones, read_tombstones
@@ -97,7 +97,14 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
         "places": places,
         "found": found,
         "elsewhere": [place for place in others if place["found"]],
-        "remains": [*REMAINS, *(_tell_unsearched(place) for place in others if not place["is_here"])],
+        "remains": [
+            *REMAINS,
+            *(f"{place['place']} is not ours and could not be searched" for place in others if not place["is_here"]),
+            *(
+                f"{uri}, where this root published before, was not searched"
+                for uri in list_earlier(root, asked.publish)
+            ),
+        ],
         "seconds": round(time.monotonic() - started, 3),
     }
 
@@ -116,10 +123,6 @@ def tell_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
         "removed there. Forget them in the roots that made these copies, or delete these versions, then give the same command "
         "again"
     )
-
-
-def _tell_unsearched(place: dict[str, Any]) -> str:
-    return f"{place['place']} is not ours and could not be searched"
 
 
 def _check_training(root: Root) -> None:

@@ -93,7 +93,9 @@ class Copies:
     def kept(self) -> dict[str, list[str]]:
         """The logged models that stay, by their id, with the versions that others made of them, if any."""
         others = [version for version in self.versions if not self.owner.owns_version(version)]
-        used = {copy.model_id: [version.place for version in others if version.uses(copy)] for copy in self.logged}
+        used = {
+            copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
+        }
         return {
             copy.model_id: used[copy.model_id] for copy in self.logged if used[copy.model_id] or not self._owns(copy)
         }

@@ -104,14 +104,17 @@ def judge(findings: Sequence[Finding]) -> Verdict:
     return Verdict(tuple(findings))
 
 
-def tell(verdict: Verdict) -> list[dict[str, str]]:
-    """The table of the gate: rule, figure, limit, and whether it held the release back and by how much."""
+def tell(verdict: Verdict, is_first: bool = False) -> list[dict[str, str]]:
+    """The table of the gate: rule, figure, limit, and whether it held the release back and by how much.
+
+    The first release serves whatever its figures: what would hold another back is told as such.
+    """
     return [
         {
             "rule": finding.rule.description,
             "tonight": _show_figure(finding),
             "limit": f"{'>=' if finding.rule.is_floor else '<='} {finding.rule.show(finding.rule.limit)}",
-            "verdict": _tell_finding(finding),
+            "verdict": _tell_finding(finding, "would hold back" if is_first else "held back"),
         }
         for finding in verdict.findings
     ]
@@ -126,10 +129,10 @@ def _show_figure(finding: Finding) -> str:
     return f"{shown} ({finding.rule.show(finding.interval[0])} to {finding.rule.show(finding.interval[1])})"
 
 
-def _tell_finding(finding: Finding) -> str:
+def _tell_finding(finding: Finding, held: str) -> str:
     if finding.value is None or finding.distance is None:
         return f"nothing to go by{f': {finding.reason}' if finding.reason else ''}"
     if not finding.holds_back:
         return "passed" if finding.distance >= 0 else "passed: may be chance"
     distance = finding.rule.show(abs(finding.distance)).removeprefix("+")
-    return f"held back, {distance} on the wrong side"
+    return f"{held}, {distance} on the wrong side"

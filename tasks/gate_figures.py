@@ -95,7 +95,7 @@ def judge_release(case: Case) -> dict[str, Any]:
         "verdict": "first" if case.champion is None else "passed" if passes else "held",
         "champion": case.champion,
         "held_by": [] if passes else [finding.rule.name for finding in verdict.held_by],
-        "table": tell(verdict),
+        "table": tell(verdict, is_first=case.champion is None),
         "metrics": _list_metrics(verdict) | {"gate_passes": float(passes)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
     }

@@ -29,7 +29,7 @@ from trainer.infer import Begin
 from trainer.job import Job, Schedule
 from trainer.nights import Beginning, Known, begin_full, begin_night, fold_night, why_not
 from trainer.rows import Rows
-from trainer.store import Generation, has_generation, open_generation
+from trainer.store import Generation, has_generation, is_outdated, open_generation
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ def reopen_gone(run: Run) -> None:
 
 def _is_current(root: Root, window_id: str) -> bool:
     """Whether the store's generation is one of this corpus."""
-    return has_generation(root.store) and whole_window(open_generation(root.store).manifest["window_id"]) == window_id
+    if not has_generation(root.store) or is_outdated(root.store):
+        return False
+    return whole_window(open_generation(root.store).manifest["window_id"]) == window_id
 
 
 def _must_be_built(root: Root, window_id: str, before: str | None) -> bool:

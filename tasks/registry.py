@@ -92,14 +92,24 @@ def find_story_uri(root: Root, story: dict[str, Any]) -> str | None:
     return root.tracking_uri if uri and setting is None and uri.startswith(_SQLITE) else uri
 
 
+def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
+    """Return the other registries that the root published to before it was moved to this one."""
+    uri = registry_uri(root, publish)
+    return list(dict.fromkeys(one for one in _list_told(root) if not is_same_registry(one, uri)))
+
+
 def _list_known(root: Root) -> list[str]:
     """The registries that the root has published to, the newest first: one where there is root.json, which says it."""
     if root.identity.exists():
         return [_read_identity(root).get("tracking_uri") or root.tracking_uri]
+    return _list_told(root) + ([root.tracking_uri] if _has_versions(_database(root)) else [])
+
+
+def _list_told(root: Root) -> list[str]:
+    """Where the runs of the root registered, by their stories, the newest first; without credentials."""
     stories = [read_json(path) for path in root.path.glob("runs/[!.]*/run.json")]
     stories.sort(key=lambda story: story.get("created_at", ""), reverse=True)
-    known = [uri for story in stories if (uri := find_story_uri(root, story))]
-    return [strip_credentials(uri) for uri in known] + ([root.tracking_uri] if _has_versions(_database(root)) else [])
+    return [strip_credentials(uri) for story in stories if (uri := find_story_uri(root, story))]
 
 
 def _read_identity(root: Root) -> dict[str, Any]:

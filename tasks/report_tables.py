@@ -74,7 +74,7 @@ def list_rules(gate: Story) -> list[dict[str, str]]:
     rows = []
     for row in gate.get("table") or []:
         figure, _, interval = row["tonight"].partition(" (")
-        word, _, reason = row["verdict"].replace("held back, ", "held back: ", 1).partition(": ")
+        word, _, reason = row["verdict"].replace(" back, ", " back: ", 1).partition(": ")
         rows.append(
             {
                 "rule": row["rule"],

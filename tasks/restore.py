@@ -101,7 +101,11 @@ def restore_story(root: Root, publish: PublishConfig, release: str, on_event: On
     if run.story_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
         return False
     uri, report_path = publish.tracking_uri or root.tracking_uri, run.folder / "report.html"
-    story = tracking.read_document(uri, publish.experiment, release, "run.json")
+    try:
+        story = tracking.read_document(uri, publish.experiment, release, "run.json")
+    except DamageError as error:
+        on_event("log", {"message": f"the story of release {release} is gone, and cannot be brought back: {error}"})
+        return False
     registered = publish_release(root, publish, story, export_dir, None, on_event)
     made = {"register": registered | {"digest": ""}, "report": {"report": str(report_path), "digest": ""}}
     run.record(**story | {"steps": story["steps"] | made})

@@ -290,7 +290,7 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requireme
         experiment_id = client.get_run(mlflow_run_id).info.experiment_id
         for model in client.search_logged_models([experiment_id], f"source_run_id = '{mlflow_run_id}'"):
             if str(model.status) != "READY":
-                get_artifact_repository(model.artifact_location).delete_artifacts()
+                get_artifact_repository(model.artifact_location, tracking_uri).delete_artifacts()
                 client.delete_logged_model(model.model_id)
             elif content.tags.items() <= model.tags.items():
                 if _local(model.artifact_location):  # what made it was cut off, perhaps before all was on the disk
@@ -463,7 +463,7 @@ def download_copied(tracking_uri: str, copy: Copy, path: str, folder: Path) -> P
 def delete_model(tracking_uri: str, model_id: str) -> None:
     """Delete a logged model and its files."""
     with connect(tracking_uri) as client:
-        get_artifact_repository(client.get_logged_model(model_id).artifact_location).delete_artifacts()
+        get_artifact_repository(client.get_logged_model(model_id).artifact_location, tracking_uri).delete_artifacts()
         client.delete_logged_model(model_id)
 
 

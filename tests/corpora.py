@@ -69,6 +69,13 @@ def write_corpus(
     return open_corpus(folder)
 
 
+def describe_anew(corpus: Corpus) -> Corpus:
+    """The corpus after a test wrote some of its files anew: its manifest says what they are now."""
+    files = {name: describe_file(corpus.folder / name) for name in corpus.manifest["files"]}
+    write_json(corpus.folder / "manifest.json", corpus.manifest | {"files": files})
+    return open_corpus(corpus.folder)
+
+
 def planted_histories(
     num_users: int = 200, num_items: int = 60, topics: int = 4, length: int = 12
 ) -> dict[str, list[int]]:

@@ -13,7 +13,7 @@ from tasks.config import ExportConfig, PublishConfig
 from tasks.export import Export, export_vectors
 from tasks.publish import publish_release
 from tasks.run import Root
-from tests.corpora import user_hash, write_corpus
+from tests.corpora import describe_anew, user_hash, write_corpus
 from tests.releases import VECTOR_SIZE, FakeGeneration, tell_story
 from trainer.events import OnEvent, ignore_event
 
@@ -54,7 +54,7 @@ def export_state(
     """
     histories = {user: [0, 1] for user in state.users}
     corpus_dir = root.corpus(f"window-{release}")
-    write_corpus(corpus_dir, histories, partitions, len(state.items))
+    corpus = write_corpus(corpus_dir, histories, partitions, len(state.items))
     users: list[list[np.ndarray]] = [[] for _ in range(partitions)]
     order = sorted(state.users, key=lambda user: (user in last, last.index(user) if user in last else user))
     for partition in range(partitions):
@@ -62,6 +62,7 @@ def export_state(
         pq.write_table(
             pa.table({"user_id": pa.array(ids, pa.string())}), corpus_dir / f"p{partition:05d}.users.parquet"
         )
+    describe_anew(corpus)
     for user in order:
         users[user_hash(user) % partitions].append(_draw(user_hash(user), state.users[user]))
     generation = FakeGeneration(

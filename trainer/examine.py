@@ -8,7 +8,7 @@ from trainer.images import verify_image
 from trainer.manifests import MANIFEST, is_of_earlier_version, read_manifest
 from trainer.store import Generation, referenced_files
 
-_WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trained anew"
+_WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trained anew, and may be held back as another space"
 
 
 def examine_store(folder: Path) -> list[tuple[str, str, str]]:

@@ -29,7 +29,7 @@ from tasks.run import Root
 from tests.benchmarks.harness import run_benchmark
 from tests.corpora import user_hash
 from tests.releases import STORAGES, export_release, tell_story
-from trainer.files import read_json, write_json
+from trainer.files import describe_file, read_json, write_json
 
 VECTOR_SIZE = 128
 NUM_ITEMS = 10_000
@@ -128,6 +128,7 @@ def write_users(folder: Path, num_users: int) -> list[int]:
             rows.append(pq.read_metadata(path).num_rows)
         database.execute(COPY_ITEMS, {"num_items": NUM_ITEMS, "path": str(folder / "vocabulary.parquet")})
     manifest = {"partitions": partitions, "num_users": num_users, "num_items": NUM_ITEMS, "users": rows}
+    manifest["files"] = {path.name: describe_file(path) for path in folder.iterdir()}
     write_json(folder / "manifest.json", manifest | {"window_id": folder.name})
     return rows
 

@@ -9,28 +9,37 @@ from typing import Any
 import pytest
 
 from flows.config import load_config
-from flows.nightly import nightly
 from flows.operations import pull_release
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.doctor import examine
 from tasks.promotion import read_registry
 from tasks.run import Root, Run
+from tests.bare_nights import without_prefect
 from tests.corpora import planted_histories
 from tests.flows.test_gate import LENIENT
 from tests.flows.test_night_after_night import FAST, write_day
 from trainer.errors import DamageError, ResourceError
 from trainer.events import ignore_event
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow, pytest.mark.usefixtures("_prefect")]
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 HISTORIES = planted_histories(80)
-SETTINGS = [*FAST, *LENIENT, "train.epochs=3", "train.vector_size=8", "store.partitions=2", "publish.keep_releases=5"]
+SETTINGS = [
+    *FAST,
+    *LENIENT,
+    "train.epochs=3",
+    "train.vector_size=8",
+    "store.partitions=2",
+    "publish.keep_releases=5",
+    "publish.copy_below=0",
+]
 
 
-def run(root: Root, *settings: str) -> dict[str, Any]:
+def run(root: Root, *settings: str, full: bool = False) -> dict[str, Any]:
     """The night of all days that were delivered."""
     logs = [str(root.path.parent / "logs" / "*.csv")]
-    return nightly(root=root.path, logs=logs, config=load_config(None, [*SETTINGS, *settings]))
+    with without_prefect() as nightly:
+        return nightly(root=root.path, logs=logs, config=load_config(None, [*SETTINGS, *settings]), full=full)
 
 
 def deliver(root: Root, day: int) -> None:
@@ -39,14 +48,14 @@ def deliver(root: Root, day: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, _server: str) -> Root:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Root:
     """A full night whose release the registry has a copy of, and one that goes on from it, registered by reference; a copy of
     the root is beside it, for MLflow's paths are absolute."""
     root = Root(tmp_path_factory.mktemp("advice") / "root")
     deliver(root, 1)
-    first = run(root)
+    first = run(root, "publish.copy_below=1GB")
     deliver(root, 2)
-    second = run(root, "publish.copy_below=0")
+    second = run(root)
     assert [one["alias"] for one in (first, second)] == ["champion", "champion"]
     assert second["night"]["base"] == first["release"]
     shutil.copytree(root.path, root.path.with_name("backup"))
@@ -55,10 +64,17 @@ def made(tmp_path_factory: pytest.TempPathFactory, _server: str) -> Root:
 
 @pytest.fixture
 def root(made: Root) -> Root:
-    shutil.rmtree(made.path)
-    shutil.copytree(made.path.with_name("backup"), made.path)
-    (made.path.parent / "logs" / "day-03.csv").unlink(missing_ok=True)
+    reset(made)
     return made
+
+
+def reset(root: Root) -> None:
+    """The root as it was made. MLflow keeps its database open, so that one is written over."""
+    for path in root.path.iterdir():
+        if path.name != "mlflow.db":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(root.path.with_name("backup"), root.path, dirs_exist_ok=True)
+    (root.path.parent / "logs" / "day-03.csv").unlink(missing_ok=True)
 
 
 def releases(root: Root) -> tuple[str, str]:
@@ -152,6 +168,17 @@ def test_a_damaged_story_stops_the_night_and_says_what_to_do(root: Root) -> None
         run(root)
     follow(root, str(told.value))
     assert run(root)["alias"] == "champion"
+
+
+def test_a_story_that_the_registry_has_not_either(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_nothing(*arguments: Any) -> None:
+        raise DamageError("run.json is missing in the registry")
+
+    monkeypatch.setattr(tracking, "read_document", find_nothing)
+    shutil.rmtree(root.run(releases(root)[1]))
+    with pytest.raises(DamageError, match="run.json, which says what it is, is gone .*: run with --full"):
+        run(root)
+    assert run(root, full=True)["alias"] == "champion"
 
 
 def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

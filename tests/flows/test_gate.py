@@ -17,6 +17,7 @@ from tasks.config import PublishConfig
 from tasks.promotion import promote, read_registry, rollback
 from tasks.run import Root, Run
 from tasks.tracking import MlflowClient
+from tests.bare_nights import without_prefect
 from tests.flows.test_cli import COMMAND
 from trainer.errors import ResourceError
 from trainer.files import read_json
@@ -117,7 +118,6 @@ def test_other_settings_of_the_gate_judge_the_same_run_again(logs: Path, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
 def test_what_was_rolled_back_comes_back_by_no_night(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +127,8 @@ def test_what_was_rolled_back_comes_back_by_no_night(
     publish = config.publish
 
     def night(*days: int) -> dict[str, Any]:
-        return nightly(root=root.path, logs=[str(logs / f"day-{day}.csv") for day in days], config=config)
+        with without_prefect() as run:
+            return run(root=root.path, logs=[str(logs / f"day-{day}.csv") for day in days], config=config)
 
     def fail(*arguments: Any, **named: Any) -> None:
         raise ResourceError("the disk is full")
@@ -170,16 +171,13 @@ def test_what_was_rolled_back_comes_back_by_no_night(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
 def test_a_second_root_does_not_take_the_alias_of_the_first(logs: Path, tmp_path: Path) -> None:
-    nights = [
-        nightly(
-            root=tmp_path / name,
-            logs=[str(logs / f"day-{day}.csv") for day in days],
-            config=load_config(None, [*SETTINGS, f"publish.tracking_uri=sqlite:///{tmp_path}/mlflow.db"]),
-        )
-        for name, days in (("one", (1, 2, 3)), ("two", (1, 2, 3, 4)))
-    ]
+    config = load_config(None, [*SETTINGS, f"publish.tracking_uri=sqlite:///{tmp_path}/mlflow.db"])
+    with without_prefect() as run:
+        nights = [
+            run(root=tmp_path / name, logs=[str(logs / f"day-{day}.csv") for day in days], config=config)
+            for name, days in (("one", (1, 2, 3)), ("two", (1, 2, 3, 4)))
+        ]
     assert [one["alias"] for one in nights] == ["champion", "challenger"]
     assert [one["gate"]["held_by"] for one in nights] == [[], ["space"]]
 

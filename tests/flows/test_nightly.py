@@ -91,8 +91,11 @@ def test_a_night_makes_a_champion(night: tuple[Path, dict[str, Any]]) -> None:
 def test_the_same_command_again_changes_no_byte(night: tuple[Path, dict[str, Any]]) -> None:
     root, result = night
     before = snapshot(root)
-    assert run(root, "--logs", str(root.parent / "logs" / "*.csv")) == result
+    again = call("run", "--root", str(root), "--json", *FAST, "--logs", str(root.parent / "logs" / "*.csv"))
+    assert json.loads(again.stdout) == result
     assert snapshot(root) == before
+    (told,) = again.stderr.splitlines()
+    assert f"nothing to do: run {result['run_id']}" in told
 
 
 def test_similar_users_like_the_same_topic(night: tuple[Path, dict[str, Any]]) -> None:

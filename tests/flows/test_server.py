@@ -82,7 +82,7 @@ def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_p
         assert connection.execute("select count(*) from flow_run").fetchone() == (1,)
     connection.close()
     assert (tmp_path / "home" / ".prefect" / "prefect.db").read_text() == "of another version"
-    assert oct((root / ".prefect").stat().st_mode)[-3:] == "700"
+    assert [path for path in root.rglob("*") if path.stat().st_mode & 0o077] == []
     wait_for_none(root)
 
 

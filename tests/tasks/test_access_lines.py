@@ -41,6 +41,7 @@ def split(pattern: str, *lines: str) -> list[tuple[Any, ...]]:
         (f'h - - [{TIME}] "POST /a HTTP/1.1" 200 5', ("h", "/a", "POST", "200", None)),
         (f'h - - [{TIME}] "-" 408 0', ("h", "", "-", "408", None)),
         (f' - - [{TIME}] "GET /a HTTP/1.1" 200 5', ("", "/a", "GET", "200", None)),
+        (f'- - - [{TIME}] "GET /a HTTP/1.1" 200 5', ("", "/a", "GET", "200", None)),
     ],
 )  # fmt: skip
 def test_common_and_combined(line: str, fields: tuple[Any, ...]) -> None:

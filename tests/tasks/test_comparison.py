@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +12,13 @@ from hypothesis import strategies as st
 
 from tasks.champion import Side, open_side
 from tasks.comparison import ask_both, compare_releases, compare_with_champion, find_users, match_items
-from tasks.corpus_folder import VOCABULARY
 from tasks.run import Root
 from tasks.scores import score_by_vectors
-from tests.corpora import planted_histories, write_corpus
+from tests.corpora import describe_anew, planted_histories, write_corpus
 from tests.releases import draw_generation, export_release
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
-from trainer.files import describe_file, read_json, write_json
+from trainer.corpus import VOCABULARY, Corpus
+from trainer.files import read_json, write_json
 from trainer.infer import infer_vectors, take_histories
 from trainer.job import Job
 from trainer.loop import train
@@ -34,6 +32,7 @@ def write_side(folder: Path, histories: dict[str, list[int]], urls: list[str], v
     corpus = write_corpus(folder, histories, partitions=2, num_items=len(urls))
     counts = np.zeros(len(urls), np.int64)
     pq.write_table(pa.table({"item_ix": range(len(urls)), "url": urls, "count": counts}), folder / VOCABULARY)
+    corpus = describe_anew(corpus)
     return Side(corpus, Summed(corpus, vectors), score_by_vectors(vectors), vectors.shape[1])
 
 
@@ -221,9 +220,8 @@ def test_a_champion_is_read_from_its_export_when_its_generation_is_gone(tmp_path
 def test_changed_rows_have_the_vocabulary_of_the_whole(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "window", {"ann": [0, 1]}, 2, 3)
     changed = write_corpus(tmp_path / "window" / "changed", {"ann": [0, 1]}, 2, 3)
-    (changed.folder / VOCABULARY).unlink()
-    side = Side(changed, Constant(changed), SimpleNamespace(), 1)  # type: ignore[arg-type]
-    assert describe_file(side.vocabulary) == describe_file(corpus.folder / VOCABULARY)
+    del changed.manifest["files"][VOCABULARY]
+    assert changed.vocabulary == corpus.folder / VOCABULARY
 
 
 @pytest.mark.parametrize("every", [1, 7])

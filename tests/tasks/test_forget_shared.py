@@ -1,11 +1,14 @@
 """Roots that share a registry: forgetting in one takes away only what that one registered, and names what others still have."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.services import Service, answers, find_port
+from infra.stack import QUIET
 from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.publish import publish_release
@@ -32,9 +35,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Root:
 class Shared:
     """Roots of the same users on one registry."""
 
-    def __init__(self, folder: Path, trained: Root) -> None:
+    def __init__(self, folder: Path, trained: Root, uri: str | None = None) -> None:
         self.folder, self.trained = folder, trained
-        self.uri = f"sqlite:///{folder}/shared.db"
+        self.uri = uri or f"sqlite:///{folder}/shared.db"
         tracking.list_models(self.uri)
 
     @property
@@ -158,3 +161,42 @@ def test_a_copied_root_removes_nothing_of_the_first(shared: Shared) -> None:
     assert (told["found"], [left["found"] for left in told["elsewhere"]]) == (0, [2])
     assert sorted(root.artifacts.rglob("*")) == before
     assert set(champion_vectors(root, publish)) >= {"user-11", "user-33"}
+
+
+@pytest.mark.slow
+def test_on_a_server_that_only_the_root_remembers(
+    tmp_path: Path, trained: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Artifacts go through MLflow's server, whose address stands in no setting and not in the environment."""
+    url = f"http://127.0.0.1:{find_port(None)}"
+    address = ["--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--workers", "1"]
+    places = [
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path}/server.db",
+        "--artifacts-destination",
+        f"{tmp_path}/artifacts",
+    ]
+    command = [sys.executable, "-m", "mlflow", "server", *address, *places]
+    server = Service("mlflow", command, tmp_path / "server.log", lambda: answers(f"{url}/health"), QUIET)
+    server.start()
+    try:
+        server.wait()
+        shared, bare = (
+            Shared(tmp_path, trained, url),
+            {name: PublishConfig(model_name=name, experiment=name) for name in "ab"},
+        )
+        root, other = shared.add("a", shared.publish("a")), shared.add("b", shared.publish("b"))
+        shared.client.copy_model_version("models:/b/1", "prod")
+        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        told = erase(root, publish=bare["a"])
+        assert (told["found"], [left["used_by"] for left in told["elsewhere"]]) == (
+            0,
+            [["models:/b/1", "models:/prod/1"]],
+        )
+        assert shared.pulled("models:/b@champion") >= {"user-11", "user-33"}
+        told = erase(other, publish=bare["b"])
+        assert (told["found"], [left["used_by"] for left in told["elsewhere"]]) == (0, [["models:/prod/1"]])
+        assert not {"user-11", "user-33"} & shared.pulled("models:/b@champion")
+        assert not (root.path / "mlflow.db").exists()
+    finally:
+        server.stop()

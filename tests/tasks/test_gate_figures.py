@@ -95,6 +95,14 @@ def test_the_first_release_serves_and_has_nothing_to_go_by(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+def test_what_would_hold_another_back_does_not_hold_the_first(tmp_path: Path) -> None:
+    judged = judge(make_release(Root(tmp_path), "tonight"), champion=None, days=STEADY | {NEWEST: 500})
+    assert (judged["passes"], verdicts(judged, "events of the newest day")) == (
+        True,
+        ["would hold back, 10.0 % on the wrong side"],
+    )
+
+
 @pytest.mark.parametrize(("found", "held_by"), [(0.5, ["hit_at_10", "mrr_at_20"]), (0.99, []), (1.5, [])])
 def test_ranks_that_got_worse(root: Root, found: float, held_by: list[str]) -> None:
     """Of 1,000 users the champion finds the item of 400 at rank 1, the challenger that of `found` times as many."""

@@ -16,6 +16,7 @@ from tasks.doctor import examine
 from tasks.gc import Ledger, collect_garbage, find_waste
 from tasks.publish import publish_release
 from tasks.pull import pull
+from tasks.registry import ROOT_TAG
 from tasks.run import Root, Run, lock_root
 from tasks.similar import similar_users
 from tasks.tracking import Registered, Version
@@ -158,13 +159,36 @@ def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(ro
     told = {"config": {"publish": publish.model_dump()}, "steps": {}}
     stories = {name: Run(root, name).story() | told for name in RELEASES}
     tags: dict[str, dict[str, str]] = {
-        name: {"release": name, "surf2vec_root": "me", "manifest_sha256": name} for name in RELEASES
+        name: {"release": name, ROOT_TAG: "me", "manifest_sha256": name} for name in RELEASES
     }
     tags["r1"]["export_uri"] = root.export("r1").as_uri()
     found = [Version("m", number, tags[name]) for number, name in enumerate(RELEASES, start=1)]
-    wastes = find_waste(Ledger(root, publish, Registered(found, {"champion": 6}), stories, {"r4", "r5", "r6"}))
+    wastes = find_waste(Ledger(root, publish, Registered(found, {"champion": 6}), stories, [], {"r4", "r5", "r6"}))
     places = [(waste.what, Path(waste.place).name) for waste in wastes if waste.what in ("model version", "export")]
     assert places == [("model version", "1"), ("export", "r1"), ("export", "r2"), ("export", "r3")]
+
+
+def test_what_others_registered_or_use_stays(root: Root) -> None:
+    """Two roots share a model and made the same releases; a version of somebody refers to an export of ours."""
+    publish = PublishConfig()
+    told = {"config": {"publish": publish.model_dump()}, "steps": {}}
+    stories = {name: Run(root, name).story() | told for name in RELEASES}
+    write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
+    of = {"release": "r1", "manifest_sha256": "1", "export_uri": root.export("r1").as_uri()}
+    theirs, copied = Version("m", 1, of | {ROOT_TAG: "them"}), Version("prod", 1, of | {ROOT_TAG: "me"}, is_copied=True)
+    ours = Version("m", 2, of | {ROOT_TAG: "me", "release": "r2", "export_uri": root.export("r2").as_uri()})
+    ledger = Ledger(root, publish, Registered([theirs, ours], {}), stories, [theirs, ours, copied], {"r4", "r5", "r6"})
+    places = [waste.place for waste in find_waste(ledger) if waste.what in ("model version", "export")]
+    assert places == ["models:/m/2", str(root.export("r2")), str(root.export("r3"))]
+
+
+def test_a_copy_that_somebody_made_a_version_of_stays(root: Root) -> None:
+    client = tracking.MlflowClient(root.tracking_uri, root.tracking_uri)
+    client.copy_model_version(f"models:/{CONFIG.model_name}/1", "prod")
+    collect(root)
+    assert versions(root) == [2, 3, 5, 6]
+    assert len(list(root.artifacts.glob("models/*/artifacts"))) == 5
+    assert pull("models:/prod/1", root.path / "out", root.tracking_uri)["release"] == "r1"
 
 
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(root: Root) -> None:

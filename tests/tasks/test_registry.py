@@ -17,6 +17,7 @@ from tasks.registry import (
     has_registry,
     is_own_registry,
     is_same_registry,
+    list_earlier,
     read_root_id,
     registry_uri,
 )
@@ -163,6 +164,31 @@ def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv(ENVIRONMENT)
     assert find_champion(root, PublishConfig()) == "r1"  # a bare command looks there
     assert not (root.path / "mlflow.db").exists()
+
+
+def test_a_root_that_was_moved_says_where_it_published_before(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    tell_registered(root, "r1", SERVER, SERVER, "2026-01-01")
+    tell_registered(root, "r2", SERVER, SERVER, "2026-01-02")
+    tell_registered(root, "r3", OTHER, OTHER, "2026-01-03")
+    remember(root, OTHER)
+    assert list_earlier(root, PublishConfig()) == [SERVER]
+
+
+def test_runs_of_one_experiment_are_told_apart_by_root(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/shared.db"
+
+    def open_run(root_id: str | None) -> str:
+        tags = {ROOT_TAG: root_id} if root_id else {}
+        return tracking.open_run(uri, tmp_path / "artifacts", "surf2vec", "r1", tags, {})
+
+    early, ours = open_run(None), open_run("me")
+    assert early == ours  # from before there was the tag
+    theirs = [open_run("them")]
+    client = tracking.MlflowClient(uri, uri)
+    client.set_tag(early, ROOT_TAG, "me")
+    theirs += [open_run("them"), open_run("them")]
+    assert theirs[1] == theirs[2] != early == open_run("me")
 
 
 def test_what_is_no_identity_is_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tasks.forget import Forgetting, forget
 from tasks.infer import Inference, infer
 from tasks.publish import publish_release
 from tasks.pull import pull
+from tasks.registry import read_root_id, registry_uri
 from tasks.repartition import repartition
 from tasks.run import Root, Run, lock_root
 from tasks.similar import similar_users
@@ -47,6 +48,8 @@ def make_again(lost: Root, path: Path) -> tuple[Root, dict[str, Any]]:
 def test_vectors_optimizer_state_and_rows_are_the_same(lost: Root, tmp_path: Path) -> None:
     root, told = make_again(lost, tmp_path / "new")
     assert (told["release"], told["model_version"], told["users"]) == ("r1", 1, 57)
+    assert read_root_id(root) == read_root_id(lost) is not None
+    assert registry_uri(root, PublishConfig()) == lost.tracking_uri  # it goes on publishing there
     assert rows_by_user(root) == rows_by_user(lost)
     assert open_generation(root.store).manifest == open_pinned(root.store, "r1").manifest
     assert open_generation(root.store).manifest == open_generation(lost.store).manifest

@@ -258,7 +258,7 @@ def test_odd_characters_and_passwords_of_the_command_make_a_valid_file(root: Roo
     tune(root, WINDOW, ask(root, 1, command=command))
     assert load_config(root.path / "tuned.toml", []).train == TRAIN
     text = (root.path / "tuned.toml").read_text()
-    assert "'a?b??'" in text
+    assert r"'a\nb\x07\udcff'" in text
     assert "hunter2" not in text
 
 

@@ -1,0 +1,33 @@
+"""Nights in this process without Prefect, whose server takes longer than a small night: for tests of what nights make."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prefect import Task
+
+from flows import nightly as flow
+from flows import steps
+from trainer.events import OnEvent, ignore_event
+
+
+@contextmanager
+def without_prefect() -> Iterator[Any]:
+    """Yield the flow `nightly` as a function whose steps are functions, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in vars(flow).items():
+            if isinstance(value, Task):
+                patch.setattr(flow, name, value.fn)
+        for module in (flow, steps):
+            patch.setattr(module, "report_step", _report)
+        for name in ("create_table_artifact", "create_markdown_artifact", "tell_gate_held"):
+            patch.setattr(steps, name, lambda *arguments, **named: None)
+        patch.setattr(steps, "get_run_logger", logging.getLogger)
+        yield flow.nightly.fn
+
+
+@contextmanager
+def _report(step: str) -> Iterator[OnEvent]:
+    yield ignore_event

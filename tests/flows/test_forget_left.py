@@ -1,0 +1,45 @@
+"""The exit of `surf2vec forget` where copies that others registered still have the users."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows import deployments, operations
+from flows.cli import app
+from trainer.errors import LeftElsewhereError
+
+LEFT = {
+    "place": "registry: s3://bucket/1/m-7",
+    "rows": 57,
+    "found": 2,
+    "used_by": ["models:/theirs/1"],
+    "is_here": True,
+}
+RESULT: dict[str, Any] = {
+    "users": 3, "events": 9, "found": 0, "release": "r2", "model_version": 2, "places": [], "remains": [], "elsewhere": [LEFT]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("elsewhere", "code"), [([LEFT], 1), ([], 0)])
+def test_it_is_no_clean_success_and_the_proof_is_printed(
+    monkeypatch: pytest.MonkeyPatch, elsewhere: list[Any], code: int
+) -> None:
+    result = RESULT | {"elsewhere": elsewhere}
+    monkeypatch.setattr(operations, "forget_users", lambda *asked: result)
+    told = CliRunner().invoke(app, ["forget", "--json"])
+    assert (told.exit_code, json.loads(told.stdout)) == (code, result)
+    named = "registry: s3://bucket/1/m-7 (not ours, still has 2 of these users, used by models:/theirs/1)"
+    assert (named in told.stderr) == bool(elsewhere)
+    told = CliRunner().invoke(app, ["forget"])
+    assert ("found 2   not ours: registry: s3://bucket/1/m-7" in told.stdout) == bool(elsewhere)
+
+
+def test_the_deployments_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(operations, "forget_users", lambda *asked: RESULT)
+    monkeypatch.setattr(deployments, "report_step", lambda name: nullcontext())
+    with pytest.raises(LeftElsewhereError, match="not ours, still has 2 of these users"):
+        deployments.forget.fn(tmp_path, tmp_path / "ids.txt")
