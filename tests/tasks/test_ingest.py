@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.ingest import choose_partitions
 from tasks.run import Root
-from tasks.window import list_inputs, name_corpus, select_window
-from tasks.run import Root
 from tasks.sources import read_catalog
+from tasks.window import list_inputs, name_corpus, select_window
 from tests.ingested import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
 from trainer.errors import ConfigError, InputError
 from trainer.files import read_json
