@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.ingest import choose_partitions
 from tasks.run import Root
+from tasks.sources import read_catalog
 from tasks.window import list_inputs, name_corpus, select_window
 from tests.ingested import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
 from trainer.errors import ConfigError, InputError
@@ -179,9 +180,9 @@ def test_secrets_stay_where_that_is_asked_for(tmp_path: Path, root: Path) -> Non
 def test_a_root_of_older_rules_is_read_again_and_that_is_said(tmp_path: Path, root: Path) -> None:
     log = write_log(tmp_path / "a.csv", "ann,https://e.com\\@evil.com/x,2020-07-01")
     take_in(root, log)
-    written = json.loads((root / "sources.json").read_text())
-    written["rules"] = {"version": 1} | {key: written["rules"][key] for key in ("timezone", "granularity")}
-    (root / "sources.json").write_text(json.dumps(written))
+    catalog = read_catalog(Root(root))
+    catalog.rules = {"version": 1, "timezone": "UTC", "granularity": "page", "prefix_depth": None, "keep_query": []}
+    catalog.write(Root(root))
     with pytest.raises(ConfigError, match=r"are of version 2, but were of 1 when .* made: give all logs again"):
         take_in(root)
     messages: list[str] = []
