@@ -25,7 +25,7 @@ _QUOTED = r'(?:[^"\\]|\\.)*'
 _USER = r'(?:- [^"\n]*|[^ "\n]+ [^ "\n]+ )'  # IDENT, nearly always -, and USER, which may have spaces
 _REST = (
     rf'\[(?P<time>[^\]"]+)\] "(?P<method>(?:[^"\\ ]|\\.)*)(?: (?P<url>{_QUOTED}?))?(?: HTTP/{_QUOTED})?" '
-    rf'(?P<status>[1-9][0-9][0-9])(?: [^ \n]+(?: "{_QUOTED}" "(?P<agent>{_QUOTED})")?)?(?: |\n|$)'
+    rf'(?P<status>[1-9][0-9][0-9])(?: [^ \n]+(?: "{_QUOTED}" "(?P<agent>{_QUOTED})"?)?)?(?: |\n|$)'
 )
 
 
