@@ -504,7 +504,7 @@ def main() -> NoReturn:
     as_json, has_server = "--json" in sys.argv, True
     try:
         code = app(standalone_mode=False) or 0
-        if code == INTERRUPTED and is_stopping():
+        if code == INTERRUPTED:
             code = stopped(as_json)
     except SurfError as error:
         has_server = error.code != "server_ended"

@@ -3,11 +3,16 @@
 All other work ends where it stands, as after a kill -9: what was committed is whole.
 """
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+AGAIN_SECONDS = 0.1
+_interrupted = threading.Event()
 
 
 def heed_signals() -> None:
@@ -17,16 +22,18 @@ def heed_signals() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _pass_on)
+    sys.unraisablehook = _send_again
 
 
 def is_stopping() -> bool:
     """Whether a signal that `heed_signals` takes has come."""
-    return signal.getsignal(signal.SIGTERM) is _ignore or signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    return _interrupted.is_set() or signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, _ignore)  # a second one would interrupt the ending
-    raise KeyboardInterrupt
+    if not _interrupted.is_set():  # a second one would interrupt the ending
+        _interrupted.set()
+        raise KeyboardInterrupt
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
@@ -34,8 +41,13 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, which child processes would inherit."""
+def _send_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Where a signal came in a destructor or callback, Python passes over what it raised: send it again a moment later."""
+    if isinstance(unraisable.exc_value, (Exception, SystemExit, GeneratorExit)):
+        sys.__unraisablehook__(unraisable)
+        return
+    _interrupted.clear()
+    threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
 
 @contextmanager
@@ -49,7 +61,7 @@ def stop_on_sigterm(stop: threading.Event | None = None) -> Iterator[threading.E
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, _ignore)  # a second one would wait for the lock that the first holds
+        signal.signal(number, lambda number, frame: None)  # a second one would wait for the lock that the first holds
         stop.set()
 
     before = signal.signal(signal.SIGTERM, note)

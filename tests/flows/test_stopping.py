@@ -47,8 +47,9 @@ class Night:
         printed, _ = self.process.communicate(timeout=IN_SECONDS)
         return self.process.returncode, printed
 
-    def interrupt(self, to_group: bool) -> None:
-        (os.killpg if to_group else os.kill)(self.process.pid, signal.SIGINT)
+    def interrupt(self) -> None:
+        """Ctrl-C, as a terminal sends it: to the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
 
 
 def list_ours(root: Path) -> list[list[str]]:
@@ -70,9 +71,9 @@ def wait_for_none(root: Path) -> None:
     assert list_ours(root) == []
 
 
-def check_stopped(night: Night, to_group: bool = True) -> str:
-    """Interrupt a night; it commits, says so, and leaves nothing behind. Return its sentence."""
-    night.interrupt(to_group)
+def check_stopped(night: Night, number: signal.Signals | None = None) -> str:
+    """Send a signal to a night's process alone, by default Ctrl-C to its group; it says that it ended. Return its sentence."""
+    night.process.send_signal(number) if number else night.interrupt()
     code, printed = night.end()
     told = night.told.read_text()
     assert code == 1, told
@@ -84,7 +85,7 @@ def check_stopped(night: Night, to_group: bool = True) -> str:
 
 
 def test_ctrl_c_in_every_state_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the server starts, in ingest, in training and in register; to the whole group, as a terminal does, and to one."""
+    """While the server starts, in ingest, in training and in register; to the group, as a terminal does, or to one."""
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     root, logs = tmp_path / "root", write_logs(tmp_path / "logs.csv")
@@ -97,7 +98,7 @@ def test_ctrl_c_in_every_state_of_a_run(tmp_path: Path, monkeypatch: pytest.Monk
 
     night = Night(root, *arguments)
     night.wait_for_line("reading 1 new log file")
-    check_stopped(night, to_group=False)
+    check_stopped(night, signal.SIGTERM)
 
     night = Night(root, *arguments)
     night.wait_for_line("kernel=cpu")
@@ -109,7 +110,7 @@ def test_ctrl_c_in_every_state_of_a_run(tmp_path: Path, monkeypatch: pytest.Monk
 
     night = Night(root, *arguments)
     night.wait_for_line("registering")
-    check_stopped(night, to_group=False)
+    check_stopped(night, signal.SIGINT)
 
     result = run(root, "--logs", str(logs), *LONG[len(FAST) :])
     assert result["alias"] == "champion"
@@ -123,9 +124,9 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_no_server(tmp_path: Path, monkeypa
     root, logs = tmp_path / "root", write_logs(tmp_path / "logs.csv")
     night = Night(root, "--logs", str(logs), *LONG)
     night.wait_for_line("reading 1 new log file")
-    night.interrupt(to_group=True)
+    night.interrupt()
     time.sleep(0.05)
-    night.interrupt(to_group=True)
+    night.interrupt()
     started = time.monotonic()
     code, printed = night.end()
     assert code in (1, -signal.SIGINT)  # 1 where it had ended by then

@@ -19,6 +19,28 @@ with stop_on_sigterm() as stop:
     print(stop.is_set())
 """
 
+SWALLOWED = """
+import os, signal, time
+from trainer.signals import heed_signals
+
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        sum(1 for _ in range(1000))
+
+heed_signals()
+Dying()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_a_signal_in_a_destructor_is_not_lost() -> None:
+    told = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=50, check=True)
+    assert (told.stdout, told.stderr) == ("stopped\n", "")
+
 
 def test_a_flood_of_signals_is_one_wish() -> None:
     """As from a parent with many threads that is killed (trainer.parent): it sends one for each of them."""
