@@ -22,8 +22,10 @@ from flows.steps import (
     train_vectors,
     write_reports,
 )
+from tasks.config import PublishConfig
 from tasks.funnel import list_losses, list_notes
 from tasks.measured import list_train_metrics
+from tasks.promotion import find_alias
 from tasks.run import Run, lock_root
 
 DEFAULT_CONFIG = PipelineConfig()
@@ -57,7 +59,7 @@ def nightly(
         run = open_run(night, ingested, logs)
         build_corpus(night, run)
         if base := find_unchanged(night, run):
-            return summarize(base) | {"run_id": run.run_id, "unchanged_since": base.run_id}
+            return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
         train_vectors(night, run)
         evaluate_vectors(night, run)
         settle_vectors(night, run)
@@ -65,11 +67,11 @@ def nightly(
         judge_release(night, run)
         register_release(night, run)
         write_reports(night, run)
-        return summarize(run)
+        return summarize(run, night.config.publish)
 
 
-def summarize(run: Run) -> dict[str, Any]:
-    """What `surf2vec run --json` prints, drawn from the run's story."""
+def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
+    """What `surf2vec run --json` prints, drawn from the run's story; the alias is the one that the version has now."""
     story = run.story()
     steps = story["steps"]
     return {
@@ -77,7 +79,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "release": steps["export"]["release"],
         "model_name": steps["register"]["model_name"],
         "model_version": steps["register"]["model_version"],
-        "alias": steps["register"]["alias"],
+        "alias": find_alias(run.root, publish, steps["register"]),
         "gate": {name: steps["gate"].get(name) for name in ("passes", "verdict", "held_by", "overridden", "table")},
         "tracking_uri": steps["register"]["tracking_uri"],
         "users": steps["export"]["num_users"],

@@ -22,7 +22,10 @@ def show_run(result: dict[str, Any]) -> None:
     table.add_row("trained", tell_training(result["training"]))
     verdict = result["gate"]["verdict"]
     table.add_row("gate", "nothing to compare with: it was the first" if verdict == "first" else verdict)
-    table.add_row("registered", f"{result['model_name']} version {result['model_version']}, {result['alias']}")
+    table.add_row(
+        "registered",
+        f"{result['model_name']} version {result['model_version']}, {result['alias'] or 'without an alias'}",
+    )
     table.add_row("tracking", result["tracking_uri"])
     table.add_row("vectors", result["export_dir"])
     table.add_row("report", result["report"])

@@ -22,7 +22,7 @@ from tasks.run import Root, Run, private_files
 from tasks.tracking import Registered, Version
 from tasks.window import ends_before
 from tasks.wording import shown
-from trainer.errors import DamageError, HeldBackError, InputError
+from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
 from trainer.events import OnEvent, ignore_event
 from trainer.files import digest_file, read_json, verify_size
 from trainer.store import (
@@ -91,7 +91,20 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[s
             tags |= _promotion_tags(there.aliases.get(CHAMPION))
         _move(root, publish, version, tags, aliases)
         held = there.aliases | dict.fromkeys(aliases, number)
-    return next((name for name in (CHAMPION, CHALLENGER) if held.get(name) == number), None)
+    return _alias_of(held, number)
+
+
+def find_alias(root: Root, publish: PublishConfig, registered: dict[str, Any]) -> str | None:
+    """Return the alias that a version has now. `registered` is the story's "register", which counts while MLflow is away."""
+    try:
+        return _alias_of(read_registry(root, publish).aliases, registered["model_version"])
+    except UnavailableError:
+        alias: str | None = registered["alias"]
+        return alias
+
+
+def _alias_of(aliases: dict[str, int], number: int) -> str | None:
+    return next((name for name in (CHAMPION, CHALLENGER) if aliases.get(name) == number), None)
 
 
 def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> list[str]:

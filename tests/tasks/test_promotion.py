@@ -12,6 +12,7 @@ from tasks import tracking
 from tasks.config import PublishConfig
 from tasks.promotion import (
     choose_aliases,
+    find_alias,
     find_champion,
     lock_aliases,
     pin_release,
@@ -25,7 +26,7 @@ from tasks.publish import publish_release
 from tasks.run import Root, Run, lock_root
 from tests.dying import start
 from tests.nights import FIRST, HELD, PASSED, PUBLISH, make_night
-from trainer.errors import DamageError, HeldBackError, InputError
+from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
 from trainer.store import lock_store
 
 
@@ -121,6 +122,19 @@ def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
     assert "version 1 serves already, rolled back from version 2: nothing was changed" in again["message"]
     assert rollback(root, PUBLISH, 1)["changed"] is False
     assert aliases_of(root)["champion"] == 1
+
+
+def test_a_run_tells_the_alias_that_its_version_has_now(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = {number: {"model_version": number, "alias": "champion"} for number in (1, 2)}
+    assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == [None, "champion"]
+    rollback(root, PUBLISH, None)
+    assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == ["champion", None]
+
+    def be_away(*arguments: Any) -> None:
+        raise UnavailableError("MLflow is away")
+
+    monkeypatch.setattr(tracking, "get_registered", be_away)
+    assert find_alias(root, PUBLISH, registered[2]) == "champion"
 
 
 def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) -> None:
