@@ -1,6 +1,5 @@
 """Nights in this process without Prefect, whose server takes longer than a small night: for tests of what nights make."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +23,6 @@ def without_prefect() -> Iterator[Any]:
             patch.setattr(module, "report_step", _report)
         for name in ("create_table_artifact", "create_markdown_artifact", "tell_gate_held"):
             patch.setattr(steps, name, lambda *arguments, **named: None)
-        patch.setattr(steps, "get_run_logger", logging.getLogger)
         yield flow.nightly.fn
 
 
