@@ -16,7 +16,7 @@ def test_a_night_is_refused_before_anything_starts(
 ) -> None:
     write_json(tmp_path / "root.json", {"root_id": "me", "tracking_uri": "http://mlflow.example"})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other.example")
-    monkeypatch.setattr(cli, "prepared_for_prefect", lambda: pytest.fail("Prefect was started"))
+    monkeypatch.setattr(cli, "start_server", lambda root: pytest.fail("Prefect was started"))
     told = CliRunner().invoke(cli.app, [command, "--root", str(tmp_path)])
     assert isinstance(told.exception, ConfigError)
     assert "publishes to http://mlflow.example, but MLFLOW_TRACKING_URI names http://other.example" in str(
