@@ -12,6 +12,7 @@ import pytest
 from tasks.doctor_corpus import find_misfits
 from tests.corpora import user_hash
 from trainer.corpus import Corpus
+from trainer.files import describe_file
 
 IDS = ["bob", None, "ann", "cid"]
 Parts = dict[str, Any]
@@ -38,7 +39,7 @@ def write(folder: Path, parts: Parts) -> Corpus:
     arrays = {"held_out": [-1] * num_users} | {name: parts[name] for name in kinds if name in parts}
     for name, array in arrays.items():
         np.save(folder / f"p00000.{name}.npy", np.array(array, dtype=kinds[name]))
-    files = {path.name: {"bytes": path.stat().st_size} for path in folder.iterdir()}
+    files = {path.name: describe_file(path) for path in folder.iterdir()}
     manifest = {
         "partitions": 1, "users": [num_users], "holes": [parts["ids"].count(None)], "tokens": [len(parts["tokens"])],
         "num_items": 3, "held_out_key_max": -1, "base": "0123456789abcdef", "files": files,
