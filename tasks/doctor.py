@@ -14,6 +14,7 @@ from tasks.doctor_corpus import find_misfits
 from tasks.doctor_registry import find_damage
 from tasks.export import list_files
 from tasks.run import Root, Run, read_story
+from tasks.wording import several
 from trainer.corpus import CHANGED, Corpus, open_corpus
 from trainer.errors import DamageError
 from trainer.examine import examine_store
@@ -103,6 +104,8 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
 
 
 def _examine_registry(root: Root) -> Iterator[Finding]:
+    if not root.database.exists():
+        return  # the root publishes elsewhere, or has published nothing
     damage = [Finding("damage", place, message) for place, message in find_damage(root)]
     yield from damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
 
@@ -110,7 +113,7 @@ def _examine_registry(root: Root) -> Iterator[Finding]:
 def _examine_runs(root: Root) -> Iterator[Finding]:
     for folder in _folders(root.path / "runs"):
         try:
-            yield Finding("ok", str(folder), f"{len(read_story(folder / 'run.json')['steps'])} steps ended")
+            yield Finding("ok", str(folder), f"{several(len(read_story(folder / 'run.json')['steps']), 'step')} ended")
         except DamageError as error:
             yield Finding("damage", str(folder), str(error))
 

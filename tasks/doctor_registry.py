@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from tasks.run import Root
@@ -9,10 +10,8 @@ from trainer.errors import SurfError
 
 
 def find_damage(root: Root) -> Iterator[tuple[str, str]]:
-    """Place and message for what is damaged, with what to do; nothing where the root has no registry of its own."""
-    path = Path(root.tracking_uri.removeprefix("sqlite:///"))
-    if not path.exists():
-        return
+    """Place and message for what is damaged in a registry that is there, with what to do."""
+    path = root.database
     if problem := _examine_database(path):
         yield (
             str(path),
@@ -39,7 +38,7 @@ def find_damage(root: Root) -> Iterator[tuple[str, str]]:
 def _examine_database(path: Path) -> str | None:
     """What sqlite says is wrong with a database, in a line; None where it is whole. Changes nothing."""
     try:
-        with sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) as database:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
             (found,) = database.execute("pragma integrity_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         return str(error)

@@ -54,7 +54,7 @@ def is_own_registry(root: Root, publish: PublishConfig) -> bool:
 
 def has_registry(root: Root, publish: PublishConfig) -> bool:
     """Whether anything can have been registered: opening the root's own database would make it."""
-    return not is_own_registry(root, publish) or _database(root).exists()
+    return not is_own_registry(root, publish) or root.database.exists()
 
 
 def claim_registry(root: Root, publish: PublishConfig) -> str:
@@ -102,7 +102,7 @@ def _list_known(root: Root) -> list[str]:
     """The registries that the root has published to, the newest first: one where there is root.json, which says it."""
     if root.identity.exists():
         return [_read_identity(root).get("tracking_uri") or root.tracking_uri]
-    return _list_told(root) + ([root.tracking_uri] if _has_versions(_database(root)) else [])
+    return _list_told(root) + ([root.tracking_uri] if _has_versions(root.database) else [])
 
 
 def _list_told(root: Root) -> list[str]:
@@ -131,10 +131,6 @@ def _tell_refused(root: Root, known: str, refused: str) -> str:
         f"{root.path} publishes to {mask_credentials(known)}, but {refused}: leave that out or name the same. To move the "
         f"root to the other registry, {change}; its releases stay where they are, so the next night begins anew there"
     )
-
-
-def _database(root: Root) -> Path:
-    return Path(root.tracking_uri.removeprefix(_SQLITE))
 
 
 def _has_versions(database: Path) -> bool:

@@ -73,9 +73,14 @@ class Root:
         return self.path / "runs" / run_id
 
     @property
+    def database(self) -> Path:
+        """The database of the root's own registry, if it has one."""
+        return self.path.resolve() / "mlflow.db"
+
+    @property
     def tracking_uri(self) -> str:
         """The root's own database; which registry a call goes to says `registry_uri` in tasks/registry.py."""
-        return f"sqlite:///{self.path.resolve() / 'mlflow.db'}"
+        return f"sqlite:///{self.database}"
 
     @property
     def artifacts(self) -> Path:
