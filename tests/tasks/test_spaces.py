@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from tasks.spaces import begin_new_items, find_space_rotation
-from tests.corpora import planted_histories, write_corpus
+from tests.corpora import describe_anew, planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.job import Job
@@ -29,20 +29,20 @@ def train_with_urls(folder: Path, urls: list[str], seed: int = 1) -> tuple[Corpu
     """A corpus whose items have these urls, and its training."""
     histories = planted_histories(60, len(urls), topics=2)
     corpus = write_corpus(folder / "corpus", histories, num_items=len(urls))
-    name_items(corpus, urls)
+    corpus = name_items(corpus, urls)
     train(Job(corpus.folder, folder / "store", TrainConfig(vector_size=8, epochs=3, threads=1, seed=seed), 4 * 10**9))
     return corpus, open_generation(folder / "store")
 
 
-def name_items(corpus: Corpus, urls: list[str]) -> None:
-    path = corpus.folder / "vocabulary.parquet"
-    pl.DataFrame({"url": urls}).write_parquet(path)
+def name_items(corpus: Corpus, urls: list[str]) -> Corpus:
+    pl.DataFrame({"url": urls}).write_parquet(corpus.folder / "vocabulary.parquet")
+    return describe_anew(corpus)
 
 
 def test_new_items_begin_at_the_mean_of_their_section_then_of_their_host_then_at_zero(tmp_path: Path) -> None:
     corpus, base = train_with_urls(tmp_path, KNOWN)
     new = ["https://a.org/news/3", "https://a.org/jobs/1", "https://c.org/1", "/wiki/two", "page8", "https://b.org/y"]
-    name_items(corpus, KNOWN + new)
+    corpus = name_items(corpus, KNOWN + new)
     night = Corpus(corpus.folder, corpus.manifest | {"num_items": len(KNOWN) + len(new)})
     vectors, items = begin_new_items(night, base), base.read_items()
     np.testing.assert_allclose(vectors[0], items[:2].mean(axis=0), rtol=1e-5)
