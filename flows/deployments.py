@@ -25,7 +25,7 @@ def rollback(root: Path, version: int | None = None, config: PipelineConfig = DE
 
 @flow(name="forget", validate_parameters=True)
 def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
-    """Take the users of a file out of every place that names them; answers how many, and the proof, without their ids.
+    """Take the users of a file out of every place that names them. Return how many, and the proof, without their ids.
 
     Fails, after all is done, where copies that others registered still have any of them.
     """

@@ -70,7 +70,7 @@ def open_night(
 
 
 def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event) -> Run:
-    """The run of which the same was asked before, or a new one, planned by what serves now.
+    """Return the run that the same command began before, or a new one, planned by what serves now.
 
     A run that has not trained yet, and began when another release served, is planned anew. Where the story of the release that
     serves is gone, it is brought back from the registry first.

@@ -161,7 +161,7 @@ def _num_users(folder: Path) -> int:
 
 
 def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
-    """Remove all of the root's that the users are in: versions, then their copies, then exports; answers what went.
+    """Remove all of the root's that the users are in: versions, then their copies, then exports. Return what went.
 
     Killed anywhere, the same call goes on: what leads to a copy goes last.
     """

@@ -16,7 +16,7 @@ _NO_PAGE = re.compile(
     r"safari-web-extension|sms|tel|view-source|vivaldi|vbscript|wyciwyg):(?=\S)",
     re.IGNORECASE,
 )
-_NOTHING = ("", "-")  # how logs write that no page was asked for
+_NOTHING = ("", "-")  # how logs write that there was no page
 _IS_URL = re.compile(r"(?:https?|wss?|ftp):[/\\]|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PARSED = re.compile(r"([^:]+)://(?:[^/@]*@)?(\[[^\]]*\]|[^/:]*)(:[0-9]+)?(.*)")
 _ANY_HOST = "http://h"

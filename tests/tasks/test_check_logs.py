@@ -1,4 +1,4 @@
-"""All logs of a call are looked at before anything is started, and all their faults are told at once."""
+"""All logs of a call are looked at before anything is started, and one message names all their faults."""
 
 from pathlib import Path
 

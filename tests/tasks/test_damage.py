@@ -59,7 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, str]:
 
 
 def build_anew(root: Root, window_id: str) -> dict[str, Any]:
-    """The corpus of the events, built anew; answers the digests of its files."""
+    """Build the corpus of the events anew. Return the digests of its files."""
     shutil.rmtree(root.corpus(window_id), ignore_errors=True)
     build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)
     return dict(read_json(root.corpus(window_id) / MANIFEST)["files"])
