@@ -193,6 +193,14 @@ def test_a_root_of_older_rules_is_read_again_and_that_is_said(tmp_path: Path, ro
     assert read_json(root / "sources.json")["rules"]["version"] == 2
 
 
+def test_what_is_said_of_one_small_log_reads_well(tmp_path: Path, root: Path) -> None:
+    messages: list[str] = []
+    log = write_log(tmp_path / "a.csv", "ann,/a,2020-07-01")
+    take_in(root, log, partitions=None, on_event=lambda name, values: messages.append(values.get("message", "")))
+    assert any(message.startswith("reading 1 new log file, ") for message in messages), messages
+    assert "8 micro-partitions, for few users" in messages
+
+
 def test_pages_with_very_many_queries_are_told_of(tmp_path: Path, root: Path) -> None:
     lines = [f"u{n % 9},/index.php?u{n}@example.com&lang=en&id={n}#x,2020-07-01" for n in range(800)]
     lines += [f"u{n % 9},https://e.com/?gclid={n}&utm_source={n},2020-07-01" for n in range(800)]

@@ -132,6 +132,17 @@ def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation)
         np.testing.assert_array_equal(begun[partition].vectors, fitted.vectors)
 
 
+def test_a_night_that_only_began_resumes_nothing(tmp_path: Path, base: Generation) -> None:
+    rows = base_order(planted_histories(100, ITEMS))
+    corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
+    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
+    begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
+    messages: list[str] = []
+    train(job, lambda name, values: messages.append(values.get("message", "")))
+    assert any(message.startswith("kernel=cpu") for message in messages)
+    assert not [message for message in messages if "resuming" in message or "going on" in message]
+
+
 def test_a_new_user_begins_where_its_history_says(tmp_path: Path, base: Generation) -> None:
     rows = base_order(planted_histories(100, ITEMS))
     known = rows[1][0]
