@@ -26,7 +26,7 @@ from tasks.credentials import mask_credentials
 from tasks.export import MANIFEST as EXPORT_MANIFEST
 from tasks.publish import publish_release
 from tasks.pull import find_version, pull, referenced_folder
-from tasks.registry import read_root_id, remember_registry
+from tasks.registry import read_root_id, registry_uri, remember_registry
 from tasks.release_state import FOLDER, FORMAT_VERSION, MANIFEST, TAG_PATH, TAG_SHA256
 from tasks.report import write_report
 from tasks.run import Root, Run, open_scratch_folder
@@ -100,7 +100,7 @@ def restore_story(root: Root, publish: PublishConfig, release: str, on_event: On
     run, export_dir = Run(root, release), root.export(release)
     if run.story_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
         return False
-    uri, report_path = publish.tracking_uri or root.tracking_uri, run.folder / "report.html"
+    uri, report_path = registry_uri(root, publish), run.folder / "report.html"
     try:
         story = tracking.read_document(uri, publish.experiment, release, "run.json")
     except DamageError as error:

@@ -17,6 +17,7 @@ from tasks.publish import publish_release
 from tasks.pull import pull
 from tasks.registry import read_root_id, registry_uri
 from tasks.repartition import repartition
+from tasks.restore import restore_story
 from tasks.run import Root, Run, lock_root
 from tasks.similar import similar_users
 from tests.dying import run_dying
@@ -28,7 +29,7 @@ from trainer.config import TrainConfig
 from trainer.corpus import open_corpus
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import ignore_event
-from trainer.files import read_json
+from trainer.files import read_json, write_json
 from trainer.store import open_generation, open_pinned
 
 URI = "models:/surf2vec-users@champion"
@@ -166,3 +167,18 @@ def test_a_forgotten_user_is_not_in_the_state(lost: Root, tmp_path: Path) -> Non
         make_again(lost, tmp_path / "newer")
     assert not (tmp_path / "newer" / "sources.json").exists()
     assert np.isfinite(open_generation(root.store).read_users(0)).all()
+
+
+def test_a_lost_story_is_looked_for_where_the_root_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root(tmp_path / "root")
+    asked: list[str] = []
+    write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
+    write_json(root.export("r1") / "manifest.json", {"release": "r1"})
+
+    def read_document(uri: str, *names: str) -> None:
+        asked.append(uri)
+        raise DamageError("it is not there")
+
+    monkeypatch.setattr(tracking, "read_document", read_document)
+    assert not restore_story(root, PublishConfig(), "r1")
+    assert asked == ["http://mlflow.example"]
