@@ -18,7 +18,7 @@ from tests.flows.test_nightly import FAST, write_logs
 from tests.flows.test_stopping import Night, list_ours, wait_for_none
 
 ONE_FLOW = """
-import os, sys, time
+import os, sys
 from pathlib import Path
 from flows.server import Server
 
@@ -28,7 +28,7 @@ from prefect import flow
 with server.running():
     print(os.environ["PREFECT_API_URL"], server.process.pid, flush=True)
     flow(lambda: "done", name="one", log_prints=False)()
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.read()
 """
 
 
@@ -46,9 +46,10 @@ def no_server_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_PROFILE", "mine")
 
 
-def start_flow(root: Path, seconds: float = 0) -> "subprocess.Popen[str]":
+def start_flow(root: Path) -> "subprocess.Popen[str]":
+    """A process that runs a flow on a server of its own and keeps both until its stdin is closed."""
     return subprocess.Popen(
-        [sys.executable, "-c", ONE_FLOW, str(root), str(seconds)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ONE_FLOW, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
@@ -67,7 +68,7 @@ def check_closed(process: "subprocess.Popen[str]") -> None:
 
 def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    with start_flow(root, 3) as one, start_flow(root, 3) as two:
+    with start_flow(root) as one, start_flow(root) as two:
         for process in (one, two):
             check_closed(process)
     assert (one.returncode, two.returncode) == (0, 0)
@@ -76,7 +77,7 @@ def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_p
         assert connection.execute("select count(*) from flow_run").fetchone() == (2,)
         connection.execute("update flow_run set end_time = '2020-01-01 00:00:00.000000'")
     connection.close()
-    with start_flow(root, 3) as third:
+    with start_flow(root) as third:
         third.communicate(timeout=120)
     with sqlite3.connect(database) as connection:
         assert connection.execute("select count(*) from flow_run").fetchone() == (1,)
