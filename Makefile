@@ -24,7 +24,7 @@ lint: setup
 # Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
 kernel: setup
 	$(BIN)/python -c "from trainer.config import TrainConfig; from trainer.kernels import pick_kernel; \
-	from trainer.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
+	from trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 
 bench: setup
 	failed=0; for name in gensim_quality defaults gowalla gensim_speed loader ladder tree exponents tune infer swap blocks serving crash ingest nightly nights replay workers gpu; do \

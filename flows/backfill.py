@@ -7,17 +7,17 @@ from typing import Any
 from prefect import flow
 
 from flows.config import PipelineConfig
-from flows.night import open_night
+from flows.context import open_night
 from flows.nightly import DEFAULT_CONFIG, nightly
 from flows.progress import report_step
 from flows.steps import ingest_events
-from tasks.corpus import window_id
-from tasks.nights import Ledger, list_days, record_night
-from tasks.nights_report import write_nights_report
-from tasks.run import lock_root, private_files
+from tasks.corpus.build import window_id
+from tasks.report.backfill_page import write_nights_report
+from tasks.report.backfill_record import Ledger, list_days, record_night
+from tasks.root.run import lock_root, private_files
 from trainer.errors import InputError
 from trainer.events import OnEvent
-from trainer.files import digest_json
+from trainer.system.files import digest_json
 
 
 @flow(name="backfill", validate_parameters=True)

@@ -36,9 +36,9 @@ from flows.show import (
     show_tuned,
     show_values,
 )
-from tasks.wording import shown, shown_values
+from tasks.root.wording import shown, shown_values
 from trainer.errors import HeldBackError, LeftElsewhereError, SurfError
-from trainer.signals import heed_signals, is_stopping
+from trainer.system.signals import heed_signals, is_stopping
 
 if TYPE_CHECKING:
     from flows.config import PipelineConfig
@@ -158,7 +158,7 @@ def plan(
     """What a training of this size would take: memory, chunks, item blocks, disk, seconds, and why. Trains nothing."""
     from flows.config import load_config
     from flows.operations import plan_size
-    from tasks.forecast import Volume
+    from tasks.training.forecast import Volume
 
     loaded = load_config(
         config, settings or [], train__vector_size=dim, resources__device_memory=device_memory,
@@ -248,8 +248,8 @@ def tune(
     """Search the settings that matter on a sample, and write the best as a configuration. The same command again goes on."""
     from flows.config import load_config
     from flows.operations import tune_settings
-    from tasks.study import Search
-    from trainer.units import parse_bytes
+    from tasks.tuning.study import Search
+    from trainer.system.units import parse_bytes
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
     asked = Search(
@@ -309,7 +309,7 @@ def forget(
     """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
     from flows.config import load_config
     from flows.operations import forget_users
-    from tasks.forget import tell_elsewhere
+    from tasks.forgetting.forget import tell_elsewhere
 
     loaded = load_config(config, settings or [], resources__host_memory=host_memory)
     result = forget_users(root, ids_file, loaded, say)
@@ -422,8 +422,8 @@ def rejects(
     as_json: AsJson = False,
 ) -> None:
     """Print which lines of the logs could not be used, and why: source, line number, reason, counts; never what is in them."""
-    from tasks.rejects import list_rejects
-    from tasks.run import Root
+    from tasks.ingest.rejects import list_rejects
+    from tasks.root.run import Root
 
     answer(list_rejects(Root(root), most), as_json, show_rejects)
 
@@ -452,8 +452,8 @@ def day(moment: datetime | None) -> date | None:
 
 def check_registry(root: Path, config: "PipelineConfig") -> None:
     """Raise ConfigError at once when another registry than the root's is named."""
-    from tasks.registry import registry_uri
-    from tasks.run import Root
+    from tasks.root.identity import registry_uri
+    from tasks.root.run import Root
 
     registry_uri(Root(root), config.publish)
 
@@ -462,8 +462,8 @@ def check_logs(logs: list[str], config: "IngestConfig") -> None:
     """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on this
     machine that are not there or not of a shape that can be read.
     """
-    from tasks.check_logs import check_shapes
-    from tasks.remote_logs import refuse_credentials
+    from tasks.ingest.check_logs import check_shapes
+    from tasks.ingest.remote_logs import refuse_credentials
 
     refuse_credentials(*logs)
     check_shapes(logs, config)

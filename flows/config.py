@@ -23,7 +23,7 @@ from tasks.config import (
 )
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
-from trainer.job import RESULT_NEUTRAL
+from trainer.training.job import RESULT_NEUTRAL
 
 _NEUTRAL: Any = {
     "resources": True, "gate": True, "alarms": True, "train": set(RESULT_NEUTRAL),

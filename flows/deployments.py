@@ -30,7 +30,7 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
     Fails, after all is done, where copies that others registered still have any of them.
     """
     from flows.operations import forget_users
-    from tasks.forget import tell_elsewhere
+    from tasks.forgetting.forget import tell_elsewhere
 
     with report_step("forget") as on_event:
         result = forget_users(root, ids_file, config, on_event)

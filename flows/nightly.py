@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow
 
 from flows.config import PipelineConfig
-from flows.night import open_night
+from flows.context import open_night
 from flows.progress import report_step
 from flows.steps import (
     build_corpus,
@@ -23,10 +23,10 @@ from flows.steps import (
     write_reports,
 )
 from tasks.config import PublishConfig
-from tasks.funnel import list_losses, list_notes
-from tasks.measured import list_train_metrics
-from tasks.promotion import find_alias
-from tasks.run import Run, lock_root
+from tasks.registry.promotion import find_alias
+from tasks.report.funnel import list_losses, list_notes
+from tasks.report.measured import list_train_metrics
+from tasks.root.run import Run, lock_root
 
 DEFAULT_CONFIG = PipelineConfig()
 

@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from flows.config import PipelineConfig
-from tasks import doctor, sample_logs
 from tasks.config import PublishConfig
-from tasks.corpus import build_corpus
-from tasks.forecast import Volume
-from tasks.ids_files import read_ids
-from tasks.ingest import choose_partitions, ingest
-from tasks.pseudonyms import pseudonym, read_user_key
-from tasks.registry import registry_uri
-from tasks.run import FORGET, Root, lock_root, open_root
-from tasks.similar import similar_users
-from tasks.tombstones import read_tombstones
+from tasks.corpus.build import build_corpus
+from tasks.ingest.ingest import choose_partitions, ingest
+from tasks.ingest.user_key import read_user_key
+from tasks.queries.similar import similar_users
+from tasks.root.identity import registry_uri
+from tasks.root.run import FORGET, Root, lock_root, open_root
+from tasks.sample import logs as sample_logs
+from tasks.training.forecast import Volume
+from tasks.upkeep import doctor
+from tasks.users.ids_files import read_ids
+from tasks.users.pseudonyms import pseudonym
+from tasks.users.tombstones import read_tombstones
 from trainer.errors import ConfigError, InputError
 from trainer.events import OnEvent
-from trainer.store import lock_store
-from trainer.units import parse_bytes
+from trainer.store.generation import lock_store
+from trainer.system.units import parse_bytes
 
 if TYPE_CHECKING:
-    from tasks.study import Search
+    from tasks.tuning.study import Search
 
 
 def require_root(path: Path) -> Root:
@@ -37,7 +39,7 @@ def require_root(path: Path) -> Root:
 
 def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> dict[str, Any]:
     """Nearest users and items that rank first, in the release that serves (the champion's)."""
-    from tasks.publish import current_release  # MLflow takes two seconds to import
+    from tasks.registry.publish import current_release  # MLflow takes two seconds to import
 
     root = require_root(path)
     key = read_user_key(root, config.ingest)
@@ -48,7 +50,7 @@ def find_similar(path: Path, user_id: str, k: int, config: PipelineConfig) -> di
 
 def explain(path: Path, user_id: str, config: PipelineConfig) -> dict[str, Any]:
     """What is known of one user, for the operator who asks."""
-    from tasks.explain import explain_user
+    from tasks.queries.explain import explain_user
 
     root = require_root(path)
     key = read_user_key(root, config.ingest)
@@ -60,7 +62,7 @@ def plan_size(path: Path, volume: Volume, config: PipelineConfig, num_workers: i
 
     Micro-partitions are as configured, or as ingest would choose; num_workers: by default those of this machine.
     """
-    from tasks.forecast import plan_size
+    from tasks.training.forecast import plan_size
 
     partitions = config.store.partitions or choose_partitions(volume.users)
     return plan_size(path, replace(volume, partitions=partitions), config.train, config.resources, num_workers)
@@ -69,8 +71,8 @@ def plan_size(path: Path, volume: Volume, config: PipelineConfig, num_workers: i
 def infer_vectors(path: Path, logs: list[str], out: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
     """Vectors of the users in `logs` in the file `out`, by the release that serves (the champion's)."""
     from flows.ray_cluster import open_fan_out
-    from tasks.infer import Inference, infer
-    from tasks.publish import current_release
+    from tasks.queries.infer import Inference, infer
+    from tasks.registry.publish import current_release
 
     root = require_root(path.resolve() if config.resources.ray_address else path)
     asked = Inference(logs, out, config.ingest, config.train, parse_bytes(config.resources.host_memory))
@@ -82,8 +84,8 @@ def write_word2vec(
     path: Path, out: Path, which: str, binary: bool, config: PipelineConfig, on_event: OnEvent
 ) -> dict[str, Any]:
     """A word2vec-format file of the users' or items' vectors in the release that serves (the champion's)."""
-    from tasks.gensim_files import export_word2vec
-    from tasks.publish import current_release
+    from tasks.queries.word2vec import export_word2vec
+    from tasks.registry.publish import current_release
 
     root = require_root(path)
     return export_word2vec(root.export(current_release(root, config.publish)), out, which, binary, on_event)
@@ -93,7 +95,8 @@ def tune_settings(
     path: Path, logs: list[str], config: PipelineConfig, asked: "Search", on_event: OnEvent
 ) -> dict[str, Any]:
     """The best settings that a search finds on a sample of the corpus of `logs`, or of the newest corpus of the root."""
-    from tasks.tune import newest_corpus, tune
+    from tasks.corpus.folder import newest_corpus
+    from tasks.tuning.tune import tune
 
     if logs:
         root = open_root(path)
@@ -119,8 +122,8 @@ def pull_release(
     path: Path, uri: str, out: Path, since: int | None, tracking_uri: str | None, on_event: OnEvent
 ) -> dict[str, Any]:
     """A release out of the registry into `out`; with `since`, a version, only what changed after it."""
-    from tasks.pull import leave_out, pull
-    from tasks.pull_since import pull_since
+    from tasks.registry.pull import leave_out, pull
+    from tasks.registry.pull_since import pull_since
 
     place = tracking_uri or registry_uri(Root(path), PublishConfig())
     forgotten = read_tombstones(Root(path))
@@ -133,7 +136,7 @@ def pull_release(
 
 def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:
     """A root out of a release, after the one there was is lost."""
-    from tasks.restore import restore
+    from tasks.upkeep.restore import restore
 
     root = open_root(path)
     place = tracking_uri or registry_uri(root, PublishConfig())
@@ -143,7 +146,7 @@ def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEve
 
 def forget_users(path: Path, ids_file: Path | None, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
     """The users in a file, or all who were ever forgotten, taken out of every place that can name them."""
-    from tasks.forget import Forgetting, forget
+    from tasks.forgetting.forget import Forgetting, forget
 
     root = require_root(path)
     user_ids = None
@@ -162,7 +165,7 @@ def promote_version(
     path: Path, version: int | None, override: str | None, config: PipelineConfig, on_event: OnEvent
 ) -> dict[str, Any]:
     """A version, by default the challenger, made the one that serves."""
-    from tasks.promotion import promote
+    from tasks.registry.promotion import promote
 
     if override is not None and not override.strip():
         raise ConfigError('--override is empty: say why, as in --override "the shop was closed yesterday"')
@@ -171,14 +174,14 @@ def promote_version(
 
 def rollback_champion(path: Path, version: int | None, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
     """The champion before, or another version that served, made the one that serves."""
-    from tasks.promotion import rollback
+    from tasks.registry.promotion import rollback
 
     return rollback(require_root(path), config.publish, version, on_event)
 
 
 def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
     """The root in as many micro-partitions as the configuration says, or as ingest would choose today."""
-    from tasks.repartition import repartition
+    from tasks.upkeep.repartition import repartition
 
     root = require_root(path)
     memory_bytes, threads = parse_bytes(config.resources.host_memory), config.train.threads or os.cpu_count() or 1
@@ -188,8 +191,8 @@ def repartition_root(path: Path, config: PipelineConfig, on_event: OnEvent) -> d
 
 def collect_garbage(path: Path, config: PipelineConfig, dry_run: bool, on_event: OnEvent) -> dict[str, Any]:
     """What nothing in the root refers to any more, removed, or with `dry_run` only named."""
-    from tasks import gc
-    from tasks.promotion import lock_aliases
+    from tasks.registry.promotion import lock_aliases
+    from tasks.upkeep import gc
 
     root = require_root(path)
     with (
@@ -202,8 +205,8 @@ def collect_garbage(path: Path, config: PipelineConfig, dry_run: bool, on_event:
 
 def measure_champion(path: Path, config: PipelineConfig) -> dict[str, Any]:
     """The release that serves, and how many days ago it was registered. Raises InputError when none does."""
-    from tasks import tracking
-    from tasks.pull import find_version
+    from tasks.registry import tracking
+    from tasks.registry.pull import find_version
 
     uri = registry_uri(Root(path), config.publish)
     version = find_version(f"models:/{config.publish.model_name}@champion", uri)

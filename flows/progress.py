@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tasks.wording import shown
+from tasks.root.wording import shown
 from trainer.events import OnEvent
 
 ARTIFACT_SECONDS = 2.0

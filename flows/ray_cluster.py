@@ -23,11 +23,11 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.config import ResourcesConfig
-from tasks.run import Root, private_files
+from tasks.root.run import Root, private_files
 from trainer.errors import ConfigError, ResourceError
 from trainer.events import OnEvent, ignore_event
-from trainer.fan_out import HERE, FanOut, Part, Result
-from trainer.units import parse_bytes, size
+from trainer.system.fan_out import HERE, FanOut, Part, Result
+from trainer.system.units import parse_bytes, size
 
 MOST_PARTS = 64
 TRIES = 4  # of a part whose worker died

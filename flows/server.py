@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.orphans import end_orphans, marks
-from tasks.run import open_root, private_files
+from tasks.root.run import open_root, private_files
 from trainer.errors import ResourceError, SurfError
-from trainer.parent import end_with_parent
+from trainer.system.parent import end_with_parent
 
 HOME, LOG = ".prefect", "server.log"
 START_SECONDS, STOP_SECONDS = 180.0, 5.0

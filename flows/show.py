@@ -5,9 +5,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tasks.report_tables import tell_gate
-from tasks.wording import amount, duration, share
-from trainer.units import size
+from tasks.report.tables import tell_gate
+from tasks.root.wording import amount, duration, share
+from trainer.system.units import size
 
 console = Console(markup=False, emoji=False, highlight=False)
 

@@ -13,38 +13,38 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from rich.markup import escape
 
 from flows.alarms import tell_gate_held
-from flows.night import Night, find_or_plan
+from flows.context import Night, find_or_plan
 from flows.progress import console, report_step
 from flows.ray_cluster import open_fan_out
-from tasks import corpus as corpus_task
-from tasks import evaluate as evaluate_task
-from tasks import export as export_task
-from tasks import gate_figures as gate_task
-from tasks import ingest as ingest_task
-from tasks import night as night_task
-from tasks import publish as publish_task
-from tasks.champion import side_of
-from tasks.comparison import compare_with_champion
-from tasks.devices import count_workers, pick_device
-from tasks.export_loss import measure_loss
-from tasks.funnel import list_notes
-from tasks.loads import list_loads, tell_sharing
-from tasks.measured import list_caveats, list_measured
-from tasks.promotion import ChampionMovedError, name_release, pin_release, read_registry, release_pins
-from tasks.report import write_report
-from tasks.report_tables import tell_gate
-from tasks.run import Run
-from tasks.window import select_window
-from tasks.wording import as_markdown, shown, shown_values
-from tasks.workers import Crew, train_together
-from trainer.corpus import open_corpus
+from tasks.corpus import build as corpus_task
+from tasks.corpus.window import select_window
+from tasks.evaluation import evaluate as evaluate_task
+from tasks.evaluation.comparison import compare_with_champion
+from tasks.evaluation.export_loss import measure_loss
+from tasks.evaluation.ranker import side_of
+from tasks.export import export as export_task
+from tasks.gate import figures as gate_task
+from tasks.ingest import ingest as ingest_task
+from tasks.registry import publish as publish_task
+from tasks.registry.promotion import ChampionMovedError, name_release, pin_release, read_registry, release_pins
+from tasks.report.funnel import list_notes
+from tasks.report.loads import list_loads, tell_sharing
+from tasks.report.measured import list_caveats, list_measured
+from tasks.report.report import write_report
+from tasks.report.tables import tell_gate
+from tasks.root.run import Run
+from tasks.root.wording import as_markdown, shown, shown_values
+from tasks.training import beginning as night_task
+from tasks.training.devices import count_workers, pick_device
+from tasks.training.worker_processes import Crew, train_together
 from trainer.errors import DamageError, UnavailableError
 from trainer.events import OnEvent
-from trainer.files import digest_json
-from trainer.infer import refit_held_out
-from trainer.loop import train
-from trainer.signals import stop_on_sigterm
-from trainer.store import Generation, find_pinned, open_generation
+from trainer.store.generation import Generation, find_pinned, open_generation
+from trainer.store.tokens import open_corpus
+from trainer.system.files import digest_json
+from trainer.system.signals import stop_on_sigterm
+from trainer.training.infer import refit_held_out
+from trainer.training.loop import train
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
 """Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""

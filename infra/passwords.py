@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from trainer.errors import ConfigError
-from trainer.files import read_json, replace_file
+from trainer.system.files import read_json, replace_file
 
 NAMES = ("postgres", "prefect", "mlflow", "mlflow_session", "s3_key", "s3_secret")
 PREFIX = "SURF2VEC_"

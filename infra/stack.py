@@ -23,7 +23,7 @@ from infra.passwords import as_shell, open_passwords, write_secret
 from infra.postgres import find_postgres, is_ready, make_cluster, run
 from infra.services import Service, answers, find_port
 from trainer.errors import ConfigError, SurfError
-from trainer.files import read_json, write_json
+from trainer.system.files import read_json, write_json
 
 DATABASES = ("prefect", "mlflow", "mlflow_auth")
 QUIET = {

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from trainer.errors import ConfigError
-from trainer.units import parse_bytes
+from trainer.system.units import parse_bytes
 
 
 def one_or_more(value: object) -> object:
@@ -131,7 +131,7 @@ class IngestConfig(Section):
     @classmethod
     def _usable_pattern(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
-            from tasks.access_lines import check_pattern
+            from tasks.log_patterns import check_pattern
 
             check_pattern(value, has_time="columns" not in info.data or bool(info.data["columns"].time))
         return value
@@ -140,7 +140,7 @@ class IngestConfig(Section):
     @classmethod
     def _usable_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if value:
-            from tasks.times import check_formats
+            from tasks.log_patterns import check_formats
 
             check_formats(value)
         return value

@@ -7,16 +7,16 @@ from datetime import date, datetime
 
 import numpy as np
 
-from tasks.cleaning import UNDATED
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import build_corpus
-from tasks.run import Root
-from tasks.window import Base
+from tasks.corpus.build import build_corpus
+from tasks.corpus.cleaning import UNDATED
+from tasks.corpus.window import Base
+from tasks.root.run import Root
 from tests.corpora import held_out_position, user_hash
 from tests.event_files import EPOCH, Event
-from tests.tasks.test_corpus import EVERYTHING, MEMORY_BYTES, clean_plainly, read_vocabulary
-from trainer.corpus import Corpus, held_out_keys, open_corpus
-from trainer.files import verify_file
+from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES, clean_plainly, read_vocabulary
+from trainer.store.tokens import Corpus, held_out_keys, open_corpus
+from trainer.system.files import verify_file
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Small corpora in the layout that `tasks/corpus.py` writes, made from literal histories."""
+"""Small corpora in the layout that `tasks/corpus/build.py` writes, made from literal histories."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainer.corpus import Corpus, held_out_keys, open_corpus
-from trainer.files import describe_file, write_json
+from trainer.store.tokens import Corpus, held_out_keys, open_corpus
+from trainer.system.files import describe_file, write_json
 
 
 def user_hash(user_id: str) -> int:

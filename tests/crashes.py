@@ -16,12 +16,12 @@ import numpy as np
 
 from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
 from tests.stores import count_differences, read_tables
-from trainer.files import read_json
-from trainer.job import Job
-from trainer.loop import train
-from trainer.manifests import MANIFEST
-from trainer.rows import Rows
-from trainer.store import has_generation, open_generation
+from trainer.model.rows import Rows
+from trainer.store.generation import has_generation, open_generation
+from trainer.store.manifests import MANIFEST
+from trainer.system.files import read_json
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 120

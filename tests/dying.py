@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tasks.gc", "tasks.repartition"])
+processes.set_forkserver_preload(["tasks.upkeep.gc", "tasks.upkeep.repartition"])
 NEVER = 10**9
 
 

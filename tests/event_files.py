@@ -1,4 +1,4 @@
-"""Events in the layout that `tasks/ingest.py` writes, made from literal rows."""
+"""Events in the layout that `tasks/ingest/ingest.py` writes, made from literal rows."""
 
 import hashlib
 from collections import defaultdict
@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.run import Root, open_root
+from tasks.root.run import Root, open_root
 from tests.corpora import user_hash
-from trainer.files import describe_file, write_json
+from trainer.system.files import describe_file, write_json
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(

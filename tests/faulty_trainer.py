@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import trainer.__main__
-import trainer.preparation
-import trainer.store
+import trainer.store.generation
+import trainer.training.preparation
 from trainer.config import TrainConfig
 from trainer.kernels import pick_kernel
-from trainer.preparation import warm_up
-from trainer.slots import Slots
+from trainer.training.preparation import warm_up
+from trainer.training.slots import Slots
 
 SAYS_BEGIN, SAYS_END = "a commit begins", "a commit has ended"
 PROCESS_BYTES = 150 * 10**6
@@ -53,7 +53,7 @@ def die_at_step(number: int) -> None:
 
         return step
 
-    trainer.store.write_image = dying(trainer.store.write_image, lambda path, image: path)
+    trainer.store.generation.write_image = dying(trainer.store.generation.write_image, lambda path, image: path)
     Path.write_text = dying(Path.write_text, lambda path, text: path)  # type: ignore[method-assign]
     os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)  # type: ignore[method-assign]
 
@@ -108,7 +108,7 @@ def drop_privileges() -> None:
 def main() -> int:
     """Bring about the fault, and train."""
     fault = sys.argv.pop(1)
-    trainer.preparation.private_bytes = lambda: PROCESS_BYTES
+    trainer.training.preparation.private_bytes = lambda: PROCESS_BYTES
     if fault == "steps":
         answer_steps()
         return 0

@@ -9,10 +9,10 @@ import duckdb
 
 from sql.runner import fetch_rows
 from tasks.config import IngestConfig
-from tasks.ingest import ingest
-from tasks.run import Root
+from tasks.ingest.ingest import ingest
+from tasks.root.run import Root
 from trainer.events import OnEvent, ignore_event
-from trainer.files import read_json
+from trainer.system.files import read_json
 
 MEMORY_BYTES = 500_000_000
 HEADER = "user_id,url,ts"

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from tasks.config import PublishConfig
-from tasks.promotion import pin_release, release_pins
-from tasks.publish import publish_release
-from tasks.run import Root
+from tasks.registry.promotion import pin_release, release_pins
+from tasks.registry.publish import publish_release
+from tasks.root.run import Root
 from tests.releases import export_release, make_corpus, tell_story
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
-from trainer.files import write_json
-from trainer.rows import Items, Rows
-from trainer.store import Writer, has_generation, image_of_items, image_of_rows, lock_store, open_generation
+from trainer.model.rows import Items, Rows
+from trainer.store.generation import Writer, has_generation, image_of_items, image_of_rows, lock_store, open_generation
+from trainer.store.tokens import open_corpus
+from trainer.system.files import write_json
 
 PUBLISH = PublishConfig(keep_releases=1)
 PASSED = {"passes": True, "verdict": "passed", "held_by": []}

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig, PublishConfig
-from tasks.export import Export, Generation, export_vectors
-from tasks.run import Root
+from tasks.export.export import Export, Generation, export_vectors
+from tasks.root.run import Root
 from tests.corpora import write_corpus
 
 NUM_ITEMS = 40

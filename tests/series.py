@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig, PublishConfig
-from tasks.export import Export, export_vectors
-from tasks.publish import publish_release
-from tasks.run import Root
+from tasks.export.export import Export, export_vectors
+from tasks.registry.publish import publish_release
+from tasks.root.run import Root
 from tests.corpora import describe_anew, user_hash, write_corpus
 from tests.releases import VECTOR_SIZE, FakeGeneration, tell_story
 from trainer.events import OnEvent, ignore_event

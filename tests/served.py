@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from tasks.config import IngestConfig, PublishConfig
-from tasks.export import MANIFEST
-from tasks.ingest import ingest
-from tasks.publish import current_release, publish_release
-from tasks.run import Root
+from tasks.export.export import MANIFEST
+from tasks.ingest.ingest import ingest
+from tasks.registry.publish import current_release, publish_release
+from tasks.root.run import Root
 from tests.ingested import write_log
 from tests.releases import export_release, read_users, tell_story
 from tests.trained import MEMORY_BYTES, prepare, train_root
 from trainer.events import ignore_event
-from trainer.files import read_json, write_json
-from trainer.store import lock_store, open_generation, pin_generation
+from trainer.store.generation import lock_store, open_generation, pin_generation
+from trainer.system.files import read_json, write_json
 
 
 def make_served(

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainer.store
-from trainer.files import read_json
-from trainer.images import Image
-from trainer.manifests import MANIFEST
-from trainer.rows import Rows
-from trainer.store import Generation, open_generation, read_rows
+import trainer.store.generation
+from trainer.model.rows import Rows
+from trainer.store.generation import Generation, open_generation, read_rows
+from trainer.store.images import Image
+from trainer.store.manifests import MANIFEST
+from trainer.system.files import read_json
 
 
 def read_tables(store_dir: Path) -> list[Rows]:
@@ -52,7 +52,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no manifest of a store may count before all that this process wrote of it, and the names, were synced."""
-    write_image, fsync, replace = trainer.store.write_image, os.fsync, os.replace
+    write_image, fsync, replace = trainer.store.generation.write_image, os.fsync, os.replace
     unsynced: set[tuple[int, int]] = set()
     unsynced_names: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -80,7 +80,7 @@ def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not unsynced_names.keys() & set(files), f"{path} would name files whose names may be lost"
         replace(source, target, **named)
 
-    monkeypatch.setattr(trainer.store, "write_image", watched_write)
+    monkeypatch.setattr(trainer.store.generation, "write_image", watched_write)
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from trainer.job import Job
-from trainer.manifests import MANIFEST, read_manifest
+from trainer.store.manifests import MANIFEST, read_manifest
+from trainer.training.job import Job
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 120

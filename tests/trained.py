@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import build_corpus
-from tasks.ingest import ingest
-from tasks.run import Root, open_root
+from tasks.corpus.build import build_corpus
+from tasks.ingest.ingest import ingest
+from tasks.root.run import Root, open_root
 from tests.flows.test_nightly import write_logs
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus, whole_window
 from trainer.events import ignore_event
-from trainer.job import Job
-from trainer.loop import train
-from trainer.store import Generation, open_generation, read_rows
+from trainer.store.generation import Generation, open_generation, read_rows
+from trainer.store.tokens import open_corpus, whole_window
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 MEMORY_BYTES = 4 * 10**9
 SETTINGS: dict[str, Any] = {"vector_size": 4, "epochs": 2, "negative": 2, "threads": 1}

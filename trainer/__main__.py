@@ -17,14 +17,14 @@ from typing import Any, NoReturn
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, SurfError
-from trainer.event_file import RESULT, EventFile
 from trainer.events import OnEvent, ignore_event
-from trainer.job import Job
-from trainer.job_file import read_job
-from trainer.loop import StoppedError, train
-from trainer.parent import end_with_parent
-from trainer.signals import heed_signals
-from trainer.units import parse_bytes
+from trainer.system.parent import end_with_parent
+from trainer.system.signals import heed_signals
+from trainer.system.units import parse_bytes
+from trainer.training.job import Job
+from trainer.training.job_file import read_job
+from trainer.training.loop import StoppedError, train
+from trainer.workers.event_file import RESULT, EventFile
 
 GOES_ON = "the same command with --resume goes on from the last commit"
 

@@ -25,22 +25,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config import ResourcesConfig
-from tasks.evaluate import Question, rank_held_out
-from tasks.forecast import Volume, plan_size
-from tasks.scores import score_of
+from tasks.evaluation.evaluate import Question, rank_held_out
+from tasks.evaluation.scores import score_of
+from tasks.training.forecast import Volume, plan_size
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, held_out_question, held_out_rows, make_corpus
 from tests.benchmarks.peers import is_no_lower
 from tests.benchmarks.swap import TOKENS_A_USER, run_alone, write_corpus
-from trainer import preparation
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
-from trainer.infer import freeze_items, infer_parts, take_histories
-from trainer.job import Job
-from trainer.loop import train
-from trainer.plan import Plan
-from trainer.store import Generation, Writer, image_of_items, open_generation
+from trainer.plan.alone import Plan
+from trainer.store.generation import Generation, Writer, image_of_items, open_generation
+from trainer.store.tokens import Corpus
+from trainer.training import preparation
+from trainer.training.infer import freeze_items, infer_parts, take_histories
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 LOGS = ("wikispeedia_unfinished", "gowalla_train")
 SEEDS = (1, 2)
@@ -84,7 +84,7 @@ def compare_quality(log: str, corpus: Corpus, folder: Path) -> list[dict[str, An
         for name in ("one", "blocks"):
             store = folder / f"{name}-{seed}"
             planner = divide if name == "blocks" else preparation.plan_training
-            with patch("trainer.preparation.plan_training", planner):
+            with patch("trainer.training.preparation.plan_training", planner):
                 train(Job(corpus.folder, store, config, MEMORY_BYTES))
             generation = open_generation(store)
             users = np.concatenate([generation.read_users(p) for p in range(corpus.num_partitions)])

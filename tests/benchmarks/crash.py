@@ -27,8 +27,8 @@ from tests.corpora import planted_histories, write_corpus
 from tests.crashes import budgets, die_at_every_step, kill_again_and_again, remember_positions, run, start
 from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
 from trainer.config import TrainConfig
-from trainer.job import Job
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
+from trainer.training.job import Job
 
 LOG = "wikispeedia_unfinished"
 RESUME_SECONDS = 30

@@ -30,7 +30,7 @@ from tests.benchmarks.peers import (
     train_popularity,
 )
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
+from trainer.store.tokens import Corpus
 
 SEED = 1
 HEAVY: dict[str, Any] = {"negative": 20, "negative_weight": 1}

@@ -35,7 +35,7 @@ from tests.benchmarks.peers import (
     train_ours,
 )
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
+from trainer.store.tokens import Corpus
 
 SPEED_LOGS = ("gowalla_train", "wikispeedia_unfinished")
 BEST_EXPONENTS = {"wikispeedia_unfinished": -0.5, "yoochoose_100k": 0.0, "gowalla_train": 0.75}

@@ -22,7 +22,7 @@ from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, make_corpus
 from tests.benchmarks.peers import Vectors, train_ours, training_counts
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
+from trainer.store.tokens import Corpus
 
 SETTINGS = TrainConfig(
     vector_size=64, epochs=60, alpha=0.7, min_alpha=0.005, negative=200, share_negatives=4, l2=2.0, item_l2=0.15,

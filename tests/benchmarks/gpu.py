@@ -23,9 +23,9 @@ from tests.benchmarks.harness import run_benchmark
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels import reference
+from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
-from trainer.objectives import make_sampling
-from trainer.rows import begin_items, begin_users
+from trainer.model.objectives import make_sampling
 
 MARK_PAIRS_PER_SECOND = 300e6
 MARK = ">= 300 M pairs/s on an H200"

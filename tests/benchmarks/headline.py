@@ -26,11 +26,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tasks.measured import spent_seconds
+from tasks.report.measured import spent_seconds
 from tests.benchmarks.cgroups import memory_group
 from tests.benchmarks.harness import run_benchmark, show_figure
-from trainer.files import read_json
-from trainer.memory import private_bytes
+from trainer.system.files import read_json
+from trainer.system.memory import private_bytes
 
 STEPS = ("ingest", "corpus", "train", "evaluate", "export", "register", "report")
 DAYS, DIM = 14, 128

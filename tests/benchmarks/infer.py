@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.evaluate import measure, rank_held_out
-from tasks.export import unit_rows
-from tasks.scores import score_by_vectors
+from tasks.evaluation.evaluate import measure, rank_held_out
+from tasks.evaluation.scores import score_by_vectors
+from tasks.export.export import unit_rows
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, Histories
-from trainer.infer import FrozenItems, freeze_items, infer_vectors
-from trainer.job import Job
-from trainer.loop import train
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
+from trainer.store.tokens import Corpus, Histories
+from trainer.training.infer import FrozenItems, freeze_items, infer_vectors
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_TOKENS = 5

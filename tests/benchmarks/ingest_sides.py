@@ -15,12 +15,12 @@ from pathlib import Path
 
 from sql.runner import connect
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import build_corpus
-from tasks.ingest import ingest
-from tasks.run import open_root
+from tasks.corpus.build import build_corpus
+from tasks.ingest.ingest import ingest
+from tasks.root.run import open_root
 from trainer.events import ignore_event
-from trainer.files import sync_file
-from trainer.memory import private_bytes
+from trainer.system.files import sync_file
+from trainer.system.memory import private_bytes
 
 THREADS = 2
 SIDES = ("bare", "raw", "ours")

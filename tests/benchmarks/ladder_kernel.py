@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from tests.benchmarks.ladder_torch import Question, evaluate
-from trainer import loop
 from trainer.__main__ import read_config
-from trainer.corpus import Corpus
-from trainer.job import Job
+from trainer.store.tokens import Corpus
+from trainer.training import loop
+from trainer.training.job import Job
 
 MEMORY_BYTES = 4 * 10**9
 

@@ -24,8 +24,8 @@ import numpy as np
 from tests.benchmarks.ladder_torch import BLOCK_PAIRS, DIMENSIONS, EXPONENT, NEGATIVES, Way
 from tests.benchmarks.logs import held_out_question, held_out_rows
 from tests.benchmarks.peers import Vectors, answer_held_out, training_histories
-from trainer.corpus import Corpus
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
+from trainer.store.tokens import Corpus
 
 PLENTY, THREADS, WORKERS = "4GB", 2, 2
 SETTINGS: dict[str, Any] = {

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import build_corpus
-from tasks.evaluate import Question
-from tasks.ingest import ingest
-from tasks.run import open_root
-from trainer.corpus import Corpus, open_corpus
+from tasks.corpus.build import build_corpus
+from tasks.evaluation.evaluate import Question
+from tasks.ingest.ingest import ingest
+from tasks.root.run import open_root
 from trainer.events import ignore_event
+from trainer.store.tokens import Corpus, open_corpus
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k", "entree", "msweb", "gowalla_train")
 UNORDERED_LOGS = ("gowalla_train",)

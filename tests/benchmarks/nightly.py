@@ -26,21 +26,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config import NightlyConfig
-from tasks.evaluate import join_questions, questions, rank_held_out
-from tasks.gate import Rule, compare, hits
-from tasks.night import night_schedule
-from tasks.run import Root
-from tasks.sample_logs import FIRST_DAY, write_sample_logs
-from tasks.scores import score_of
-from tasks.spaces import begin_new_items
+from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
+from tasks.evaluation.scores import score_of
+from tasks.gate.rules import Rule, compare, hits
+from tasks.root.run import Root
+from tasks.sample.logs import FIRST_DAY, write_sample_logs
+from tasks.training.beginning import night_schedule
+from tasks.training.space import begin_new_items
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
-from trainer.files import read_json
-from trainer.job import Job
-from trainer.loop import train
-from trainer.nights import Beginning, begin_night
-from trainer.store import Generation, open_generation, open_pinned
+from trainer.store.generation import Generation, open_generation, open_pinned
+from trainer.store.tokens import Corpus, open_corpus
+from trainer.system.files import read_json
+from trainer.training.job import Job
+from trainer.training.loop import train
+from trainer.training.next_night import Beginning, begin_night
 
 SETTINGS: dict[str, Any] = {"epochs": 5, "share_negatives": 8}
 MEMORY_BYTES = 6 * 10**9

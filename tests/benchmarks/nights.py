@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
-from tasks.run import Root
-from tasks.sample_logs import FIRST_DAY, write_sample_logs
+from tasks.root.run import Root
+from tasks.sample.logs import FIRST_DAY, write_sample_logs
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
-from trainer.corpus import VOCABULARY, Corpus, open_corpus
-from trainer.files import read_json
+from trainer.store.tokens import VOCABULARY, Corpus, open_corpus
+from trainer.system.files import read_json
 
 FIRST_DAYS, ITEMS = 30, 5_000
 SETTINGS: dict[str, Any] = {

@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
-from tasks.evaluate import Answer, rank_held_out
-from tasks.scores import score_by_vectors
+from tasks.evaluation.evaluate import Answer, rank_held_out
+from tasks.evaluation.scores import score_by_vectors
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
 from trainer.draws import epoch_key
-from trainer.job import Job, effective_recency
 from trainer.kernels import pick_kernel
+from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
-from trainer.loop import train
-from trainer.objectives import make_sampling
-from trainer.preparation import warm_up
-from trainer.rows import begin_items, begin_users
-from trainer.schedule import learning_rates, user_order
-from trainer.store import open_generation
-from trainer.trees import make_tree
+from trainer.model.objectives import make_sampling
+from trainer.model.trees import make_tree
+from trainer.plan.schedule import learning_rates, user_order
+from trainer.store.generation import open_generation
+from trainer.store.tokens import Corpus
+from trainer.training.job import Job, effective_recency
+from trainer.training.loop import train
+from trainer.training.preparation import warm_up
 
 LAST = -1e6
 """A score below any that training makes."""

@@ -30,11 +30,11 @@ from infra.automations import Patience, apply_automations
 from infra.deploy import deploy
 from infra.stack import Stack
 from tasks.config import PublishConfig
-from tasks.promotion import find_champion
-from tasks.run import Root
+from tasks.registry.promotion import find_champion
+from tasks.root.run import Root
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from tests.infra.nights import Nights, wait_until
-from trainer.files import read_json
+from trainer.system.files import read_json
 
 FIRST_DAY, WINDOW_DAYS = date(1997, 2, 13), 60
 SABOTAGE = {5: "killed", 11: "half", 12: "straggler", 17: "away", 23: "forgotten"}

@@ -23,13 +23,13 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks import tracking
-from tasks.publish import publish_release
-from tasks.run import Root
+from tasks.registry import tracking
+from tasks.registry.publish import publish_release
+from tasks.root.run import Root
 from tests.benchmarks.harness import run_benchmark
 from tests.corpora import user_hash
 from tests.releases import STORAGES, export_release, tell_story
-from trainer.files import describe_file, read_json, write_json
+from trainer.system.files import describe_file, read_json, write_json
 
 VECTOR_SIZE = 128
 NUM_ITEMS = 10_000

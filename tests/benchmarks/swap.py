@@ -34,7 +34,7 @@ from tests.benchmarks.bare_traffic import bare_traffic
 from tests.benchmarks.cgroups import drop_caches, memory_group
 from tests.benchmarks.harness import run_benchmark
 from trainer.draws import mix_array
-from trainer.files import describe_file, write_json
+from trainer.system.files import describe_file, write_json
 
 NUM_USERS, NUM_ITEMS, TOKENS_A_USER, PARTITIONS = 4_000_000, 100_000, 25, 128
 BUDGET_BYTES = 512 * 10**6

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.benchmarks.tree import FullSoftmax, Trained, alike_batches, judge_loss, zipf_counts
-from trainer.rows import EPSILON
+from trainer.model.rows import EPSILON
 
 ROWS, CLASSES = torch.tensor([2, 0]), torch.tensor([1, 3])
 

@@ -30,10 +30,9 @@ from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, held_out_rows, make_corpus
 from tests.benchmarks.peers import KernelTraining, begin_kernel_training
 from trainer.config import TrainConfig, config_from_dict
-from trainer.corpus import Corpus
 from trainer.draws import mix_array
-from trainer.rows import EPSILON
-from trainer.trees import (
+from trainer.model.rows import EPSILON
+from trainer.model.trees import (
     Tree,
     balanced_tree,
     expected_rows,
@@ -42,6 +41,7 @@ from trainer.trees import (
     tree_bytes,
     two_level_tree,
 )
+from trainer.store.tokens import Corpus
 
 MANY_CLASSES, BUILD_SECONDS = 10_000_000, 5.0
 BUILDERS: dict[str, Callable[[NDArray[np.int64]], Tree]] = {

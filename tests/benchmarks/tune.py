@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from tasks.config import PublishConfig
-from tasks.run import Root
-from tasks.study import Search
-from tasks.tune import choose_partitions, tune
+from tasks.root.run import Root
+from tasks.tuning.study import Search
+from tasks.tuning.tune import choose_partitions, tune
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, make_corpus
 from tests.benchmarks.peers import answer_held_out, train_ours
 from trainer.config import TrainConfig, config_from_dict
-from trainer.corpus import Corpus
+from trainer.store.tokens import Corpus
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 WORD2VEC = TrainConfig(

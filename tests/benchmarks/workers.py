@@ -26,9 +26,9 @@ from tests.benchmarks.workers_quality import MODES, balance, compare_with_one, k
 from tests.benchmarks.workers_rates import measure_here, measure_visit
 from tests.benchmarks.workers_runs import Team, run_team, run_teams
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
-from trainer.rates import NETWORK_BYTES
-from trainer.sharing import sent_by_sum
+from trainer.plan.sharing import sent_by_sum
+from trainer.store.tokens import Corpus, open_corpus
+from trainer.training.rates import NETWORK_BYTES
 
 LOG = "wikispeedia_unfinished"
 NUM_USERS, NUM_ITEMS, PARTITIONS = 40_000, 20_000, 32

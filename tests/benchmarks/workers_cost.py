@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
-from trainer.joint_plan import Member, Team, Way, choose_way
-from trainer.plan import Budget
-from trainer.schedule import partition_order
-from trainer.shares import count_exchanges, share_users
-from trainer.sizes import Work, training_sizes
+from trainer.plan.alone import Budget
+from trainer.plan.schedule import partition_order
+from trainer.plan.shares import count_exchanges, share_users
+from trainer.plan.sizes import Work, training_sizes
+from trainer.plan.together import Member, Team, Way, choose_way
 
 TOUCHES = {"alone": 0, "replicated": 8, "sharded": 8, "asynchronous": 13}
-"""How often trainer/exchange.py reads or writes each byte that it adds up: subtract, add, copy; more where nobody waits."""
+"""How often trainer/workers/exchange.py reads or writes each byte that it adds up: subtract, add, copy; more where
+nobody waits."""
 FREE = 10**15
 """Disk, which the model does not ask for."""
 

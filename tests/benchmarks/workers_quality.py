@@ -12,10 +12,10 @@ from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.peers import Vectors, answer_held_out, difference_in_errors
 from tests.benchmarks.workers_runs import Team, run_killed, run_team
 from tests.stores import count_differences, read_tables
-from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
+from trainer.store.tokens import Corpus
+from trainer.training.item_blocks import ItemBlocks
 
 SEEDS = (1, 2, 3)
 MODES = ("replicated", "asynchronous", "sharded")

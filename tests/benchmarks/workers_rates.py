@@ -22,16 +22,16 @@ import torch
 from tests.benchmarks.own_loopback import counted
 from tests.benchmarks.workers_cost import Network
 from tests.benchmarks.workers_runs import TORCHRUN
-from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel
+from trainer.kernels.first_rows import begin_users
 from trainer.kernels.signature import Pass
-from trainer.rows import begin_users
-from trainer.schedule import user_order
-from trainer.sharing import sent_by_sum
-from trainer.workers import Workers, join_workers
+from trainer.plan.schedule import user_order
+from trainer.plan.sharing import sent_by_sum
+from trainer.store.tokens import Corpus
+from trainer.training.item_blocks import ItemBlocks
+from trainer.workers.group import Workers, join_workers
 
 REPEATS = 60
 FEW_BYTES = 256

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from tests.benchmarks.own_loopback import counted
-from trainer.files import read_json
-from trainer.manifests import MANIFEST
-from trainer.store import has_generation
+from trainer.store.generation import has_generation
+from trainer.store.manifests import MANIFEST
+from trainer.system.files import read_json
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 MAX_RESTARTS = 5

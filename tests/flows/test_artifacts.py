@@ -10,7 +10,7 @@ from flows.config import load_config
 from flows.nightly import nightly
 from flows.progress import report_step
 from flows.steps import describe_run
-from tasks.run import Root, Run
+from tasks.root.run import Root, Run
 from tests.flows.test_nightly import write_logs
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own

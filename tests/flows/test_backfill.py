@@ -14,9 +14,9 @@ import pytest
 import flows.backfill
 from flows.backfill import run_day
 from flows.config import PipelineConfig
-from tasks.nights import Ledger, list_days
-from tasks.nights_report import write_nights_report
-from tasks.run import Root, Run
+from tasks.report.backfill_page import write_nights_report
+from tasks.report.backfill_record import Ledger, list_days
+from tasks.root.run import Root, Run
 from tests.corpora import planted_histories
 from tests.flows.test_cli import COMMAND, call
 from tests.ingested import take_in, write_log

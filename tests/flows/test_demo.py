@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from flows import demo, demo_vectors
-from flows.demo_nights import measure_movement
-from flows.demo_vectors import Vectors, nearest_rows, read_vectors, spread_rows
-from tasks.sample_lines import write_ids
-from tasks.sample_logs import TOPICS, interests_of
-from tasks.sample_visits import keys_of
+from flows.demo import __main__ as demo
+from flows.demo import vectors as demo_vectors
+from flows.demo.nights import measure_movement
+from flows.demo.vectors import Vectors, nearest_rows, read_vectors, spread_rows
+from tasks.sample.lines import write_ids
+from tasks.sample.logs import TOPICS, interests_of
+from tasks.sample.visits import keys_of
 
 EAST_NORTH = np.array([[1, 0], [9, 1], [0, 2], [1, 7], [3, 0]], np.float32)
 

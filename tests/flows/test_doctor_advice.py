@@ -10,11 +10,11 @@ import pytest
 
 from flows.config import load_config
 from flows.operations import pull_release
-from tasks import tracking
 from tasks.config import PublishConfig
-from tasks.doctor import examine
-from tasks.promotion import read_registry
-from tasks.run import Root, Run
+from tasks.registry import tracking
+from tasks.registry.promotion import read_registry
+from tasks.root.run import Root, Run
+from tasks.upkeep.doctor import examine
 from tests.bare_nights import without_prefect
 from tests.corpora import planted_histories
 from tests.flows.test_gate import LENIENT

@@ -11,9 +11,9 @@ import pytest
 
 from flows.config import check_config
 from flows.operations import explain, forget_users
-from tasks.ingest import ingest
-from tasks.pseudonyms import pseudonym
-from tasks.run import Root
+from tasks.ingest.ingest import ingest
+from tasks.root.run import Root
+from tasks.users.pseudonyms import pseudonym
 from tests.flows.test_cli import COMMAND, call
 from tests.ingested import MEMORY_BYTES, read_events, write_log
 from tests.releases import read_users

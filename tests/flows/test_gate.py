@@ -12,16 +12,16 @@ from prefect.client.orchestration import get_client
 from flows import steps
 from flows.config import load_config
 from flows.nightly import nightly
-from tasks import tracking
 from tasks.config import PublishConfig
-from tasks.promotion import promote, read_registry, rollback
-from tasks.run import Root, Run
-from tasks.tracking import MlflowClient
+from tasks.registry import tracking
+from tasks.registry.promotion import promote, read_registry, rollback
+from tasks.registry.tracking import MlflowClient
+from tasks.root.run import Root, Run
 from tests.bare_nights import without_prefect
 from tests.flows.test_cli import COMMAND
 from trainer.errors import ResourceError
-from trainer.files import read_json
-from trainer.store import open_pinned
+from trainer.store.generation import open_pinned
+from trainer.system.files import read_json
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 SETTINGS = ["train.epochs=10", "train.vector_size=16", "train.threads=1", "train.alpha=0.1", "publish.keep_releases=1"]

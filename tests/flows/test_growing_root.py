@@ -11,7 +11,7 @@ from flows.nightly import nightly
 from flows.operations import examine_root, repartition_root
 from tests.flows.test_nightly import write_logs
 from trainer.events import ignore_event
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 FAST = ["train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negative=4"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.config import load_config
-from flows.demo_vectors import read_vectors
+from flows.demo.vectors import read_vectors
 from flows.nightly import nightly
 from flows.operations import examine_root
 from tests.corpora import planted_histories

@@ -10,8 +10,8 @@ import pytest
 
 from tests.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once
-from trainer.files import read_json
-from trainer.manifests import MANIFEST, read_manifest
+from trainer.store.manifests import MANIFEST, read_manifest
+from trainer.system.files import read_json
 
 pytestmark = pytest.mark.usefixtures("_prefect")  # but the night that all of them look at has a server of its own
 FAST = [

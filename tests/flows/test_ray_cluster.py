@@ -16,16 +16,16 @@ from prefect import flow, task
 from prefect.context import serialize_context
 
 from flows.config import PipelineConfig, load_config
-from flows.night import Night, open_night
+from flows.context import Night, open_night
 from flows.nightly import nightly
 from flows.ray_cluster import Caller, bare_context, check_address, check_node, digest_code, open_fan_out
 from tasks.config import ResourcesConfig
-from tasks.run import open_root
+from tasks.root.run import open_root
 from tests.flows.test_cli import COMMAND
 from tests.ray_nodes import RAY, Cluster, open_cluster
 from tests.stores import assert_same_bits
 from trainer.errors import ConfigError
-from trainer.fan_out import HERE
+from trainer.system.fan_out import HERE
 
 FAST = (
     "train.epochs=1", "train.vector_size=16", "train.threads=1", "evaluate.max_users=500", "gate.newest_day_events=0",
@@ -128,8 +128,8 @@ def test_what_goes_to_a_worker_names_no_module_that_only_a_night_needs(tmp_path:
         return step(open_night(tmp_path, None, None, PipelineConfig()))
 
     sent, otherwise = run_step()
-    assert b"flows.night" in otherwise
-    assert b"flows.night" not in sent
+    assert b"flows.context" in otherwise
+    assert b"flows.context" not in sent
 
 
 @needs_ray

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from flows import cli
 from trainer.errors import ConfigError
-from trainer.files import write_json
+from trainer.system.files import write_json
 
 
 @pytest.mark.parametrize("command", ["run", "backfill"])

@@ -14,7 +14,7 @@ import pytest
 from flows.orphans import PLACE
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_nightly import FAST, generation, run, write_logs
-from trainer.files import read_json
+from trainer.system.files import read_json
 
 IN_SECONDS = 20  # on a machine with eight at work; by itself 1 to 3
 LONG = [*FAST, "--set", "train.epochs=1000"]

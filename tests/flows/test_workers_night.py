@@ -18,9 +18,9 @@ from flows.operations import examine_root
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
 from trainer.errors import ResourceError
-from trainer.files import read_json
-from trainer.manifests import MANIFEST, read_manifest
-from trainer.store import lock_store
+from trainer.store.generation import lock_store
+from trainer.store.manifests import MANIFEST, read_manifest
+from trainer.system.files import read_json
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 SETTINGS = [
@@ -55,7 +55,11 @@ def die_twice(root: Path) -> None:
 
         wait_until(lambda: num_processes() == 1, "the first commit")
         children = psutil.Process(process.pid).children(recursive=True)
-        workers = [child for child in children if "--job" in child.cmdline() and "tasks.agent" not in child.cmdline()]
+        workers = [
+            child
+            for child in children
+            if "--job" in child.cmdline() and "tasks.training.loopback_agent" not in child.cmdline()
+        ]
         assert len(workers) == 2
         workers[1].kill()
         wait_until(lambda: num_processes() == 2, "a commit of the workers that were started again")

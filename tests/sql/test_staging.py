@@ -13,10 +13,10 @@ import pytest
 
 from sql.runner import connect, create_table
 from tasks.config import IngestConfig
-from tasks.delimited import FIELDS_SCHEMA
-from tasks.logblocks import LINES_SCHEMA
-from tasks.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
-from tasks.urls import CRAWLER_PATTERN
+from tasks.ingest.blocks import LINES_SCHEMA
+from tasks.ingest.delimited import FIELDS_SCHEMA
+from tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
+from tasks.ingest.urls import CRAWLER_PATTERN
 
 PARAMS = {
     "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,

@@ -12,9 +12,9 @@ import pytest
 
 from sql.runner import connect, create_table, fetch_rows
 from tasks.config import IngestConfig
-from tasks.pseudonyms import key_pads
-from tasks.staging import LEFT_OUT, define_session
-from tasks.times import EARLIEST
+from tasks.ingest.staging import LEFT_OUT, define_session
+from tasks.ingest.times import EARLIEST
+from tasks.users.pseudonyms import key_pads
 
 LATEST = datetime(2026, 11, 22)
 Row = tuple[Any, ...]

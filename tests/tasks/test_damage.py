@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
-from tasks.champion import Exported
 from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
-from tasks.corpus import build_corpus
-from tasks.drift import Released, compare_vectors
-from tasks.explain import explain_user
-from tasks.export import MANIFEST
-from tasks.gensim_files import export_word2vec
-from tasks.ingest import ingest
-from tasks.run import Root
-from tasks.similar import similar_items, similar_users
+from tasks.corpus.build import build_corpus
+from tasks.evaluation.ranker import Exported
+from tasks.export.export import MANIFEST
+from tasks.gate.drift import Released, compare_vectors
+from tasks.ingest.ingest import ingest
+from tasks.queries.explain import explain_user
+from tasks.queries.similar import similar_items, similar_users
+from tasks.queries.word2vec import export_word2vec
+from tasks.root.run import Root
 from tests.flips import draw_places, flipped
 from tests.releases import export_release, make_release, read_users
-from tests.tasks.test_serving_model import ask, load
+from tests.tasks.registry.test_serving_model import ask, load
 from tests.trained import MEMORY_BYTES, SETTINGS, prepare
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
 from trainer.errors import DamageError
 from trainer.events import ignore_event
-from trainer.files import read_json, write_json
-from trainer.job import Job
-from trainer.loop import train
-from trainer.store import has_generation, open_generation
+from trainer.store.generation import has_generation, open_generation
+from trainer.store.tokens import open_corpus
+from trainer.system.files import read_json, write_json
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 NUM_PLACES = 4
 Answer = Callable[[], Any]

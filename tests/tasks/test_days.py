@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.run import Root
-from tasks.window import ends_before, select_window
+from tasks.corpus.window import ends_before, select_window
+from tasks.root.run import Root
 from tests.ingested import HEADER, check_events, read_events, take_in, write_log
 from trainer.errors import InputError
 
@@ -139,8 +139,8 @@ def by_day(root: Path) -> dict[date, int]:
 @pytest.mark.slow
 def test_two_writers_at_once_queue_and_nothing_is_lost(tmp_path: Path, root: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tasks.run import Root, lock_root\n"
-        "from tasks.config import IngestConfig; from tasks.ingest import ingest\n"
+        "import sys; from pathlib import Path; from tasks.root.run import Root, lock_root\n"
+        "from tasks.config import IngestConfig; from tasks.ingest.ingest import ingest\n"
         "root = Root(Path(sys.argv[1]))\n"
         "with lock_root(root, 'test'):\n"
         "    ingest(root, sys.argv[2:], IngestConfig(), 8, 500_000_000, 1, lambda *event: None)\n"

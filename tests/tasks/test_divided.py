@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 
 from tasks.config import EvaluateConfig, ExportConfig, IngestConfig
-from tasks.corpus import build_corpus
-from tasks.export import Export, export_vectors
-from tasks.infer import infer
-from tasks.ingest import ingest
-from tasks.run import Root, open_root
-from tasks.stage_parts import LogsPart, stage_part
-from tasks.stage_sources import Staging
-from tasks.window import Base
+from tasks.corpus.build import build_corpus
+from tasks.corpus.window import Base
+from tasks.export.export import Export, export_vectors
+from tasks.ingest.ingest import ingest
+from tasks.ingest.stage_here import Staging
+from tasks.ingest.stage_parts import LogsPart, stage_part
+from tasks.queries.infer import infer
+from tasks.root.run import Root, open_root
 from tests.corpora import planted_histories
 from tests.divided import Divided, open_processes
 from tests.ingested import write_log
 from tests.stores import assert_same_bits
-from tests.tasks.test_infer import ask, make_root
+from tests.tasks.queries.test_infer import ask, make_root
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
 from trainer.errors import ConfigError, InputError
 from trainer.events import ignore_event
-from trainer.fan_out import HERE, FanOut
-from trainer.infer import refit_held_out
-from trainer.job import Job
-from trainer.loop import train
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
+from trainer.store.tokens import open_corpus
+from trainer.system.fan_out import HERE, FanOut
+from trainer.training.infer import refit_held_out
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 MEMORY_BYTES = 500_000_000
 CONFIG = IngestConfig(min_item_events=1, min_item_users=1)

@@ -9,33 +9,33 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import tune
 from tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
-from tasks.corpus import build_corpus
-from tasks.doctor import examine
-from tasks.evaluate import evaluate
-from tasks.export import Export, export_vectors
-from tasks.export_loss import measure_loss
-from tasks.gc import collect_garbage
-from tasks.infer import Inference, infer
-from tasks.ingest import ingest
-from tasks.repartition import repartition
-from tasks.run import Root, lock_root
-from tasks.similar import similar_users
-from tasks.window import Base
+from tasks.corpus.build import build_corpus
+from tasks.corpus.window import Base
+from tasks.evaluation.evaluate import evaluate
+from tasks.evaluation.export_loss import measure_loss
+from tasks.export.export import Export, export_vectors
+from tasks.ingest.ingest import ingest
+from tasks.queries.infer import Inference, infer
+from tasks.queries.similar import similar_users
+from tasks.root.run import Root, lock_root
+from tasks.tuning import tune
+from tasks.upkeep.doctor import examine
+from tasks.upkeep.gc import collect_garbage
+from tasks.upkeep.repartition import repartition
 from tests.corpora import user_hash
 from tests.ingested import write_log
 from tests.releases import read_users
 from tests.trained import MEMORY_BYTES, SETTINGS, rows_by_user
 from trainer.config import TrainConfig
-from trainer.corpus import Corpus, open_corpus
 from trainer.errors import InputError
 from trainer.events import ignore_event
-from trainer.infer import refit_held_out
-from trainer.job import Job
-from trainer.loop import train
-from trainer.manifests import MANIFEST, write_manifest
-from trainer.store import open_generation, pin_generation
+from trainer.store.generation import open_generation, pin_generation
+from trainer.store.manifests import MANIFEST, write_manifest
+from trainer.store.tokens import Corpus, open_corpus
+from trainer.training.infer import refit_held_out
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 CONFIG, EVALUATE = IngestConfig(), EvaluateConfig()
 TRAIN = TrainConfig(**SETTINGS)

@@ -10,25 +10,25 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import scores as scores_module
 from tasks.config import ExportConfig
-from tasks.evaluate import evaluate, join_questions, questions, rank_held_out
-from tasks.export import Export, export_vectors
-from tasks.export_loss import measure_loss
-from tasks.scores import score_by_vectors, score_of
-from tasks.vector_files import decode_vectors
+from tasks.evaluation import scores as scores_module
+from tasks.evaluation.evaluate import evaluate, join_questions, questions, rank_held_out
+from tasks.evaluation.export_loss import measure_loss
+from tasks.evaluation.scores import score_by_vectors, score_of
+from tasks.export.export import Export, export_vectors
+from tasks.export.vector_files import decode_vectors
 from tests.corpora import planted_histories, write_corpus
 from tests.releases import read_items
-from tests.trainer.test_loop import divided
-from trainer.blocks import ItemBlocks
+from tests.trainer.training.test_loop import divided
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
-from trainer.infer import refit_held_out
-from trainer.job import Job
-from trainer.loop import train
-from trainer.rows import Items, Rows
-from trainer.store import Writer, image_of_items, image_of_rows, open_generation
-from trainer.trees import log_probabilities, make_tree
+from trainer.model.rows import Items, Rows
+from trainer.model.trees import log_probabilities, make_tree
+from trainer.store.generation import Writer, image_of_items, image_of_rows, open_generation
+from trainer.store.tokens import open_corpus
+from trainer.training.infer import refit_held_out
+from trainer.training.item_blocks import ItemBlocks
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 NUM_BLOCKS = 3
 TREES = [
@@ -42,7 +42,7 @@ def train_in_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: o
     write_corpus(folder / "corpus", planted_histories(num_users=400, num_items=80), partitions=8)
     config = TrainConfig(vector_size=16, epochs=12, threads=1, negative=5, **settings)  # type: ignore[arg-type]
     job = Job(folder / "corpus", folder / "store", config, 4 * 10**9)
-    monkeypatch.setattr("trainer.preparation.plan_training", divided(3, NUM_BLOCKS))
+    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3, NUM_BLOCKS))
     train(job)
     return job
 
@@ -104,16 +104,16 @@ ROOM_BYTES = 400 * 10**6  # beside what the process holds at first; the table ha
 CHILD = """
 import json, sys, threading, time
 from pathlib import Path
-from tasks.evaluate import evaluate
-from tasks.export import Export, export_vectors
+from tasks.evaluation.evaluate import evaluate
+from tasks.export.export import Export, export_vectors
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
-from trainer.infer import refit_held_out
+from trainer.store.tokens import open_corpus
+from trainer.training.infer import refit_held_out
 from trainer.kernels import pick_kernel
-from trainer.job import Job
-from trainer.memory import private_bytes
-from trainer.preparation import warm_up
-from trainer.store import open_generation
+from trainer.training.job import Job
+from trainer.system.memory import private_bytes
+from trainer.training.preparation import warm_up
+from trainer.store.generation import open_generation
 
 folder = Path(sys.argv[1])
 generation = open_generation(folder / "store")

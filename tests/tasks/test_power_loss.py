@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from tasks import forget as forgetting
-from tasks import tracking
 from tasks.config import PublishConfig
-from tasks.doctor import examine
-from tasks.erase_export import erase_from_export
-from tasks.export import MANIFEST
-from tasks.forget import Forgetting, forget
-from tasks.publish import is_served, publish_release
-from tasks.run import FORGET, Root, Run, lock_root
-from tasks.wanted import want_users
+from tasks.export.export import MANIFEST
+from tasks.export.without_users import erase_from_export
+from tasks.forgetting import forget as forgetting
+from tasks.forgetting.forget import Forgetting, forget
+from tasks.registry import tracking
+from tasks.registry.publish import is_served, publish_release
+from tasks.root.run import FORGET, Root, Run, lock_root
+from tasks.upkeep.doctor import examine
+from tasks.users.user_set import want_users
 from tests.releases import make_release, tell_story
 from tests.served import make_served
 from tests.syncs import Disk
 from tests.trained import MEMORY_BYTES
-from trainer.files import link_file
-from trainer.store import lock_store
+from trainer.store.generation import lock_store
+from trainer.system.files import link_file
 
 CONFIG = PublishConfig()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.gc import collect_garbage
-from tasks.promotion import find_champion, lock_aliases, promote, rollback
-from tasks.run import Root, lock_root
+from tasks.registry.promotion import find_champion, lock_aliases, promote, rollback
+from tasks.root.run import Root, lock_root
+from tasks.upkeep.gc import collect_garbage
 from tests.nights import FIRST, PASSED, make_night
 from tests.releases import STORAGES
-from trainer.store import lock_store
+from trainer.store.generation import lock_store
 
 NUM_READS, READS_A_LOAD, READERS = 10_000, 100, 2
 # Of every vector of release rN the first number is N.

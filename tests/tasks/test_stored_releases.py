@@ -8,24 +8,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import ExportConfig
-from tasks.doctor import examine
-from tasks.export import Export, export_vectors, list_files
-from tasks.gensim_files import export_word2vec
-from tasks.index import unit_rows
-from tasks.infer import infer
-from tasks.item_map import read_pages
-from tasks.reduction import project, read_projection
-from tasks.run import Root
-from tasks.similar import similar_users
-from tasks.vector_files import decode_vectors
+from tasks.export.export import Export, export_vectors, list_files
+from tasks.export.index import unit_rows
+from tasks.export.reduction import project, read_projection
+from tasks.export.vector_files import decode_vectors
+from tasks.queries.infer import infer
+from tasks.queries.similar import similar_users
+from tasks.queries.word2vec import export_word2vec
+from tasks.report.item_map import read_pages
+from tasks.root.run import Root
+from tasks.upkeep.doctor import examine
 from tests.ingested import write_log
 from tests.releases import VECTOR_SIZE, draw_generation, make_corpus, make_release, read_items
-from tests.tasks.test_infer import LITERAL, ask, make_root, read_vectors
-from tests.tasks.test_serving_model import ask as predict
-from tests.tasks.test_serving_model import load
+from tests.tasks.queries.test_infer import LITERAL, ask, make_root, read_vectors
+from tests.tasks.registry.test_serving_model import ask as predict
+from tests.tasks.registry.test_serving_model import load
 from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.files import read_json, verify_file
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
+from trainer.system.files import read_json, verify_file
 
 STORED = {"pca_dim": 5, "dtype": "int8", "quantise_above": 100}
 
@@ -118,7 +118,9 @@ def test_the_settings_of_the_search_are_the_manifests(root: Root, monkeypatch: p
     model.manifest["index"]["nprobe"] = 1
     assert model.index.nprobe == 1
     everybody = similar_users(root, folder, "user-7", k=1000)["neighbours"]
-    monkeypatch.setattr("tasks.similar.read_json", lambda path: manifest | {"index": manifest["index"] | {"nprobe": 1}})
+    monkeypatch.setattr(
+        "tasks.queries.similar.read_json", lambda path: manifest | {"index": manifest["index"] | {"nprobe": 1}}
+    )
     few = similar_users(root, folder, "user-7", k=1000)["neighbours"]
     assert 0 < len(few) < len(everybody)  # one list has not so many
 

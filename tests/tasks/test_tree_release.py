@@ -5,23 +5,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.evaluate import Question, evaluate, rank_held_out
-from tasks.export import Export, export_vectors, list_files
-from tasks.gensim_files import export_word2vec
-from tasks.item_map import read_pages
-from tasks.run import Root
-from tasks.scores import score_of
-from tasks.similar import similar_users
+from tasks.evaluation.evaluate import Question, evaluate, rank_held_out
+from tasks.evaluation.scores import score_of
+from tasks.export.export import Export, export_vectors, list_files
+from tasks.queries.similar import similar_users
+from tasks.queries.word2vec import export_word2vec
+from tasks.report.item_map import read_pages
+from tasks.root.run import Root
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
 from trainer.errors import ConfigError
-from trainer.files import read_json
-from trainer.infer import refit_held_out
-from trainer.job import Job
-from trainer.loop import train
-from trainer.store import open_generation
-from trainer.trees import log_probabilities, make_tree
+from trainer.model.trees import log_probabilities, make_tree
+from trainer.store.generation import open_generation
+from trainer.store.tokens import open_corpus
+from trainer.system.files import read_json
+from trainer.training.infer import refit_held_out
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 
 @pytest.fixture(scope="module", params=["huffman", "two_level", "balanced"])

@@ -24,9 +24,9 @@ from tests.crashes import (
 )
 from tests.stores import assert_same_bits
 from trainer.config import TrainConfig
-from trainer.job import Job
-from trainer.loop import train
-from trainer.store import open_generation
+from trainer.store.generation import open_generation
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5, commit_seconds=0)
 

@@ -9,22 +9,17 @@ import pytest
 import torch
 
 from tests.trainer.kernels.test_gpu import gpu
-from trainer.blocks import ItemBlocks
 from trainer.config import TrainConfig
-from trainer.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
-from trainer.device_engine import DeviceEngine, Largest
-from trainer.device_sizes import (
-    DEVICE_CONTEXT_BYTES,
-    DEVICE_ROUNDING_BYTES,
-    DEVICE_SAMPLE_BYTES,
-    device_bytes,
-    tray_bytes,
-)
 from trainer.errors import ResourceError
 from trainer.kernels.device import Accelerator
-from trainer.plan import Budget, plan_training
-from trainer.record import Record
-from trainer.sizes import Work, training_sizes
+from trainer.plan.alone import Budget, plan_training
+from trainer.plan.device_sizes import DEVICE_ROUNDING_BYTES, DEVICE_SAMPLE_BYTES, device_bytes, tray_bytes
+from trainer.plan.sizes import Work, training_sizes
+from trainer.system.memory import DEVICE_CONTEXT_BYTES
+from trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
+from trainer.training.device_engine import DeviceEngine, Largest
+from trainer.training.item_blocks import ItemBlocks
+from trainer.training.record import Record
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from trainer import draws, objectives, rows
+from trainer import draws
 from trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
 from trainer.kernels.compiled_draws import draw, mix
 from trainer.kernels.ledger import enter, meet, move_outputs, sort_entries
@@ -25,6 +25,7 @@ from trainer.kernels.llvm import (
 )
 from trainer.kernels.model import Model, Turn
 from trainer.kernels.predictions import learn, rate_of
+from trainer.model import objectives, rows
 
 _32 = np.uint64(32)
 

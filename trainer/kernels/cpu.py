@@ -22,9 +22,9 @@ from trainer.kernels.compiled_draws import draw_each
 from trainer.kernels.llvm import LINE_NUMBERS, ROWS_AHEAD
 from trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table
 from trainer.kernels.signature import Pass
-from trainer.objectives import Sampling
-from trainer.rows import Items, Rows
-from trainer.trees import Tree
+from trainer.model.objectives import Sampling
+from trainer.model.rows import Items, Rows
+from trainer.model.trees import Tree
 
 MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
 GAP_FLOATS = 256  # more than a loop takes at a time

@@ -1,4 +1,4 @@
-"""What a kernel finds on a device: rows, tables and a pass, as tensors. trainer/device_engine.py puts them there."""
+"""What a kernel finds on a device: rows, tables and a pass, as tensors. trainer/training/device_engine.py puts them there."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from trainer.config import TrainConfig
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """trainer.rows.Rows on the device: vectors float32[n, D], in one piece; squares float32[n]."""
+    """trainer.model.rows.Rows on the device: vectors float32[n, D], in one piece; squares float32[n]."""
 
     vectors: torch.Tensor
     squares: torch.Tensor
@@ -18,7 +18,7 @@ class DeviceRows:
 
 @dataclass(frozen=True)
 class DeviceSampling:
-    """trainer.objectives.Sampling on the device. thresholds, keep int64[V]; aliases int32[V]; corrections float32[V]."""
+    """trainer.model.objectives.Sampling on the device. thresholds, keep int64[V]; aliases int32[V]; corrections float32[V]."""
 
     thresholds: torch.Tensor
     aliases: torch.Tensor

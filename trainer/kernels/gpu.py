@@ -23,8 +23,8 @@ from trainer.errors import ConfigError, ResourceError
 from trainer.kernels.device import DevicePass, DeviceRows, DeviceSampling, Scratch, make_scratch
 from trainer.kernels.programs import keep_tokens, train_user
 from trainer.kernels.signature import Pass
-from trainer.objectives import Sampling
-from trainer.rows import Items, Rows
+from trainer.model.objectives import Sampling
+from trainer.model.rows import Items, Rows
 
 MAX_NUMBERS = 32_768
 """Numbers of item rows that a program holds: 16 warps of 32 threads with 64 registers each for them."""
@@ -63,7 +63,7 @@ def find_device() -> torch.device:
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
 
-    Copies all rows to the device and back: for users who come and go beside the training see trainer/device_engine.py.
+    Copies all rows to the device and back: for users who come and go beside the training see trainer/training/device_engine.py.
     """
     device = find_device()
     device_users, device_outputs = copy_rows(users, device), copy_rows(items.outputs, device)

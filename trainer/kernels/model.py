@@ -11,7 +11,7 @@ class Table(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """The tables of trainer.objectives.Sampling that negatives need."""
+    """The tables of trainer.model.objectives.Sampling that negatives need."""
 
     thresholds: Any
     aliases: Any
@@ -19,7 +19,7 @@ class Noise(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """The arrays of trainer.trees.Tree; max_rows: the most rows on a way to a class."""
+    """The arrays of trainer.model.trees.Tree; max_rows: the most rows on a way to a class."""
 
     parents: Any
     slots: Any

@@ -21,8 +21,8 @@ from trainer.kernels.llvm import (
     pull_tiles,
     written_out,
 )
-from trainer.objectives import MAX_SCORE
-from trainer.rows import EPSILON
+from trainer.model.objectives import MAX_SCORE
+from trainer.model.rows import EPSILON
 
 _EPSILON = np.float32(EPSILON)
 _MAX_SCORE = np.float32(MAX_SCORE)

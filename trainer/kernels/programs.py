@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from trainer import draws
-from trainer.objectives import MAX_SCORE
-from trainer.rows import EPSILON
+from trainer.model.objectives import MAX_SCORE
+from trainer.model.rows import EPSILON
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
 _SUBSAMPLE, _NEGATIVE = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.NEGATIVE)

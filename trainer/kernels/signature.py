@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
-from trainer.objectives import Sampling
-from trainer.rows import Items, Rows
-from trainer.trees import Tree
+from trainer.model.objectives import Sampling
+from trainer.model.rows import Items, Rows
+from trainer.model.trees import Tree
 
 
 @dataclass(frozen=True)

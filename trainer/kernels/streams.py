@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.errors import ResourceError
-from trainer.images import make_pages
+from trainer.system.pages import make_pages
 
 
 class Event:
@@ -82,7 +82,7 @@ class PinnedPages:
         return pages[:num_bytes].view(dtype).reshape(shape)
 
     def pin(self, pages: NDArray[Any]) -> None:
-        """Pin these whole pages (trainer.images.make_pages), once. Raises ResourceError when the driver refuses."""
+        """Pin these whole pages (trainer.store.images.make_pages), once. Raises ResourceError when the driver refuses."""
         address = pages.ctypes.data
         if not self._is_needed or address in self._pages or pages.nbytes == 0:
             return

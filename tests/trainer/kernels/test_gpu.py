@@ -26,9 +26,10 @@ from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, ResourceError
 from trainer.kernels import reference
+from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
-from trainer.objectives import make_sampling
-from trainer.rows import Items, Rows, begin_items, begin_users
+from trainer.model.objectives import make_sampling
+from trainer.model.rows import Items, Rows
 
 HAS_GPU = torch.cuda.is_available()
 TOLERANCE = 2e-4 if HAS_GPU else 2e-6  # a GPU's exp, division and root are approximate

@@ -18,9 +18,9 @@ from trainer.kernels.cpu import draw_negatives, score_rows, stretch_users
 from trainer.kernels.ledger import is_moved_by
 from trainer.kernels.predictions import exp
 from trainer.kernels.signature import Pass
-from trainer.objectives import make_sampling
-from trainer.rows import Items, Rows
-from trainer.trees import make_tree, path
+from trainer.model.objectives import make_sampling
+from trainer.model.rows import Items, Rows
+from trainer.model.trees import make_tree, path
 
 KERNELS = ["reference", "cpu"]
 

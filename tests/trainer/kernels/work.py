@@ -6,10 +6,11 @@ import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
+from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
-from trainer.objectives import make_sampling
-from trainer.rows import Items, Rows, begin_items, begin_users
-from trainer.trees import make_tree
+from trainer.model.objectives import make_sampling
+from trainer.model.rows import Items, Rows
+from trainer.model.trees import make_tree
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "dbow": {},

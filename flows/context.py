@@ -1,0 +1,109 @@
+"""What every step of a night knows, and the run that the night is: one that was begun before, or a new one."""
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.config import PipelineConfig
+from tasks.corpus.build import window_id as name_window
+from tasks.corpus.window import Base, list_inputs, select_window
+from tasks.registry.promotion import find_champion
+from tasks.root.identity import registry_uri
+from tasks.root.run import Root, Run, open_root
+from tasks.training.base_release import Asked
+from tasks.training.beginning import find_run, name_asked, night_schedule, plan_night, reopen_gone
+from tasks.training.devices import pick_device
+from tasks.upkeep.restore import restore_story
+from trainer.events import OnEvent, ignore_event
+from trainer.store.tokens import CHANGED
+from trainer.system.files import digest_json
+from trainer.system.units import parse_bytes
+from trainer.training.job import Job
+
+
+@dataclass(frozen=True)
+class Night:
+    """What every step of a night knows: the root, the window asked for, and the configuration."""
+
+    root: Root
+    since: date | None
+    until: date | None
+    config: PipelineConfig
+    is_full: bool = False
+
+    @property
+    def threads(self) -> int:
+        return self.config.train.threads or os.cpu_count() or 1
+
+    @property
+    def memory_bytes(self) -> int:
+        return parse_bytes(self.config.resources.host_memory)
+
+    def job(self, story: dict[str, Any]) -> Job:
+        """The training of a run: of all its users, or of those who changed since the release that it goes on from."""
+        device = pick_device(self.config.train, self.config.resources)
+        base, corpus_dir = story.get("base"), self.root.corpus(story["window_id"])
+        return Job(
+            corpus_dir / CHANGED if base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
+            device.kernel, device.memory_bytes, start=story.get("start", ""),
+            schedule=night_schedule(self.config.train, self.config.nightly) if base else None,
+        )  # fmt: skip
+
+    def corpus_base(self, story: dict[str, Any]) -> Base | None:
+        """What the corpus of a run goes on from; that of a full night takes over who stays without events."""
+        retain_days = self.config.nightly.retain_days
+        if story.get("base"):
+            return Base(story["base"]["window_id"], retain_days)
+        return Base(story["retained"], retain_days, is_full=True) if story.get("retained") else None
+
+
+def open_night(
+    root: Path, since: date | None, until: date | None, config: PipelineConfig, is_full: bool = False
+) -> Night:
+    """The night of a root, which is made when missing; a root that other machines are to see is named whole."""
+    path = root.resolve() if config.resources.ray_address else root
+    night = Night(open_root(path), since, until, config, is_full)
+    registry_uri(night.root, config.publish)  # refuses another registry than the root's, before anything is read
+    return night
+
+
+def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event) -> Run:
+    """Return the run that the same command began before, or a new one, planned by what serves now.
+
+    A run that has not trained yet, and began when another release served, is planned anew. Where the story of the release that
+    serves is gone, it is brought back from the registry first.
+    """
+    config, root = night.config, night.root
+    inputs = list_inputs(
+        select_window(root, night.since, night.until, config.window_days), config.ingest, config.evaluate
+    )
+    settings = config.outcome_settings()
+    asked = name_asked(inputs, settings, night.is_full)
+    found = find_run(root, asked)
+    if found:
+        reopen_gone(found)
+        if "train" in found.story()["steps"]:
+            return found
+    champion = find_champion(root, config.publish)
+    if champion and restore_story(root, config.publish, champion, on_event) and not found:
+        found = find_run(root, asked)
+    if found and champion in (found.story().get("champion"), found.run_id):
+        return found
+    plan = plan_night(root, champion, Asked(config.train, config.nightly, inputs, night.is_full), asked)
+    window_id = name_window(
+        root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
+        night.corpus_base(plan.to_json()),
+    )  # fmt: skip
+    made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
+    run = Run(root, digest_json(made_of)[:12])
+    if "train" not in run.story()["steps"]:
+        run.record(
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
+            window_id=window_id,
+            config=config.model_dump(mode="json"),
+            **plan.to_json(),
+        )
+    return run

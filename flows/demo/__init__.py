@@ -1,0 +1,1 @@
+"""Three nights on made-up logs: `python -m flows.demo`."""

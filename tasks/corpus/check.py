@@ -1,0 +1,63 @@
+"""What in a corpus does not fit together, though every file is as it was written: the part of `surf2vec doctor` that knows it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainer.store.tokens import Corpus, gather_spans
+
+
+def find_misfits(corpus: Corpus, changed: Corpus | None = None) -> Iterator[str]:
+    """What does not fit in a corpus, or in that of its changed rows, or between both; a line each."""
+    for partition in range(corpus.num_partitions):
+        place = f"micro-partition {partition}"
+        yield from (f"{place}: {text}" for text in _examine(corpus, partition))
+        if changed:
+            yield from (f"{place} of the changed rows: {text}" for text in _examine(changed, partition))
+            if not _is_part_of(corpus, changed, partition):
+                yield f"{place}: the changed rows are not those of the corpus"
+
+
+def _examine(corpus: Corpus, partition: int) -> Iterator[str]:
+    histories, ids = corpus.read(partition), corpus.read_ids(partition)
+    tokens, lengths = np.asarray(histories.tokens), np.diff(histories.offsets)
+    is_hole = ids.is_null().to_numpy()
+    # A corpus that goes on from another, or keeps users of it, or was restored, has users without tokens, in another order.
+    is_continued = bool(corpus.manifest.get("base")) or corpus.manifest.get("without_tokens", False)
+    if (lengths < 0).any():
+        yield "offsets that fall"
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < corpus.num_items:
+        yield "tokens outside of the vocabulary"
+    if (histories.hashes[is_hole] != 0).any() or (lengths[is_hole] != 0).any():
+        yield "a hole, where a user was who left, with a hash or tokens"
+    if not _are_in_order(ids.drop_null(), is_continued=is_continued):
+        yield "users out of order, or twice"
+    if (histories.hashes[~is_hole] % np.uint64(corpus.num_partitions) != partition).any():
+        yield "users of another"
+    found = len(ids), int(is_hole.sum()), len(tokens)
+    if found != (corpus.users[partition], corpus.holes[partition], corpus.tokens[partition]):
+        yield "not as many users and tokens as the manifest says"
+
+
+def _are_in_order(ids: pa.ChunkedArray, is_continued: bool) -> bool:
+    """Whether ids are as they must be: in order, and each once; where a base gave their rows only the latter."""
+    if is_continued:
+        return pc.count_distinct(ids).as_py() == len(ids)
+    return pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py()  # Arrow compares bytes
+
+
+def _is_part_of(corpus: Corpus, changed: Corpus, partition: int) -> bool:
+    """Whether the changed rows of a micro-partition are rows of the corpus, in order, and have their users and tokens."""
+    rows = changed.rows(partition)
+    whole, part = corpus.read(partition), changed.read(partition)
+    if rows is None or len(rows) != part.num_users or (np.diff(rows.astype(np.int64)) <= 0).any():
+        return False
+    if len(rows) and rows[-1] >= whole.num_users:
+        return False
+    ids = corpus.read_ids(partition).take(pa.array(rows))
+    lengths = np.diff(whole.offsets)[rows]
+    if not ids.equals(changed.read_ids(partition)) or (lengths != np.diff(part.offsets)).any():
+        return False
+    return bool((gather_spans(whole.tokens, whole.starts[rows], lengths)[1] == part.tokens).all())

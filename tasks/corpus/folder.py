@@ -1,0 +1,110 @@
+"""A corpus folder being built: its files, then its manifest, then its name.
+
+Everything is written under a temporary name, then synced at once; the rename at the end makes the corpus exist, whole.
+The same content is the same bytes: row groups have a fixed number of rows and no file knows when it was written.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.events.row_groups import write_row_groups
+from tasks.root.run import Root
+from trainer.errors import InputError
+from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus
+from trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
+
+MANIFEST = "manifest.json"
+BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
+ROW_GROUP_ROWS = 100_000
+_SCRATCH_PREFIX = "corpus."
+
+
+def partition_name(partition: int) -> str:
+    """What the names of a micro-partition's files begin with."""
+    return f"p{partition:05d}"
+
+
+@contextmanager
+def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Path]]:
+    """Yield a folder beside the corpus's own that becomes it, and a scratch folder on the same disk; both go at the end.
+
+    What dead builds left is removed first: the caller holds the lock of writers, so no other build is alive.
+    """
+    corpora = root.corpus(window_id).parent
+    leftovers = [*corpora.glob(f".*{TEMPORARY_SUFFIX}"), *root.temporary.glob(f"{_SCRATCH_PREFIX}*")]
+    for folder in leftovers:
+        shutil.rmtree(folder)
+    building = corpora / f".{window_id}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    scratch = root.temporary / f"{_SCRATCH_PREFIX}{window_id}.{os.getpid()}"
+    try:
+        building.mkdir(parents=True)
+        scratch.mkdir(parents=True)
+        yield building, scratch
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_partition(folder: Path, partition: int, users: pa.Table, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Write the users and arrays (offsets, tokens, held_out, perhaps rows) of a micro-partition; the manifest's entries."""
+    name = partition_name(partition)
+    paths = [folder / f"{name}.users.parquet", *(folder / f"{name}.{kind}.npy" for kind in arrays)]
+    with _open_parquet(paths[0], users.schema) as writer:
+        writer.write_table(users.combine_chunks(), row_group_size=ROW_GROUP_ROWS)
+    for path, array in zip(paths[1:], arrays.values(), strict=True):
+        np.save(path, array, allow_pickle=False)
+    return {path.name: describe_file(path) for path in paths}
+
+
+def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]:
+    """Stream the vocabulary's rows into its file, whatever their batches; answers the manifest's entry."""
+    path = folder / VOCABULARY
+    with _open_parquet(path, rows.schema) as writer:
+        write_row_groups(writer, rows, ROW_GROUP_ROWS)
+    return {path.name: describe_file(path)}
+
+
+def write_changed(building: Path, manifest: dict[str, Any], about: dict[str, Any]) -> None:
+    """Finish the corpus of changed rows in `building`: the counts of the whole, whose manifest is given, and a manifest.
+
+    about: what of the manifest is of its own.
+    """
+    path = building / CHANGED / COUNTS
+    np.save(path, Corpus(building, manifest).count_training_tokens(), allow_pickle=False)
+    files = about["files"] | {COUNTS: describe_file(path)}
+    own = {"window_id": f"{manifest['window_id']}/{CHANGED}", "holes": [0] * manifest["partitions"], "funnel": []}
+    write_manifest_json(building / CHANGED / MANIFEST, manifest | own | about | {"files": files})
+
+
+def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
+    """Sync the files, write the manifest and give the folder its name, durably."""
+    sync_files(path for path in building.rglob("*") if path.is_file())
+    if (building / CHANGED).exists():
+        sync_folder(building / CHANGED)
+    write_manifest_json(building / MANIFEST, manifest)
+    if folder.exists():  # without a manifest, or there would be nothing to build
+        shutil.rmtree(folder)
+    os.replace(building, folder)
+    sync_folder(folder.parent)
+    sync_folder(folder.parent.parent)
+
+
+def _open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer without dictionaries (ids and urls hardly repeat) and without the Arrow schema that names a version."""
+    return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False, store_schema=False)
+
+
+def newest_corpus(root: Root) -> str:
+    """The window id of the corpus that was built last. Raises InputError when there is none."""
+    built = {path.parent.name: path.stat().st_mtime_ns for path in root.path.glob(f"corpus/[!.]*/{MANIFEST}")}
+    if not built:
+        raise InputError(f"{root.path} has no corpus to search on: give --logs, or run `surf2vec run` first")
+    return max(built, key=lambda window_id: built[window_id])

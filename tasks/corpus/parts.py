@@ -1,0 +1,93 @@
+"""The two passes of a corpus in parts: each part is some groups of micro-partitions, wherever hands are.
+
+Files of the first pass and of the corpus are made in a folder of the part's own and move when the part is done. What goes to
+a part and back are ranges, settings, paths and counts.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sql.runner import connect
+from tasks.config import IngestConfig
+from tasks.corpus.clean_pass import Group, Stages, clean_group
+from tasks.corpus.token_pass import BaseCorpus, Written, write_tokens
+from tasks.root.memory import spare_bytes
+from trainer.events import OnEvent
+from trainer.store.tokens import CHANGED
+from trainer.system.fan_out import FanOut, cut, deliver_files
+
+DUCKDB_SHARE = 40  # per cent of what is spare
+
+
+@dataclass(frozen=True)
+class CorpusPart:
+    """Groups that one part does, one after the other, and what both passes need.
+
+    params: of the SQL steps; scratch: what lies between the passes; building: the corpus's folder; memory_bytes: the budget of
+    the process; max_keys: as many keys of who can be held out are kept; total_events: of the window, for the progress of `step`.
+    """
+
+    groups: tuple[Group, ...]
+    params: dict[str, Any]
+    config: IngestConfig
+    scratch: Path
+    building: Path
+    memory_bytes: int
+    threads: int
+    max_keys: int
+    total_events: int
+    base: BaseCorpus | None = None
+    step: str = "corpus"
+
+    @property
+    def keys(self) -> Path:
+        """Where the keys of who can be held out are, uint64, ascending: they are made of users' hashes."""
+        return self.scratch / f"k{self.groups[0].first:05d}.npy"
+
+    def divide(self, fan_out: FanOut) -> list["CorpusPart"]:
+        """Its groups as parts for as many hands as there are."""
+        places = cut([len(group.partitions) for group in self.groups], fan_out.num_parts)
+        threads = fan_out.choose_threads(self.threads)
+        return [replace(self, groups=tuple(self.groups[place] for place in part), threads=threads) for part in places]
+
+    def report(self, on_event: OnEvent, done: int) -> None:
+        """Tell how far both passes are, in events."""
+        on_event("progress", {"step": self.step, "done": done, "total": 2 * self.total_events, "unit": "events"})
+
+
+def clean_part(part: CorpusPart, on_event: OnEvent) -> Stages:
+    """The first pass over some groups; answers what each stage left."""
+    stages = Stages()
+    duckdb_bytes = spare_bytes(part.memory_bytes) * DUCKDB_SHARE // 100
+    with (
+        deliver_files(part.scratch, part.scratch) as folder,
+        connect(duckdb_bytes, part.scratch / "spill" / folder.name, part.threads) as con,
+        ThreadPoolExecutor(part.threads) as pool,
+    ):
+        for group in part.groups:
+            stages.add(clean_group(con, pool, group, part.params, part.config, folder))
+            part.report(on_event, stages.events)
+    return stages
+
+
+def write_part(part: CorpusPart, on_event: OnEvent) -> Written:
+    """The second pass over some groups; answers what was written, but for the keys. A thread holds one micro-partition."""
+    written = Written()
+    num_partitions = sum(len(group.partitions) for group in part.groups)
+    with deliver_files(part.scratch, part.building) as folder, ThreadPoolExecutor(part.threads) as pool:
+        if part.base and not part.base.is_full:
+            (folder / CHANGED).mkdir()
+        for group in part.groups:
+            item_ix = np.load(group.item_ix(part.scratch), allow_pickle=False)
+            write = partial(write_tokens, part.scratch, folder, part.config, item_ix, base=part.base)
+            for one in pool.map(write, group.partitions):
+                written.add(one, part.max_keys)
+            share = len(written.users) / num_partitions
+            part.report(on_event, part.total_events + round(part.total_events * share))
+    np.save(part.keys, written.keys, allow_pickle=False)
+    return replace(written, keys=np.empty(0, dtype=np.uint64))

@@ -1,0 +1,188 @@
+"""Users from one number of micro-partitions to another: the files of a corpus, and the vectors in a store that go with them.
+
+A user's micro-partition is the hash modulo their number, a power of two. So those before and after fall into classes, each
+as large as one micro-partition of the coarser side, and one class at a time is in memory.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.corpus.folder import BASE_KEYS, partition_name, write_partition
+from trainer.errors import DamageError
+from trainer.model.rows import Rows
+from trainer.store.generation import Generation, Writer, image_of_rows, read_rows
+from trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spans
+from trainer.system.files import sync_file
+
+BYTES_A_USER = 200  # at the peak: ids and hashes twice, rows and offsets
+BYTES_A_TOKEN = 40  # at the peak: tokens twice, and the places they come from
+COPIES_OF_ROWS = 3  # at the peak: as read, as they go, as they are written
+
+
+@dataclass(frozen=True)
+class Regrouping:
+    """From `before` to `after` micro-partitions."""
+
+    before: int
+    after: int
+
+    @property
+    def num_classes(self) -> int:
+        return min(self.before, self.after)
+
+    def sources(self, number: int) -> range:
+        """The micro-partitions before, of a class."""
+        return range(number, self.before, self.num_classes)
+
+    def targets(self, number: int) -> range:
+        """The micro-partitions after, of a class."""
+        return range(number, self.after, self.num_classes)
+
+    def sum_classes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What each class has of `numbers` int64[before]; int64[num_classes]."""
+        return numbers.reshape(-1, self.num_classes).sum(axis=0)
+
+    def peak_bytes(self, corpus: Corpus, row_bytes: int) -> int:
+        """Memory that the largest class takes."""
+        users, tokens = self.sum_classes(corpus.users), self.sum_classes(corpus.tokens)
+        return int((users * (COPIES_OF_ROWS * row_bytes + BYTES_A_USER) + tokens * BYTES_A_TOKEN).max())
+
+
+@dataclass(frozen=True)
+class Part:
+    """Users of a corpus and their histories, as in its files.
+
+    users (user_id, hash, ...), holes among them; offsets int64[n+1]; tokens int32[...]; held_out int32[n].
+    """
+
+    users: pa.Table
+    offsets: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    held_out: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.int64]) -> "Part":
+        """The users in these rows, in their order."""
+        offsets, tokens = gather_spans(self.tokens, self.offsets[:-1][rows], np.diff(self.offsets)[rows])
+        return Part(self.users.take(pa.array(rows)), offsets, tokens, self.held_out[rows])
+
+
+def read_part(corpus: Corpus, partition: int) -> Part:
+    """One micro-partition of a corpus. Raises DamageError when a file of it is not as the manifest says."""
+    name = partition_name(partition)
+    kinds = ("users.parquet", "offsets.npy", "tokens.npy", "held_out.npy")
+    paths = [corpus.path(f"{name}.{kind}") for kind in kinds]
+    offsets, tokens, held_out = (np.load(path, allow_pickle=False) for path in paths[1:])
+    return Part(pq.read_table(paths[0]), offsets, tokens, held_out)
+
+
+def join_parts(parts: list[Part]) -> Part:
+    """Several micro-partitions as one, their users one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    return Part(
+        pa.concat_tables([part.users for part in parts]),
+        np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.held_out for part in parts]),
+    )
+
+
+def arrange(users: pa.Table, partitions: int, targets: range) -> list[NDArray[np.int64]]:
+    """The rows of `users` (user_id, hash) that go to each of the micro-partitions `targets` of so many, by user_id.
+
+    Holes go nowhere.
+    """
+    num_users = len(users) - users["user_id"].null_count
+    by_id = pc.sort_indices(users["user_id"])[:num_users].to_numpy().astype(np.int64)  # nulls come last
+    places = (users["hash"].to_numpy() % np.uint64(partitions))[by_id]
+    order = np.argsort(places, kind="stable")
+    starts = np.searchsorted(places[order], np.array(targets, dtype=np.uint64))
+    ends = np.searchsorted(places[order], np.array(targets, dtype=np.uint64), side="right")
+    return [by_id[order[start:end]] for start, end in zip(starts, ends, strict=True)]
+
+
+def copy_item_files(corpus: Corpus, building: Path) -> dict[str, Any]:
+    """Copy what a corpus says of items: its vocabulary, and counts where it has some; answers the manifest's entries.
+
+    Raises DamageError when a file was altered.
+    """
+    files = {name: about for name, about in corpus.manifest["files"].items() if name in (VOCABULARY, COUNTS)}
+    for name in files:
+        shutil.copyfile(corpus.path(name), building / name)
+        sync_file(building / name)
+    return files
+
+
+class Regrouper:
+    """Takes the users of a corpus, and the rows that a generation has for them, class by class into other micro-partitions."""
+
+    def __init__(self, regrouping: Regrouping, corpus: Corpus, generation: Generation, writer: Writer) -> None:
+        """`writer`: of the store's next generation."""
+        self.regrouping, self.corpus, self.generation, self.writer = regrouping, corpus, generation, writer
+        self.num_users: NDArray[np.int64] = np.zeros(regrouping.after, dtype=np.int64)
+        self.num_tokens: NDArray[np.int64] = np.zeros(regrouping.after, dtype=np.int64)
+        self.files: dict[str, Any] = {}
+
+    def move_all(self, building: Path | None) -> None:
+        """Write every class: the corpus's files to `building`, unless there is a corpus of them already, and the vectors."""
+        for number in range(self.regrouping.num_classes):
+            self._move_class(number, building)
+        if building:
+            self.files |= copy_item_files(self.corpus, building)
+
+    def corpus_manifest(self) -> dict[str, Any]:
+        """The manifest of the corpus that was written, but for its name."""
+        kept = {name: value for name, value in self.corpus.manifest.items() if name not in BASE_KEYS}
+        return kept | {
+            "partitions": self.regrouping.after,
+            "users": self.num_users.tolist(),
+            "holes": [0] * self.regrouping.after,
+            "tokens": self.num_tokens.tolist(),
+            "base": None,
+            "files": self.files,
+        }
+
+    def _move_class(self, number: int, building: Path | None) -> None:
+        sources, targets = self.regrouping.sources(number), self.regrouping.targets(number)
+        part = join_parts([read_part(self.corpus, partition) for partition in sources])
+        places = arrange(part.users, self.regrouping.after, targets)
+        if sum(map(len, places)) != len(part.users) - part.users["user_id"].null_count:
+            raise DamageError(f"{self.corpus.folder} has users in the wrong micro-partition: run `surf2vec doctor`")
+        for target, rows in zip(targets, places, strict=True):
+            self.num_users[target] = len(rows)
+            if building:
+                taken = part.take(rows)
+                self.num_tokens[target] = len(taken.tokens)
+                arrays: dict[str, np.ndarray] = {
+                    "offsets": taken.offsets, "tokens": taken.tokens, "held_out": taken.held_out
+                }  # fmt: skip
+                self.files |= write_partition(building, target, taken.users, arrays)
+        num_rows = len(part.users)
+        del part
+        self._move_rows(sources, targets, places, num_rows)
+
+    def _move_rows(self, sources: range, targets: range, places: list[NDArray[np.int64]], num_rows: int) -> None:
+        """Write the vectors and optimizer state of a class, the same bits a user."""
+        entries = self.generation.manifest["users"]
+        parts = [read_rows(self.generation.folder, entries[str(p)]) for p in sources if str(p) in entries]
+        if not parts:
+            return
+        vectors, squares = (np.concatenate(a) for a in ([r.vectors for r in parts], [r.squares for r in parts]))
+        del parts
+        if len(vectors) != num_rows:
+            raise DamageError(
+                f"{self.generation.folder} has {len(vectors):,} vectors for {num_rows:,} rows of {self.corpus.folder}: "
+                "they do not belong together; train again with `surf2vec run`"
+            )
+        for target, rows in zip(targets, places, strict=True):
+            if len(rows):  # a training writes no file for a micro-partition without users
+                self.writer.write_users(target, image_of_rows(Rows(vectors[rows], squares[rows])))

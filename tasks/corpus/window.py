@@ -1,0 +1,224 @@
+"""Which events a corpus is made of: the sources, files and days of a window, and the name that follows from them.
+
+Nothing is read here but `sources.json`: the window is known, and its id, before a single event is touched.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from tasks.config import EvaluateConfig, IngestConfig
+from tasks.ingest.sources import events_files, read_catalog
+from tasks.root.run import Root
+from tasks.users.tombstones import FORGOTTEN
+from trainer.errors import DamageError, InputError
+from trainer.system.files import digest_json, read_json, verify_all
+
+FORMAT_VERSION = 2
+_UNDATED = "undated"
+_CLEANING = (
+    "collapse_repeats", "max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events",
+)  # fmt: skip
+_ALIKE = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # of a corpus and its base
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a corpus continues: another one, by its window id; its users leave `retain_days` after their newest event.
+
+    is_full: of a full night, which has nothing of it but those of its users who stay without events.
+    """
+
+    window_id: str
+    retain_days: int
+    is_full: bool = False
+
+
+@dataclass(frozen=True)
+class EventsFile:
+    """One file under events/; `day` is None for undated events, `about` what sources.json records, `way_out` what repairs it."""
+
+    path: Path
+    day: date | None
+    rows: int
+    about: dict[str, Any] = field(default_factory=dict)
+    way_out: str = ""
+
+
+@contextmanager
+def explain_unreadable(root: Root) -> Iterator[None]:
+    """Raise DamageError for an events file whose bytes DuckDB cannot make sense of."""
+    try:
+        yield
+    except duckdb.Error as error:
+        # it names the file, or raises its bare base class when even the file's footer makes no sense
+        is_named = isinstance(error, duckdb.InvalidInputException) and str(root.events) in str(error)
+        if not is_named and type(error) is not duckdb.Error:
+            raise
+        raise DamageError(
+            f"an events file cannot be read ({str(error).splitlines()[0]}): run `surf2vec doctor`, then give the logs "
+            "that it names again, which repairs them"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Window:
+    """The sources and files whose events a run trains on. `since` and `until`: first and last day with events.
+
+    forgotten: sha256 of a source → events of it that are not there, as their users were forgotten; only of those that have some.
+    read_by: sha256 of a source → by what settings its lines were read, only of those not read by the defaults.
+    """
+
+    partitions: int
+    source_digests: tuple[str, ...]
+    rules: dict[str, Any] | None
+    user_key_fingerprint: str | None
+    files: tuple[EventsFile, ...]
+    forgotten: dict[str, int] = field(default_factory=dict)
+    read_by: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def days(self) -> list[date]:
+        return sorted({file.day for file in self.files if file.day})
+
+    @property
+    def since(self) -> str | None:
+        return self.days[0].isoformat() if self.days else None
+
+    @property
+    def until(self) -> str | None:
+        return self.days[-1].isoformat() if self.days else None
+
+    @property
+    def is_undated(self) -> bool:
+        """Whether events without a time belong to the window."""
+        return any(file.day is None for file in self.files)
+
+    @property
+    def num_events(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def verify(self) -> None:
+        """Raise DamageError unless every file of the window has the bytes and sha256 that sources.json says."""
+        verify_all((file.path, file.about, file.way_out) for file in self.files)
+
+
+def select_window(root: Root, since: date | None, until: date | None, window_days: int | None) -> Window:
+    """The window of whole UTC days from `since` to `until`, both included; undated events always belong to it.
+
+    Without `since` it goes `window_days` back from the last day, or over all days. Raises InputError when it is empty.
+    """
+    catalog = read_catalog(root)
+    if catalog.partitions is None:
+        raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
+    files = {digest: _events_files(root, entry) for digest, entry in catalog.entries.items()}
+    days = sorted({file.day for group in files.values() for file in group if file.day})
+    last = until or (days[-1] if days else None)
+    if since is None and window_days is not None and last is not None:
+        since = last - timedelta(days=window_days - 1)
+    kept = {
+        digest: [file for file in group if file.day is None or (since or file.day) <= file.day <= (until or file.day)]
+        for digest, group in files.items()
+    }
+    window = Window(
+        partitions=catalog.partitions,
+        source_digests=tuple(sorted(digest for digest, group in kept.items() if group)),
+        rules=catalog.rules,
+        user_key_fingerprint=catalog.user_key_fingerprint,
+        files=tuple(sorted((file for group in kept.values() for file in group), key=_place)),
+        forgotten={
+            digest: entry["left_out"][FORGOTTEN]
+            for digest, entry in catalog.entries.items()
+            if kept[digest] and FORGOTTEN in entry.get("left_out", {})
+        },
+        read_by={
+            digest: entry["read_by"]
+            for digest, entry in sorted(catalog.entries.items())
+            if kept[digest] and entry.get("read_by")
+        },
+    )
+    if not window.num_events:
+        known = f"it has events from {days[0]} to {days[-1]}" if days else "it has no events at all"
+        raise InputError(
+            f"no events in {root.path} from {since or 'the first day'} to {until or 'the last day'}: {known}; "
+            "give other days with --since and --until, or more logs with --logs"
+        )
+    return window
+
+
+def ends_before(until: str | None, other: str | None) -> bool:
+    """Whether a window with this last day ends before another: a run that began earlier may end later, and must not serve."""
+    return until is not None and other is not None and until < other
+
+
+def list_inputs(
+    window: Window, config: IngestConfig, evaluate: EvaluateConfig, base: Base | None = None
+) -> dict[str, Any]:
+    """All that shapes the corpus's bytes."""
+    inputs = {
+        "format_version": FORMAT_VERSION,
+        "partitions": window.partitions,
+        "sources": window.source_digests,
+        "rules": window.rules,
+        "user_key_fingerprint": window.user_key_fingerprint,
+        "days": [window.since, window.until],
+        "cleaning": config.model_dump(mode="json", include=set(_CLEANING)),
+        "max_users": evaluate.max_users,
+        "base": None if base is None or base.is_full else _describe(base),
+    }
+    inputs |= {"retained": _describe(base)} if base and base.is_full else {}
+    inputs |= {"read_by": window.read_by} if window.read_by else {}
+    return inputs | ({"forgotten": window.forgotten} if window.forgotten else {})
+
+
+def _describe(base: Base) -> dict[str, Any]:
+    return {"window_id": base.window_id, "retain_days": base.retain_days}
+
+
+def name_corpus(inputs: dict[str, Any]) -> str:
+    """16 hex digits for what a corpus is made of: the same name is the same bytes."""
+    return digest_json(inputs)[:16]
+
+
+def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
+    """Why a corpus made of these inputs cannot continue its base, in words; None where it can, or has none."""
+    if inputs["base"] is None:
+        return None
+    name = inputs["base"]["window_id"]
+    path = root.corpus(name) / "manifest.json"
+    if not path.exists():
+        return f"corpus {name} is gone"
+    before = read_json(path).get("made_from", {})
+    different = list_differences(before, inputs)
+    if "format_version" in different:
+        return f"corpus {name} was made by an earlier version, or by `surf2vec repartition`"
+    if different:
+        what = different[0]
+        return f"corpus {name} was made with {what.replace('_', ' ')} {before[what]}, not {inputs[what]}"
+    return None
+
+
+def list_differences(made_from: dict[str, Any], inputs: dict[str, Any]) -> list[str]:
+    """What a corpus made of these inputs needs to have alike with one to continue, and has not."""
+    return [name for name in _ALIKE if made_from.get(name) != inputs[name]]
+
+
+def _place(file: EventsFile) -> tuple[date, str]:
+    """Files in the order of their days, undated ones first: a user's events are then in order but for those of one day."""
+    return file.day or date.min, file.path.name
+
+
+def _events_files(root: Root, source: dict[str, Any]) -> list[EventsFile]:
+    """The files of a source that have rows, by day."""
+    files = []
+    for path, about, way_out in events_files(root, source):
+        day = path.parent.name.removeprefix("day=")
+        parsed = None if day == _UNDATED else date.fromisoformat(day)
+        if about["rows"]:
+            files.append(EventsFile(path, parsed, about["rows"], about, way_out))
+    return files

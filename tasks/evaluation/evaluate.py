@@ -1,0 +1,258 @@
+"""How well the vectors rank the held-out next item of a user, beside popularity.
+
+The held-out item is the newest event whose item was new to the user; training has not seen it or what came after it. All
+items but those the user has seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tasks.evaluation.scores import BATCH_SCORES, Piece, Scores, score_of
+from trainer.errors import ResourceError
+from trainer.events import OnEvent, ignore_event
+from trainer.store.generation import Generation
+from trainer.store.tokens import Corpus, gather_spans
+from trainer.system.memory import private_bytes
+from trainer.system.units import size
+
+TOP = 20
+GROUP_BYTES = 64_000_000  # of users' vectors that are ranked in one reading of the items
+POPULARITY_BYTES_AN_ITEM = 56  # counts, and their places while they are sorted
+
+
+class UserReader(Protocol):
+    """Whatever has the vectors of a micro-partition's users, float32[n, D]: a generation."""
+
+    def read_users(self, partition: int, /) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """Held-out users: their vectors float32[m, D], held-out items int64[m], and the items each has seen.
+
+    seen_rows, seen_items int64[s]: user seen_rows[i] has seen seen_items[i]; sorted by row, each pair once.
+    """
+
+    vectors: NDArray[np.float32]
+    items: NDArray[np.int64]
+    seen_rows: NDArray[np.int64]
+    seen_items: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """ranks float64[m]: 1 is best, ties count half; top int64[m, TOP]: the items that rank first."""
+
+    ranks: NDArray[np.float64]
+    top: NDArray[np.int64]
+
+
+def rank_held_out(question: Question, scores: Scores) -> Answer:
+    """Rank every held-out item among all items the user has not seen; in a bounded memory.
+
+    Piece after piece of the items, and in each for a batch of users after the other, it counts the items that score higher.
+    Where there are several pieces the scores of the held-out items are found in a pass before.
+    """
+    ranking = _Ranking(question, max(1, BATCH_SCORES // scores.piece_items))
+    if scores.num_pieces > 1:
+        for piece in scores.pieces():
+            ranking.find_held_out(piece)
+    for piece in scores.pieces():
+        ranking.count(piece)
+    return ranking.answer()
+
+
+class _Ranking:
+    """What is known of the ranks of a question's users after some of the items."""
+
+    def __init__(self, question: Question, batch_users: int) -> None:
+        self.question, self.batch_users = question, batch_users
+        num_users = len(question.items)
+        self.held_scores = torch.zeros(num_users)
+        self.above, self.ties = torch.zeros(num_users, dtype=torch.int64), torch.zeros(num_users, dtype=torch.int64)
+        self.top_scores, self.top = torch.zeros(num_users, TOP), torch.zeros(num_users, TOP, dtype=torch.int64)
+        self.num_top = 0
+
+    def find_held_out(self, piece: Piece) -> None:
+        """Take the scores of the held-out items that are in a piece."""
+        is_here, places = _find(piece, self.question.items)
+        for rows in torch.from_numpy(np.flatnonzero(is_here)).split(self.batch_users):
+            scores = piece.score(self.question.vectors[rows.numpy()])
+            self.held_scores[rows] = scores[torch.arange(len(rows)), torch.from_numpy(places[rows.numpy()])]
+
+    def count(self, piece: Piece) -> None:
+        """Count the items of a piece that score higher than the held-out one or as high; keep those that rank first."""
+        question = self.question
+        is_here, places = _find(piece, question.items)
+        is_seen_here, seen_places = _find(piece, question.seen_items)
+        seen_rows, seen_places = question.seen_rows[is_seen_here], seen_places[is_seen_here]
+        items = torch.from_numpy(piece.items)
+        for start in range(0, len(question.items), self.batch_users):
+            batch = slice(start, min(start + self.batch_users, len(question.items)))
+            scores = piece.score(question.vectors[batch])
+            first, last = np.searchsorted(seen_rows, (batch.start, batch.stop))
+            scores[seen_rows[first:last] - start, seen_places[first:last]] = -torch.inf
+            own = torch.from_numpy(np.flatnonzero(is_here[batch]))
+            # By the same multiplication as all others here, so that ties are ties to the last bit.
+            self.held_scores[start + own] = scores[own, torch.from_numpy(places[start + own.numpy()])]
+            held = self.held_scores[batch][:, None]
+            self.above[batch] += _count_rows(scores > held)
+            self.ties[batch] += _count_rows(scores == held)
+            self._keep_top(batch, scores, items)
+        self.num_top = min(TOP, self.num_top + len(items))
+
+    def _keep_top(self, batch: slice, scores: torch.Tensor, items: torch.Tensor) -> None:
+        best = scores.topk(min(TOP, len(items)), dim=1)
+        values = torch.cat((self.top_scores[batch, : self.num_top], best.values), dim=1)
+        found = torch.cat((self.top[batch, : self.num_top], items[best.indices]), dim=1)
+        first = values.topk(min(TOP, values.shape[1]), dim=1)
+        self.top_scores[batch, : first.values.shape[1]] = first.values
+        self.top[batch, : first.values.shape[1]] = found.gather(1, first.indices)
+
+    def answer(self) -> Answer:
+        """The answer once all items were counted; each held-out item ties with itself."""
+        ranks = 1 + self.above.double() + (self.ties - 1).double() / 2
+        return Answer(ranks.numpy(), self.top[:, : self.num_top].numpy())
+
+
+def _count_rows(is_so: torch.Tensor) -> torch.Tensor:
+    """How many of each row are true, int64[m]: numpy counts booleans ten times as fast as torch sums them."""
+    return torch.from_numpy(np.count_nonzero(is_so.numpy(), axis=1))
+
+
+def _find(piece: Piece, items: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which of these items are in a piece, bool[m], and their places in it, int64[m]."""
+    places = np.minimum(np.searchsorted(piece.items, items), len(piece.items) - 1)
+    return piece.items[places] == items, places
+
+
+def rank_by_popularity(question: Question, counts: NDArray[np.int64]) -> Answer:
+    """What `rank_held_out` answers where items rank by their counts, int64[V]: the baseline. Needs no pass over all items."""
+    ascending, held = np.sort(counts), counts[question.items]
+    end = np.searchsorted(ascending, held, side="right")
+    seen, own = counts[question.seen_items], held[question.seen_rows]
+    num_users = len(held)
+    above = len(counts) - end - np.bincount(question.seen_rows, weights=seen > own, minlength=num_users)
+    ties = (
+        end
+        - np.searchsorted(ascending, held)
+        - np.bincount(question.seen_rows, weights=seen == own, minlength=num_users)
+    )
+    return Answer(1 + above + (ties - 1) / 2, _popular_unseen(question, counts))
+
+
+def _popular_unseen(question: Question, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The TOP most frequent items that each user has not seen; then seen ones, where there are no more."""
+    order = np.argsort(-counts, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    num_top = min(TOP, len(order))
+    top = np.empty((len(question.items), num_top), dtype=np.int64)
+    for row, seen in enumerate(
+        np.split(place[question.seen_items], np.searchsorted(question.seen_rows, range(1, len(top))))
+    ):
+        unseen = np.setdiff1d(np.arange(min(num_top + len(seen), len(order))), seen, assume_unique=True)
+        top[row] = order[np.concatenate((unseen, seen))[:num_top]]
+    return top
+
+
+def measure(answer: Answer, num_items: int) -> dict[str, float]:
+    """hit@10, hit@20, MRR@20, NDCG@20 (one relevant item a user) and the share of items that were recommended."""
+    ranks = answer.ranks
+    in_top = ranks <= TOP
+    return {
+        "hit_at_10": float((ranks <= 10).mean()),
+        "hit_at_20": float(in_top.mean()),
+        "mrr_at_20": float(np.where(in_top, 1 / ranks, 0).mean()),
+        "ndcg_at_20": float(np.where(in_top, 1 / np.log2(ranks + 1), 0).mean()),
+        "coverage_at_20": len(np.unique(answer.top)) / num_items,
+    }
+
+
+def questions(corpus: Corpus, generation: UserReader) -> Iterator[Question]:
+    """The held-out users of each micro-partition that has some."""
+    for partition in range(corpus.num_partitions):
+        histories = corpus.read(partition)
+        rows = np.flatnonzero(histories.is_held_out)
+        if len(rows):
+            lengths = (histories.ends - histories.starts)[rows]
+            _, tokens = gather_spans(histories.tokens, histories.starts[rows], lengths)
+            pairs = np.unique(np.repeat(np.arange(len(rows)), lengths) * corpus.num_items + tokens)
+            yield Question(
+                generation.read_users(partition)[rows],
+                histories.held_out_items().astype(np.int64),
+                *np.divmod(pairs, corpus.num_items),
+            )
+
+
+def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
+    """The same users in larger questions: up to about GROUP_BYTES of vectors, so that items are read more seldom."""
+    group: list[Question] = []
+    for question in questions:
+        group.append(question)
+        if sum(one.vectors.nbytes for one in group) >= GROUP_BYTES:
+            yield merge_questions(group)
+            group = []
+    if group:
+        yield merge_questions(group)
+
+
+def merge_questions(group: list[Question]) -> Question:
+    """The users of several questions in one."""
+    starts = np.cumsum([0] + [len(one.items) for one in group[:-1]])
+    return Question(
+        np.concatenate([one.vectors for one in group]),
+        np.concatenate([one.items for one in group]),
+        np.concatenate([one.seen_rows + start for one, start in zip(group, starts.tolist(), strict=True)]),
+        np.concatenate([one.seen_items for one in group]),
+    )
+
+
+def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
+    """Raise ResourceError when ranking the held-out users does not fit the budget."""
+    num_users, held_bytes = corpus.manifest["num_held_out"], private_bytes()
+    items_bytes = corpus.num_items * POPULARITY_BYTES_AN_ITEM + scores.piece_bytes
+    users_bytes = min(num_users * vector_bytes, 3 * GROUP_BYTES) + 6 * min(BATCH_SCORES, num_users * corpus.num_items)
+    if held_bytes + items_bytes + users_bytes > memory_bytes:
+        raise ResourceError(
+            f"ranking {corpus.num_items:,} items in {scores.num_pieces} pieces needs {size(items_bytes)}, their scores for "
+            f"{num_users:,} held-out users {size(users_bytes)} and the process {size(held_bytes)}, but the budget is "
+            f"{size(memory_bytes)}: raise --host-memory, or set evaluate.max_users to 0"
+        )
+
+
+def evaluate(
+    corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event, memory_bytes: int = 4 * 10**9
+) -> dict:
+    """The story's "evaluate" (without seconds): quality on the held-out users, beside popularity.
+
+    A generation whose held-out users were fitted again on their full histories answers what was measured before that.
+    Raises ResourceError when the budget does not suffice.
+    """
+    if generation.has_seen_held_out:
+        return generation.manifest["evaluation"]
+    if not corpus.manifest["num_held_out"]:
+        return {"num_users": 0, "metrics": {}}
+    counts = corpus.count_training_tokens()
+    scores = score_of(generation, counts)
+    check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
+    answers: list[tuple[Answer, Answer]] = []
+    for question in join_questions(questions(corpus, generation)):
+        answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))
+        done = sum(len(answer.ranks) for answer, _ in answers)
+        on_event(
+            "progress",
+            {"step": "evaluate", "done": done, "total": corpus.manifest["num_held_out"], "unit": "users"},
+        )
+    ours, popularity = (
+        Answer(np.concatenate([a.ranks for a in side]), np.concatenate([a.top for a in side]))
+        for side in zip(*answers, strict=True)
+    )
+    metrics = measure(ours, corpus.num_items)
+    metrics |= {f"popularity_{name}": value for name, value in measure(popularity, corpus.num_items).items()}
+    return {"num_users": len(ours.ranks), "metrics": metrics}

@@ -1,0 +1,143 @@
+"""Scores of all items for users, a piece of the items at a time: the item table may be larger than memory.
+
+By dot product a piece is a run of items, of which the size is fixed, so that scores are the same bits whatever the budget and
+in how many blocks the table lies; down a tree it is an item block, with the rows that all blocks share.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainer.model.trees import Tree, log_probabilities
+from trainer.plan.sizes import training_sizes
+from trainer.store.generation import Generation
+from trainer.training.item_blocks import ItemBlocks
+
+PIECE_BYTES = 64 * 10**6  # of item vectors
+GRAIN_ITEMS = 8192  # a piece is a multiple of it: a projection multiplies so many rows at once
+BATCH_SCORES = 16_000_000  # scores held at once: 64 MB, whatever the number of items
+MIN_BATCH_USERS = 64
+NODE_BYTES = 30
+
+Vectors = NDArray[np.float32]
+Change = Callable[[Vectors], Vectors]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """items int64[n], ascending; score: their scores, float32[B, n], for users' vectors float32[B, D]: higher ranks first."""
+
+    items: NDArray[np.int64]
+    score: Callable[[Vectors], torch.Tensor]
+
+
+class Scores(Protocol):
+    """All items in `num_pieces` pieces of at most `piece_items` items; piece_bytes: the memory that reading them takes."""
+
+    @property
+    def num_pieces(self) -> int: ...
+    @property
+    def piece_items(self) -> int: ...
+    @property
+    def piece_bytes(self) -> int: ...
+    def pieces(self) -> Iterator[Piece]: ...
+
+
+@dataclass(frozen=True)
+class VectorScores:
+    """Dot products with item vectors; read: float32[stop - start, D] for items `start` to `stop`.
+
+    vector_size: D, or what it was before a projection: pieces have the same items then.
+    """
+
+    read: Callable[[int, int], Vectors]
+    num_items: int
+    vector_size: int
+
+    @property
+    def piece_items(self) -> int:
+        most = min(PIECE_BYTES // (4 * self.vector_size), BATCH_SCORES // MIN_BATCH_USERS)
+        return min(self.num_items, max(most // GRAIN_ITEMS, 1) * GRAIN_ITEMS)
+
+    @property
+    def num_pieces(self) -> int:
+        return -(-self.num_items // self.piece_items)
+
+    @property
+    def piece_bytes(self) -> int:
+        return 3 * self.piece_items * 4 * self.vector_size  # this one as read and as changed, and the one before
+
+    def pieces(self) -> Iterator[Piece]:
+        for start in range(0, self.num_items, self.piece_items):
+            stop = min(start + self.piece_items, self.num_items)
+            vectors = torch.from_numpy(np.ascontiguousarray(self.read(start, stop)))
+            yield Piece(np.arange(start, stop), partial(_multiply, vectors))
+
+
+@dataclass(frozen=True)
+class TreeScores:
+    """Log-probabilities down a tree; read: the rows of an item block's nodes, float32[R, D]."""
+
+    read: Callable[[int], Vectors]
+    blocks: ItemBlocks
+
+    @property
+    def num_pieces(self) -> int:
+        return self.blocks.num_blocks
+
+    @property
+    def piece_items(self) -> int:
+        cut, num_items = self.blocks.cut, len(self.blocks.counts)
+        return int(np.bincount(cut.class_blocks).max()) if cut else num_items
+
+    @property
+    def piece_bytes(self) -> int:
+        sizes = training_sizes(self.blocks.config, len(self.blocks.counts), self.blocks.tree)
+        nodes_bytes = NODE_BYTES * 2 * self.piece_items  # what a pass down the tree takes beside its rows
+        return 2 * sizes.block_bytes(self.num_pieces) + nodes_bytes
+
+    def pieces(self) -> Iterator[Piece]:
+        for block in range(self.num_pieces):
+            items, tree = self._part(block)
+            if len(items) == 0:  # of few items a block may have none
+                continue
+            yield Piece(items, partial(_descend, tree, self.read(block)))
+
+    def _part(self, block: int) -> tuple[NDArray[np.int64], Tree]:
+        if self.blocks.cut:
+            return self.blocks.cut.part(block)
+        assert self.blocks.tree is not None
+        return np.arange(len(self.blocks.counts)), self.blocks.tree
+
+
+def _multiply(vectors: torch.Tensor, users: Vectors) -> torch.Tensor:
+    return torch.from_numpy(users) @ vectors.T
+
+
+def _descend(tree: Tree, rows: Vectors, users: Vectors) -> torch.Tensor:
+    return torch.from_numpy(log_probabilities(tree, rows, users))
+
+
+def score_by_vectors(item_vectors: Vectors) -> VectorScores:
+    """Scores of all items as dot products with item vectors float32[V, D]."""
+    return VectorScores(lambda start, stop: item_vectors[start:stop], *item_vectors.shape)
+
+
+def score_of(generation: Generation, counts: NDArray[np.int64], change: Change = lambda rows: rows) -> Scores:
+    """How a generation ranks items: by vectors, or down the tree made of the training's counts, int64[V].
+
+    change: what is done to rows before users meet them: the projection of a release.
+    """
+    if generation.has_item_vectors:
+        return VectorScores(
+            lambda start, stop: change(generation.read_items(start, stop)), len(counts), generation.vector_size
+        )
+    blocks = ItemBlocks(generation.config, counts, generation.num_blocks)
+    return TreeScores(
+        lambda block: change(generation.read_item_block(block, blocks.num_shared_rows).outputs.vectors), blocks
+    )

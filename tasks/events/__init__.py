@@ -1,0 +1,1 @@
+"""Events on disk, and strings as numbers."""

@@ -1,0 +1,200 @@
+"""The index of nearest users: every row compared while they are few, a quantised kind of faiss above that.
+
+A quantised kind puts each row into the one of about sqrt(N) lists whose centre is nearest, and keeps it there as a short
+code of what is left; a search looks into `nprobe` lists only. The price is a share of the true neighbours, which is
+measured (recall@10). Four passes over the rows, none of which holds more than a batch: a sample to learn the centres and
+codes from; which list each row goes to, together with the exact neighbours of some rows; and the rows into lists of just
+the right length (growing lists hold half as much again). The same rows give the same bytes on any number of threads.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import ResourceError
+from trainer.system.units import size
+
+BATCH_ROWS = 32_768
+NEIGHBOURS = 10
+FLAT = "flat-fp16"
+MAX_NPROBE = 64
+_TRAIN_ROWS_A_LIST = 64
+_TRAIN_CODE_ROWS = 100_000  # of which faiss learns the codes, whatever it is given
+_MIN_PRODUCT_ROWS = 10_000  # a product quantiser's 256 centres are learned from a sample
+_LIBRARY_BYTES = 96 * 2**20  # scores that faiss has at once, and what the allocator keeps of the learning
+_NUM_QUERIES = 500
+_TOLERANCE = 0.01
+
+ReadRows = Callable[[int], Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]]
+"""Reads batches of row numbers int64[n], ascending, and unit rows float32[n, D], of every n-th stretch of rows; 1: all."""
+
+
+@dataclass(frozen=True)
+class IndexPlan:
+    """What index to build: faiss's name for it, its lists (0: every row is compared), the rows it is learned from.
+
+    peak_bytes: of memory, while it is built; index_bytes: of its file.
+    """
+
+    kind: str
+    factory: str
+    num_lists: int
+    sample_rows: int
+    peak_bytes: int
+    index_bytes: int
+    reason: str = ""
+
+
+def plan_index(num_rows: int, dim: int, room_bytes: int, quantise_above: int) -> IndexPlan:
+    """The index of `num_rows` rows of `dim` numbers that finds most within `room_bytes`; says why.
+
+    Raises ResourceError, with the numbers and the way out, when not even the smallest fits.
+    """
+    plans = [plan_flat(num_rows, dim)] if num_rows <= quantise_above else []
+    plans += [_plan_lists(num_rows, dim, *kind) for kind in _list_kinds(num_rows, dim)]
+    rows = f"{num_rows:,} users x {dim} numbers"
+    for ix, plan in enumerate(plans):
+        if plan.peak_bytes <= room_bytes:
+            too_large = "".join(f"; {other.kind} would take {size(other.peak_bytes)}" for other in plans[:ix])
+            why = f"{rows} take {size(plan.peak_bytes)} of the {size(room_bytes)} that are free{too_large}"
+            return IndexPlan(**vars(plan) | {"reason": f"{plan.kind}, as {why}"})
+    least = min(plans, key=lambda plan: plan.peak_bytes)
+    raise ResourceError(
+        f"the smallest index of {rows}, {least.kind}, needs {size(least.peak_bytes)} of memory while it is built and "
+        f"{size(max(0, room_bytes))} of the budget are free: raise --host-memory, or set export.pca_dim lower"
+    )
+
+
+def build_index(plan: IndexPlan, num_rows: int, dim: int, read_rows: ReadRows) -> tuple[Any, dict[str, Any]]:
+    """The index, and what the manifest says of it: `kind`, and of a quantised one `nprobe` and `recall_at_10`."""
+    index: Any = faiss.index_factory(dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
+    if plan.num_lists == 0:
+        index.codes.resize(num_rows * index.code_size)  # reserves: growing would hold the codes twice
+        index.codes.resize(0)
+        for _, units in read_rows(1):
+            index.add(units)
+        return index, {"kind": plan.kind}
+    query_rows, queries = _train(index, plan, num_rows, read_rows)
+    exact = _Nearest(query_rows, queries)
+    lists: list[NDArray[np.int32]] = []
+    for rows, units in read_rows(1):
+        lists.append(index.quantizer.search(units, 1)[1][:, 0].astype(np.int32))
+        exact.add(rows, units)
+    _reserve(index, lists)
+    for (_, units), chosen in zip(read_rows(1), lists, strict=True):
+        own = chosen.astype(np.int64)
+        index.add_core(len(units), faiss.swig_ptr(units), None, faiss.swig_ptr(own))
+    index.nprobe, recall = _choose_nprobe(index, exact)
+    return index, {"kind": plan.kind, "nprobe": index.nprobe, "recall_at_10": round(recall, 4)}
+
+
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """The rows of float32 (N, D) at length 1; a row of zeros stays zeros."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+
+
+def plan_flat(num_rows: int, dim: int) -> IndexPlan:
+    """Every row compared, in 16-bit floats: half the bytes of float32, cosines off by about 1e-4."""
+    index_bytes = num_rows * 2 * dim
+    return IndexPlan(FLAT, "SQfp16", 0, 0, index_bytes + _batch_bytes(num_rows, dim), index_bytes)
+
+
+def _list_kinds(num_rows: int, dim: int) -> list[tuple[str, int]]:
+    """faiss's names of the codes and their bytes a row, the most exact first."""
+    kinds = [("SQ8", dim), ("SQ6", -(-dim * 6 // 8))]
+    if num_rows >= _MIN_PRODUCT_ROWS:
+        # A product quantiser finds more than a scalar one of as many bytes (4 bits a number: 0.77, not 0.67, of the ten
+        # nearest of 300,000 rows x 64), but is slower to fill. np: its centres in no order for searches we do not make.
+        kinds += [(f"PQ{dim // width}np", dim // width) for width in (2, 4) if dim % width == 0]
+    return kinds
+
+
+def _plan_lists(num_rows: int, dim: int, code: str, code_bytes: int) -> IndexPlan:
+    """Lists of codes: sqrt(N) of them, as many as there are rows in one, the power of two next to it."""
+    num_lists = 2 ** round(np.log2(max(1, num_rows)) / 2)
+    sample_rows = min(num_rows, num_lists * _TRAIN_ROWS_A_LIST)
+    learn_bytes = (2 * sample_rows + 3 * min(sample_rows, _TRAIN_CODE_ROWS)) * 4 * dim
+    # The codes and row numbers in lists of their very length, a tenth for the allocator, and which list each row goes to.
+    index_bytes = num_rows * (code_bytes + 8) + num_lists * 4 * dim
+    fill_bytes = index_bytes * 11 // 10 + num_rows * 4
+    peak_bytes = max(learn_bytes, fill_bytes) + _batch_bytes(num_rows, dim) + _LIBRARY_BYTES
+    kind = f"ivf{num_lists}-{code.lower().removesuffix('np')}"
+    return IndexPlan(kind, f"IVF{num_lists},{code}", num_lists, sample_rows, peak_bytes, index_bytes)
+
+
+def _batch_bytes(num_rows: int, dim: int) -> int:
+    """A batch as read, decoded and at length 1, and what Arrow keeps of the one before."""
+    return min(num_rows, BATCH_ROWS) * 4 * dim * 4
+
+
+def _train(
+    index: Any, plan: IndexPlan, num_rows: int, read_rows: ReadRows
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Learn lists and codes from a sample of all stretches; answers some of its rows, to measure by: numbers and units."""
+    every = max(1, num_rows // plan.sample_rows)
+    parts = list(read_rows(every))
+    rows, sample = (np.concatenate(side) for side in zip(*parts, strict=True))
+    parts.clear()
+    index.cp.min_points_per_centroid = 1  # a small table may be quantised, too: no warning of few rows
+    if hasattr(index, "pq"):
+        index.pq.cp.min_points_per_centroid = 1
+    index.train(sample)
+    chosen = np.unique(np.linspace(0, len(rows) - 1, _NUM_QUERIES).astype(np.int64))
+    return rows[chosen], sample[chosen].copy()
+
+
+def _reserve(index: Any, lists: list[NDArray[np.int32]]) -> None:
+    """Give each list room for its rows: it keeps its memory when it is emptied again."""
+    counts = np.zeros(index.nlist, dtype=np.int64)
+    for chosen in lists:
+        counts += np.bincount(chosen, minlength=index.nlist)
+    for number, count in enumerate(counts.tolist()):
+        index.invlists.resize(number, count)
+    for number in range(index.nlist):
+        index.invlists.resize(number, 0)
+
+
+class _Nearest:
+    """The exact nearest rows of some queries, gathered batch by batch."""
+
+    def __init__(self, rows: NDArray[np.int64], queries: NDArray[np.float32]) -> None:
+        self.rows, self.queries = rows, queries
+        self.found = np.full((len(rows), 0), -1, dtype=np.int64)
+        self.scores = np.full((len(rows), 0), -np.inf, dtype=np.float32)
+
+    def add(self, rows: NDArray[np.int64], units: NDArray[np.float32]) -> None:
+        """Compare the queries with these rows; the query itself is one of the nearest that are kept."""
+        scores, found = faiss.knn(
+            self.queries, units, min(NEIGHBOURS + 1, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
+        )
+        self.scores, self.found = np.hstack([self.scores, scores]), np.hstack([self.found, rows[found]])
+        best = np.argsort(-self.scores, axis=1, kind="stable")[:, : NEIGHBOURS + 1]
+        self.scores = np.take_along_axis(self.scores, best, axis=1)
+        self.found = np.take_along_axis(self.found, best, axis=1)
+
+    def recall(self, index: Any) -> float:
+        """The share of the exact neighbours, the query left out, that the index finds among as many."""
+        _, found = index.search(self.queries, NEIGHBOURS + 1)
+        shares = []
+        for own, exact, ours in zip(self.rows.tolist(), self.found.tolist(), found.tolist(), strict=True):
+            wanted = [row for row in exact if row != own][:NEIGHBOURS]
+            got = [row for row in ours if row != own][: len(wanted)]
+            shares.append(len(set(wanted) & set(got)) / max(1, len(wanted)))
+        return float(np.mean(shares))
+
+
+def _choose_nprobe(index: Any, exact: _Nearest) -> tuple[int, float]:
+    """The fewest lists to look into that find, to a hundredth, what MAX_NPROBE lists find; and the recall@10 by them."""
+    recalls = {}
+    nprobe = 1
+    while nprobe <= min(MAX_NPROBE, index.nlist):
+        index.nprobe = nprobe
+        recalls[nprobe] = exact.recall(index)
+        nprobe *= 2
+    enough = max(recalls.values()) - _TOLERANCE
+    return next((nprobe, recall) for nprobe, recall in recalls.items() if recall >= enough)

@@ -1,0 +1,80 @@
+"""Fewer numbers a vector: a projection fitted to the users' vectors in one streamed pass (`export.pca_dim`).
+
+Users u and items v are both multiplied by the same P (D, k) with orthonormal columns, so that dot(uP, vP) still ranks
+the next items and the cosines of users stay nearly what they were. A score then misses u'(I - PP')v. Over items that point
+anywhere alike its mean square is least when I - PP' takes what the users have least of: P is the first k eigenvectors of
+the sum of uu'. The mean is not taken off first: a mean m would take m'v off every item's score, another amount for each
+item, and so change their order.
+
+Tried on wikispeedia, 128 numbers to 64: hit@10 .254 of .265 in full; by the best approximation of all scores, which looks
+at the items' directions too (singular vectors of both tables' square roots), .250, at 32 and 96 numbers below as well.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import DamageError
+from trainer.system.files import replace_file
+
+PROJECTION_FILE = "projection.npy"
+_BLOCK_ROWS = 8192
+
+
+@dataclass
+class SecondMoment:
+    """The sum of uu' over users' vectors of D numbers, in float64."""
+
+    vector_size: int
+    total: NDArray[np.float64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = np.zeros((self.vector_size, self.vector_size))
+
+    def add(self, vectors: NDArray[np.float32]) -> None:
+        """Add the users float32 (N, D)."""
+        for start in range(0, len(vectors), _BLOCK_ROWS):
+            block = vectors[start : start + _BLOCK_ROWS].astype(np.float64)
+            self.total += block.T @ block
+
+    def project_to(self, dim: int) -> tuple[NDArray[np.float32], float]:
+        """The projection float32 (D, dim), and the share of the users' squared length that it keeps."""
+        values, vectors = np.linalg.eigh(self.total)
+        first = vectors[:, ::-1][:, :dim]
+        # An eigenvector may point either way: its greatest number is made positive, so that the bytes are the same.
+        signs = np.sign(first[np.abs(first).argmax(axis=0), np.arange(dim)])
+        kept = float(values[::-1][:dim].sum() / max(values.sum(), np.finfo(np.float64).tiny))
+        return np.ascontiguousarray(first * signs, dtype=np.float32), kept
+
+    def kept_by(self, projection: NDArray[np.float32]) -> float:
+        """The share of the users' squared length that a projection float32 (D, dim) keeps."""
+        matrix = projection.astype(np.float64)
+        kept = np.trace(matrix.T @ self.total @ matrix)
+        return float(kept / max(np.trace(self.total), np.finfo(np.float64).tiny))
+
+
+def project(vectors: NDArray[np.float32], projection: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """float32 (N, D) as (N, k); unchanged without a projection.
+
+    In blocks, so that a row's bits hang on its place in its block alone, not on how many rows are given at once.
+    """
+    if projection is None:
+        return vectors
+    blocks = [vectors[start : start + _BLOCK_ROWS] @ projection for start in range(0, len(vectors), _BLOCK_ROWS)]
+    return np.concatenate(blocks) if blocks else np.empty((0, projection.shape[1]), np.float32)
+
+
+def write_projection(path: Path, projection: NDArray[np.float32]) -> None:
+    """Write the projection as .npy, durably."""
+    with replace_file(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, projection, allow_pickle=False)
+
+
+def read_projection(path: Path) -> NDArray[np.float32]:
+    """The projection in an export's file. Raises DamageError when it cannot be read."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DamageError(f"{path} cannot be read ({error}): run `surf2vec doctor`") from None

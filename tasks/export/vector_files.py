@@ -1,0 +1,169 @@
+"""Vectors in Parquet, and back: float32, half as wide, or a byte a number with a scale a row.
+
+    float32   vector fixed_size_list<float32>
+    float16   vector fixed_size_list<float16>: 11 bits a number
+    int8      vector fixed_size_list<int8> and scale float32: the row's greatest number is 127 scales
+
+The serving model decodes in the same few lines of its own (tasks/registry/user_vectors_model.py).
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from trainer.errors import ConfigError
+from trainer.system.files import describe_file, replace_file
+
+VECTOR_COLUMNS = ("vector", "scale")
+# A lookup reads one row group a user: 10,000 random users of 20 million then read 6 % of the vectors.
+USER_ROW_GROUP_ROWS = 128
+ITEM_ROW_GROUP_ROWS = 8192
+# Parquet has no bytes: int8 goes through a dictionary of a row group's values, a kilobyte each, then zstd.
+BYTES_A_NUMBER = {"float32": 4.0, "float16": 2.0, "int8": 1.2}
+DIGEST_DIGITS = 16
+_INT8_MAX = 127
+
+
+def encode_vectors(vectors: NDArray[np.float32], dtype: str) -> dict[str, pa.Array]:
+    """float32 (N, D) as Arrow columns by name; float32 without a copy.
+
+    Raises ConfigError for a number that float16 cannot hold.
+    """
+    if dtype == "int8":
+        scales = np.abs(vectors).max(axis=1, initial=0).astype(np.float32) / np.float32(_INT8_MAX)
+        steps = np.rint(vectors / np.where(scales == 0, np.float32(1), scales)[:, None])
+        # A scale that was rounded down can make the greatest number 128 steps.
+        return {"vector": _as_lists(np.clip(steps, -_INT8_MAX, _INT8_MAX).astype(np.int8)), "scale": pa.array(scales)}
+    if dtype == "float16":
+        greatest = float(np.abs(vectors).max(initial=0))
+        if greatest > float(np.finfo(np.float16).max):
+            raise ConfigError(
+                f"a vector has a number of {greatest:,.0f}, but export.dtype=float16 holds 65,504 at most: set it to "
+                "int8 or float32"
+            )
+        return {"vector": _as_lists(vectors.astype(np.float16))}
+    return {"vector": _as_lists(np.ascontiguousarray(vectors, dtype=np.float32))}
+
+
+def decode_vectors(rows: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
+    """The vectors of an export's rows as float32 (N, D); `rows` has `vector`, and `scale` where the export has it."""
+    column = rows.column("vector")
+    lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    numbers = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
+    vectors = numbers.astype(np.float32, copy=False)
+    if "scale" in rows.schema.names:
+        vectors = vectors * rows.column("scale").to_numpy()[:, None]
+    return vectors
+
+
+def write_vectors(
+    path: Path, parts: Iterable[tuple[pa.Table, NDArray[np.float32]]], dtype: str, group_rows: int
+) -> None:
+    """Write parts, names and their vectors float32 (N, D), as Parquet with `group_rows` rows a group, durably.
+
+    A part is in memory at a time; each but the last is of whole groups.
+    """
+
+    def encode(names: pa.Table, vectors: NDArray[np.float32]) -> pa.Table:
+        for name, column in encode_vectors(vectors, dtype).items():
+            names = names.append_column(name, column)
+        return names
+
+    write_encoded(path, (encode(names, vectors) for names, vectors in parts), group_rows)
+
+
+def write_encoded(path: Path, tables: Iterable[pa.Table], group_rows: int) -> None:
+    """`write_vectors` for rows whose vectors are stored columns already: the same rows give the same bytes.
+
+    The first column's least and greatest per group serve lookups. Vectors are not compressed: their bits are noise, and a
+    plain column is read faster; but bytes, through a dictionary, lose a sixth by it.
+    """
+    writer = None
+    with replace_file(path) as temporary, ExitStack() as stack:
+        for rows in tables:
+            table = _name_elements(rows.replace_schema_metadata(None))
+            if writer is None:
+                is_bytes = table.schema.field("vector").type.value_type == pa.int8()
+                names = [name for name in table.column_names if name not in VECTOR_COLUMNS]
+                compression = dict.fromkeys(names, "zstd") | {"vector.list.element": "zstd" if is_bytes else "none"}
+                writer = stack.enter_context(
+                    pq.ParquetWriter(
+                        temporary,
+                        table.schema,
+                        use_dictionary=["vector.list.element"] if is_bytes else False,
+                        write_statistics=[names[0]],
+                        column_encoding={names[0]: "DELTA_BYTE_ARRAY"},
+                        compression=compression | ({"scale": "none"} if is_bytes else {}),
+                    )
+                )
+            writer.write_table(table, row_group_size=group_rows)
+
+
+def read_vectors(
+    paths: list[Path], every: int, batch_rows: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """The vectors of files in order, of each `every`-th row group (1: all), in batches of whole groups.
+
+    Yields row numbers int64[n], counted over all files, ascending, and vectors float32[n, D].
+    """
+    first_row, first_group = 0, 0
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+            starts = list(accumulate(counts, initial=first_row))
+            chosen = [group for group in range(len(counts)) if (first_group + group) % every == 0]
+            at_once = max(1, batch_rows // counts[0])
+            for at in range(0, len(chosen), at_once):
+                groups = chosen[at : at + at_once]
+                rows = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
+                yield rows, decode_vectors(file.read_row_groups(groups, columns=list(VECTOR_COLUMNS)))
+            first_row, first_group = starts[-1], first_group + len(counts)
+
+
+def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDArray[np.float32]:
+    """What items are compared by, float32[n, D] or [n, D-1]: all of their vectors but the bias, where the export has one.
+
+    The bias says how popular an item is: by it two rare pages would be alike whatever they are about.
+    """
+    return vectors[:, :-1] if "bias" in manifest else vectors
+
+
+def describe_users(path: Path) -> dict[str, Any]:
+    """What a manifest records of a file of users: beside bytes and sha256 `piece_sha256`, the first DIGEST_DIGITS digits of the
+    digest of each row group, and last of the footer, in one string: a lookup can tell whether the little that it reads is whole.
+    """
+    metadata = pq.read_metadata(path)
+    footer_bytes = metadata.serialized_size + 8
+    starts = [metadata.row_group(group).column(0).data_page_offset for group in range(metadata.num_row_groups)]
+    starts.append(path.stat().st_size - footer_bytes)
+    with open(path, "rb") as file:
+        file.seek(starts[0])
+        lengths = [stop - start for start, stop in pairwise(starts)] + [footer_bytes]
+        digests = [hashlib.sha256(file.read(length)).hexdigest()[:DIGEST_DIGITS] for length in lengths]
+    return describe_file(path) | {"piece_sha256": "".join(digests)}
+
+
+def read_part(path: Path) -> pa.Table:
+    """The users of a micro-partition in an export, with their vectors as stored."""
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=["user_id", *VECTOR_COLUMNS])
+
+
+def _name_elements(table: pa.Table) -> pa.Table:
+    """The same vectors as Arrow makes them: those read from Parquet call their numbers otherwise, which the file would tell."""
+    at = table.schema.get_field_index("vector")
+    kind = table.schema.field(at).type
+    return table.set_column(at, "vector", table.column(at).cast(pa.list_(kind.value_type, kind.list_size)))
+
+
+def _as_lists(numbers: NDArray[np.generic]) -> pa.FixedSizeListArray:
+    """(N, D) as an Arrow column, without a copy."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])

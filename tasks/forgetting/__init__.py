@@ -1,0 +1,1 @@
+"""Users removed from every file and every registered copy."""

@@ -1,0 +1,263 @@
+"""`surf2vec forget`: users leave every place that can name them, and nobody brings them back.
+
+1. Tombstones: from then on ingest, infer and pull leave these users out, whatever happens.
+2. Events: files that have some of theirs are written anew.
+3. The champion's release, if they are in it, is published anew without them: export, corpus and generation are those that there
+   were, without their rows; no training, every other vector stays the same bits. The alias moves.
+4. All that still has them is removed: older releases (version, copy, export, generation), corpora, leftovers.
+5. The proof: every place is searched again.
+
+In the registry only what this root registered goes, and no copy that a version of somebody else is made of. What stays and has
+any of the users is named.
+
+While it lasts, `forgetting.json` keeps other writers out. Killed anywhere, the same call finishes: each step finds what is left
+of it to do by looking for the users, not by what was noted.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.config import PublishConfig
+from tasks.export.export import MANIFEST, list_files
+from tasks.export.without_users import count_users, erase_from_export
+from tasks.forgetting.copies import Copies, remove_releases
+from tasks.forgetting.erase_corpus import find_rows
+from tasks.forgetting.erase_events import erase_events
+from tasks.forgetting.erase_state import Erased, erase_state
+from tasks.forgetting.proof import search_everywhere
+from tasks.registry import tracking
+from tasks.registry.publish import attach_report, publish_release
+from tasks.registry.pull import pull
+from tasks.registry.tracking import Version
+from tasks.report.report import write_report
+from tasks.root.identity import list_earlier, registry_uri
+from tasks.root.run import FORGET, Root, Run, lock_root
+from tasks.upkeep.gc import find_temporaries, remove_folder
+from tasks.users.tombstones import add_tombstones, read_tombstones
+from tasks.users.user_set import Wanted, want_forgotten, want_users
+from trainer.errors import ConfigError, DamageError, InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.store.generation import has_generation, is_outdated, open_generation, remove_unreferenced
+from trainer.store.manifests import read_manifest
+from trainer.store.tokens import CHANGED, open_corpus
+from trainer.system.files import digest_json, read_json, sync_folder, sync_folders, write_json
+
+REMAINS = (
+    "items and their vectors keep a faint influence of these users until the next full training",
+    "how often an item was seen still counts them until the next corpus is built from the events",
+    "the log files themselves, earlier pulls, backups of the root and what was written outside of it are not touched",
+)
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """What is asked: who (ids as the root has them; None: all who were ever forgotten), where releases are, which budget."""
+
+    user_ids: list[str] | None
+    publish: PublishConfig
+    memory_bytes: int
+
+
+def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+    """Forget the users; answers what was done and the proof. The caller holds the locks of the root and of its store.
+
+    Raises ConfigError while a training is under way, InputError when nobody would be left, ResourceError when registry, disk or
+    memory do not suffice, DamageError when a file is not as its manifest says; the same call then goes on.
+    """
+    started = time.monotonic()
+    _check_training(root)
+    wanted = want_forgotten(read_tombstones(root)) if asked.user_ids is None else want_users(asked.user_ids)
+    copies = Copies(root, asked.publish, wanted)
+    _check_others(copies)
+    with _search_waits(root, on_event):
+        write_json(root.forgetting, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
+        num_new = add_tombstones(root, asked.user_ids or [])
+        num_events = erase_events(root, wanted, on_event)
+        told = _publish_without(copies, asked, on_event)
+        removed = [*remove_releases(Copies(root, asked.publish, wanted), on_event), *_remove_rest(root, wanted)]
+        sync_folders(root.path)  # what was removed stays so after a power loss: only then the proof holds
+        places, others = search_everywhere(Copies(root, asked.publish, wanted))
+        found = sum(place["found"] for place in places)
+        if found:
+            left = ", ".join(f"{place['found']:,} in {place['place']}" for place in places if place["found"])
+            raise DamageError(f"users who were to be forgotten are still there: {left}; give the same command again")
+        root.forgetting.unlink()
+        sync_folder(root.path)
+    return {
+        "users": len(read_tombstones(root).days) if asked.user_ids is None else len(asked.user_ids),
+        "users_new": num_new,
+        "events": num_events,
+        **told,
+        "removed": removed,
+        "places": places,
+        "found": found,
+        "elsewhere": [place for place in others if place["found"]],
+        "remains": [
+            *REMAINS,
+            *(f"{place['place']} is not ours and could not be searched" for place in others if not place["is_here"]),
+            *(
+                f"{uri}, where this root published before, was not searched"
+                for uri in list_earlier(root, asked.publish)
+            ),
+        ],
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def tell_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
+    """What a person is told of copies that stay and have any of the users; None where there is none."""
+    if not elsewhere:
+        return None
+    told = [
+        f"{place['place']} (not ours, still has {place['found']:,} of these users"
+        f"{', used by ' if place['used_by'] else ''}{', '.join(place['used_by'])})"
+        for place in elsewhere
+    ]
+    return (
+        f"these users are gone from this root and from all that it registered, but not from {'; '.join(told)}: nothing was "
+        "removed there. Forget them in the roots that made these copies, or delete these versions, then give the same command "
+        "again"
+    )
+
+
+def _check_training(root: Root) -> None:
+    """Raise ConfigError while a training is under way: its position and its corpus belong together."""
+    if has_generation(root.store) and not is_outdated(root.store):
+        generation = open_generation(root.store)
+        if generation.manifest["stage"] == "training" or f"/{CHANGED}" in generation.manifest["window_id"]:
+            raise ConfigError(
+                f"{root.store} holds a training that has not ended: finish it by the same `surf2vec run`, or remove "
+                f"{root.store / 'MANIFEST.json'} to give it up; then forget"
+            )
+
+
+def _check_others(copies: Copies) -> None:
+    """Raise InputError when the release that serves would have nobody left."""
+    release = copies.champion.tags.get("release", "") if copies.champion else ""
+    folder = copies.root.export(release)
+    if not copies.found_in.get(folder):
+        return
+    manifest = read_json(folder / MANIFEST)
+    found = count_users(folder, manifest, copies.wanted)
+    if found == manifest["num_users"]:
+        raise InputError(
+            f"these are all {found:,} users of release {release}: to forget everybody, remove {copies.root.path} and its registry"
+        )
+
+
+@contextmanager
+def _search_waits(root: Root, on_event: OnEvent) -> Iterator[None]:
+    """Keep `surf2vec tune` from reading a corpus that goes."""
+    tune = Root(root.path / "tune")
+    say = lambda line: on_event("log", {"message": line})  # noqa: E731
+    with lock_root(tune, FORGET, say) if tune.path.exists() else nullcontext():
+        yield
+
+
+def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> dict[str, Any]:
+    """Erase the users from the store, and publish the champion's release without them if it has any."""
+    root, champion = copies.root, copies.champion
+    folder = root.export(champion.tags.get("release", "")) if champion else root.path
+    if champion and _must_be_brought(copies, champion, folder):
+        pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)
+        copies = Copies(root, asked.publish, copies.wanted)
+    if champion is None or not copies.found_in.get(folder):
+        erase_state(root, copies.wanted, None, None)
+        return {"release": None, "model_version": champion.number if champion else None}
+    before = read_json(folder / MANIFEST)
+    known = [digest.hex() for digest in sorted(read_tombstones(root).days)]
+    release = digest_json({"release": before["release"], "forgotten": known})[:12]
+    erased = erase_state(root, copies.wanted, before, release)
+    _export_without(copies, folder, release, erased, asked.memory_bytes)
+    on_event("log", {"message": f"release {release} is {before['release']} without the users who are forgotten"})
+    registered = _register(root, asked.publish, before["release"], release, on_event)
+    return {"release": release, "model_version": registered["model_version"]}
+
+
+def _must_be_brought(copies: Copies, champion: Version, folder: Path) -> bool:
+    """Whether the root has not the champion's export any more, but the registry has a copy, with some of the users in it."""
+    digest = champion.tags.get("manifest_sha256")
+    same = [copy for copy in copies.logged if copy.tags["manifest_sha256"] == digest and copies.owner.owns_copy(copy)]
+    return folder not in copies.exports and any(searched.found for _, searched in copies.search(same))
+
+
+def _export_without(copies: Copies, folder: Path, release: str, erased: Erased | None, memory_bytes: int) -> None:
+    root = copies.root
+    if (root.export(release) / MANIFEST).exists():
+        return
+    before = read_json(folder / MANIFEST)
+    values: dict[str, Any] = {"release": release}
+    created_from = before["created_from"] | {"run_id": release}
+    if erased:
+        values["generation"], created_from["window_id"] = erased.generation, erased.window_id
+    erase_from_export(
+        folder, copies.wanted, memory_bytes, values | {"created_from": created_from}, root.export(release)
+    )
+
+
+def _register(root: Root, publish: PublishConfig, before: str, release: str, on_event: OnEvent) -> dict[str, Any]:
+    """Register the release with the story of the one it was made of; it serves at once, as its vectors have passed already."""
+    run = Run(root, release)
+    if not run.story_path.exists():
+        run.record(**_tell_anew(root, publish, before, release))
+    registered = publish_release(root, publish, run.story(), root.export(release), None, on_event)
+    for alias in ("challenger", "champion"):
+        tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered["model_version"])
+    run.record(steps=run.story()["steps"] | {"register": registered | {"alias": "champion", "digest": release}})
+    report_path = run.folder / "report.html"
+    write_report(run.story(), root.export(release), report_path)
+    attach_report(root, publish, registered, report_path)
+    run.record(steps=run.story()["steps"] | {"report": {"report": str(report_path), "digest": release}})
+    return registered
+
+
+def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) -> dict[str, Any]:
+    """The story of a release that was made of another one."""
+    manifest = read_json(root.export(release) / MANIFEST)
+    config = {"publish": publish.model_dump(mode="json")}
+    old = Run(root, before).story()
+    steps = {name: step for name, step in old["steps"].items() if name not in ("register", "report")}
+    export = steps.get("export", {}) | {
+        "release": release,
+        "export_dir": str(root.export(release)),
+        "num_users": manifest["num_users"],
+        "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
+    }
+    if "gate" in steps:
+        steps["gate"] |= {"champion": before}  # in whose place it comes
+    return {
+        "config": config,
+        **old,
+        "run_id": release,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": "surf2vec forget",
+        "window_id": manifest["created_from"]["window_id"],
+        "forgotten_from": before,
+        "steps": steps | {"export": export},
+    }
+
+
+def _remove_rest(root: Root, wanted: Wanted) -> list[str]:
+    """Remove generations and corpora that still have the users, and what processes left that died; answers what went."""
+    removed = []
+    folders = [path.parent for path in sorted(root.path.glob("corpus/[!.]*/manifest.json"))]
+    going = [folder for folder in folders if find_rows(open_corpus(folder), wanted)]
+    for path in sorted(root.store.glob("pinned/*.json")):
+        corpus = root.corpus(read_manifest(path)["window_id"])
+        if corpus in going or not corpus.exists():  # without it nobody can tell whose rows they are, nor infer by them
+            path.unlink()
+            removed.append(str(path))
+    if has_generation(root.store) and not is_outdated(root.store):
+        remove_unreferenced(root.store)
+    for folder in going:
+        remove_folder(folder)
+        removed.append(str(folder))
+    for waste in list(find_temporaries(root)):
+        waste.remove()
+        removed.append(waste.place)
+    return removed

@@ -1,0 +1,253 @@
+"""The gate's rules and tonight's figures for them: what a night's story, both exports and the comparison say.
+
+Without a champion there is nothing to compare with: the first release serves, whatever its figures.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.config import GateConfig
+from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
+from tasks.corpus.window import Window
+from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.gate.arrivals import Days, arrived_share, missing_days
+from tasks.gate.drift import Released, measure_drift, measure_norms
+from tasks.gate.rules import TOP, Finding, Rule, Verdict, compare, hits, judge, reciprocals, tell
+from tasks.root.run import Root, Run, read_story
+from trainer.store.tokens import open_corpus
+from trainer.system.files import read_json
+
+NO_CHAMPION = "there is no champion"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the gate judges: the run, and the release that serves, with its story; None where there is none.
+
+    has_changed: whether it is another than when the night began; days: tonight's events a day; days_before: as the night
+    before saw them. champion_space: the champion's space, as the registry has it; None where the registry has it no more.
+    """
+
+    run: Run
+    gate: GateConfig
+    champion: str | None
+    has_changed: bool
+    days: Days
+    days_before: Days
+    champion_space: str | None = None
+
+    @property
+    def root(self) -> Root:
+        return self.run.root
+
+    @property
+    def steps(self) -> dict[str, Any]:
+        """What tonight's steps recorded."""
+        return self.run.story()["steps"]
+
+    @property
+    def champion_steps(self) -> dict[str, Any]:
+        """What the champion's steps recorded; empty where its story is not in this root."""
+        return Run(self.root, self.champion).story()["steps"] if self.champion else {}
+
+
+def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[str, str], window: Window) -> Case:
+    """The case of a run whose export is there. `champion`: the release that serves now; `spaces`: those of all releases.
+
+    A run that has served is judged beside the champion that it met then: changed settings do not make it compete with itself.
+    """
+    story = run.story()
+    has_served = champion == run.run_id or story["steps"].get("register", {}).get("alias") == "champion"
+    if has_served and "gate" in story["steps"]:
+        champion = began_with = story["steps"]["gate"]["champion"]
+    else:
+        began_with = story.get("champion", champion)
+    days: Counter[date] = Counter()
+    for file in window.files:
+        if file.day:
+            days[file.day] += file.rows
+    has_changed = champion is not None and began_with != champion
+    return Case(run, gate, champion, has_changed, days, _find_days_before(run, days), spaces.get(champion or ""))
+
+
+def _find_days_before(run: Run, days: Days) -> Days:
+    """The events a day as the newest run before saw them whose newest day is before that of `days`; empty without one."""
+    paths = [path for path in run.root.path.glob("runs/[!.]*/run.json") if path != run.story_path]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True) if days else ():
+        seen = read_story(path)["steps"].get("gate", {}).get("days") or {}
+        if seen and date.fromisoformat(max(seen)) < max(days):
+            return {date.fromisoformat(day): events for day, events in seen.items()}
+    return {}
+
+
+def judge_release(case: Case) -> dict[str, Any]:
+    """The story's "gate": `passes`, `verdict`, `held_by`, `champion`, the `table`, `metrics`, and the `days` that were seen."""
+    verdict = judge([_same_champion(case), *_quality(case), *_counts(case), *_vectors(case), *_days(case)])
+    passes = verdict.passes or case.champion is None
+    return {
+        "passes": passes,
+        "verdict": "first" if case.champion is None else "passed" if passes else "held",
+        "champion": case.champion,
+        "held_by": [] if passes else [finding.rule.name for finding in verdict.held_by],
+        "table": tell(verdict, is_first=case.champion is None),
+        "metrics": _list_metrics(verdict) | {"gate_passes": float(passes)},
+        "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
+    }
+
+
+def _list_metrics(verdict: Verdict) -> dict[str, float]:
+    metrics = {f"gate_{finding.rule.name}": finding.value for finding in verdict.findings}
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _same_champion(case: Case) -> Finding:
+    """A night that began beside a champion that was rolled back since, perhaps on its vectors, needs a person's word."""
+    rule = Rule("champion", "the champion is the one that the night began with (1: yes)", 1, form=".0f")
+    return Finding(rule, None if case.champion is None else float(not case.has_changed), reason=NO_CHAMPION)
+
+
+def _quality(case: Case) -> list[Finding]:
+    """How both releases rank what neither has seen."""
+    gate, told = case.gate, case.steps["evaluate"].get("comparison") or {}
+    rules = (
+        Rule("hit_at_10", "hit@10 beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
+        Rule("mrr_at_20", f"MRR@{TOP} beside the champion's", -gate.mrr_at_20_drop, form="+.1%"),
+        Rule("coverage", f"items in anyone's first {TOP}, of the champion's number", gate.coverage, form=".1%"),
+    )
+    reason = NO_CHAMPION if case.champion is None else told.get("reason", "nothing was compared")
+    if case.champion is not None and told.get("champion") != case.champion:
+        reason, told = f"it was compared with release {told.get('champion')}, which does not serve", {}
+    path = case.root.path / str(told.get("ranks"))
+    if "ranks" not in told or not path.exists():
+        return [Finding(rule, None, reason=reason) for rule in rules]
+    if told["num_users"] < gate.min_compared:
+        reason = f"{told['num_users']:,} users were compared, fewer than {gate.min_compared:,}"
+        return [Finding(rule, None, reason=reason) for rule in rules]
+    challenger, champion = np.load(path, allow_pickle=False)
+    return [
+        compare(rules[0], hits(challenger, 10), hits(champion, 10)),
+        compare(rules[1], reciprocals(challenger), reciprocals(champion)),
+        Finding(rules[2], told["coverage"] / told["champion_coverage"]),
+    ]
+
+
+def _counts(case: Case) -> list[Finding]:
+    """Tonight's own hit@10, share of users with a vector, and numbers of users and items, of the champion's on its night."""
+    gate, export = case.gate, case.steps["export"]
+    before = case.champion_steps.get("export", {})
+    mine, theirs = (_share_with_vector(steps.get("corpus", {})) for steps in (case.steps, case.champion_steps))
+    rules = (
+        Rule("with_vector", "users with a vector, of the champion's share", gate.with_vector, form=".1%"),
+        Rule("users", "users, of the champion's number", gate.users, form=".1%"),
+        Rule("items", "items, of the champion's number", gate.items, form=".1%"),
+    )
+    figures = (
+        mine / theirs if mine is not None and theirs else None,
+        export["num_users"] / before["num_users"] if before.get("num_users") else None,
+        export["num_items"] / before["num_items"] if before.get("num_items") else None,
+    )
+    reason = NO_CHAMPION if case.champion is None else f"the story of release {case.champion} does not tell it"
+    return [
+        _own_hits(case),
+        *(Finding(rule, figure, reason=reason) for rule, figure in zip(rules, figures, strict=True)),
+    ]
+
+
+def _own_hits(case: Case) -> Finding:
+    """Tonight's hit@10 on whom it asked. An incremental night asks whoever changed, for the newest pages: that is harder."""
+    told = "hit@10 on all held-out users, of the champion's on its night"
+    rule = Rule("own_hit_at_10", told, case.gate.own_hit_at_10, form=".1%")
+    if case.champion is None:
+        return Finding(rule, None, reason=NO_CHAMPION)
+    evaluated, before = (steps.get("evaluate", {}) for steps in (case.steps, case.champion_steps))
+    hit, hit_before = ((one.get("metrics") or {}).get("hit_at_10") for one in (evaluated, before))
+    if hit is None or not hit_before:
+        return Finding(rule, None, reason=f"the story of release {case.champion} does not tell it")
+    kind, kind_before = (steps.get("settle", {}).get("kind", "full") for steps in (case.steps, case.champion_steps))
+    if kind != kind_before:
+        return Finding(
+            rule, None, reason=f"the night is {kind}, the champion's was {kind_before}: they ask other users"
+        )
+    fewest = min(one["num_users"] for one in (evaluated, before))
+    if fewest < case.gate.min_compared:
+        return Finding(rule, None, reason=f"{fewest:,} users were asked, fewer than {case.gate.min_compared:,}")
+    return Finding(rule, hit / hit_before)
+
+
+def _share_with_vector(corpus: Mapping[str, Any]) -> float | None:
+    funnel = dict(corpus.get("funnel") or [])
+    kept, seen = funnel.get("users kept"), funnel.get("users in the window")
+    return kept / seen if kept is not None and seen else None
+
+
+def _vectors(case: Case) -> list[Finding]:
+    """Whether the space is the champion's, how far vectors drifted in it, and how many are far too long."""
+    gate, mine = case.gate, _open_released(case.root, case.run.run_id)
+    assert mine is not None, "the gate comes after the export"
+    norms = measure_norms(mine.export_dir, mine.manifest)
+    limit = gate.norm_multiple * float(np.median(norms))
+    longer = f"vectors longer than {gate.norm_multiple:g} times the median"
+    outliers = Finding(
+        Rule("norm_outliers", longer, gate.norm_outliers, is_floor=False, form=".2%"), float((norms > limit).mean())
+    )
+    drift = (
+        Rule("cosine_p1", "cosine to the champion's vectors of unchanged users, 1st percentile", gate.cosine_p1),
+        Rule("cosine_median", "the median of those cosines", gate.cosine_median),
+    )
+    space = Rule(
+        "space", "comparable with the champion's vectors (1: yes)", 0 if gate.allow_new_space else 1, form=".0f"
+    )
+    theirs = _open_released(case.root, case.champion) if case.champion else None
+    their_space = theirs.manifest["space_id"] if case.champion_space is None and theirs else case.champion_space
+    is_one = mine.manifest["space_id"] == their_space
+    reason = NO_CHAMPION if case.champion is None else f"the export or corpus of release {case.champion} is gone"
+    found = [outliers, Finding(space, None if their_space is None else float(is_one), reason=reason)]
+    if theirs is None:
+        return [*found, *(Finding(rule, None, reason=reason) for rule in drift)]
+    reason = "the spaces differ"
+    if is_one and mine.corpus.num_partitions == theirs.corpus.num_partitions:
+        cosines = measure_drift(mine, theirs)
+        if len(cosines):
+            low, median = np.quantile(cosines, (0.01, 0.5)).tolist()
+            is_full = case.steps.get("settle", {}).get("kind") == "full"
+            first = Finding(
+                drift[0], None if is_full else low, reason=f"a full night moves everybody a little: {low:.3f}"
+            )
+            return [*found, first, Finding(drift[1], median)]
+        reason = "there is no user whose tokens did not change"
+    elif is_one:
+        reason = "the numbers of micro-partitions differ"
+    return [*found, *(Finding(rule, None, reason=reason) for rule in drift)]
+
+
+def _open_released(root: Root, release: str) -> Released | None:
+    """The release's export and corpus; None where one of them is gone."""
+    export_dir = root.export(release)
+    if not (export_dir / EXPORT_MANIFEST).exists():
+        return None
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
+    corpus_dir: Path = root.corpus(manifest["created_from"]["window_id"])
+    return Released(open_corpus(corpus_dir), export_dir, manifest) if (corpus_dir / CORPUS_MANIFEST).exists() else None
+
+
+def _days(case: Case) -> list[Finding]:
+    """Whether the newest day, and all since the champion's newest, were delivered."""
+    gate = case.gate
+    newest = Rule("newest_day_events", "events of the newest day, of the usual", gate.newest_day_events, form=".1%")
+    missing = Rule(
+        "missing_days", "days without events since the champion's newest", gate.missing_days, is_floor=False, form=".0f"
+    )
+    share = arrived_share(case.days, case.days_before)
+    reason = "too few days before it" if case.days else "events bear no dates"
+    found = [Finding(newest, share, reason=reason)]
+    until = case.champion_steps.get("corpus", {}).get("until")
+    if not until:
+        reason = NO_CHAMPION if case.champion is None else "the champion's newest day is not known"
+        return [*found, Finding(missing, None, reason=reason)]
+    return [*found, Finding(missing, float(len(missing_days(case.days, date.fromisoformat(until)))))]

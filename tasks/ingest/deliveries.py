@@ -1,0 +1,133 @@
+"""What a delivery changes: which of its files are new, changed or known, and whether the settings still fit the root."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tasks.config import IngestConfig
+from tasks.ingest.sources import Catalog, SourceFile, Stamp, events_files
+from tasks.root.run import Root
+from trainer.errors import ConfigError, DamageError
+from trainer.system.files import verify_all
+
+RULES_VERSION = 2  # of tasks/ingest/urls.py: one more when a URL may come to another item than before
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The files of a call, compared with sources.json.
+
+    to_ingest  one file for each content that is to be read, the first by name
+    names      name → sha256 of all sources as they are after it
+    stamps     name → stamp of the files of this call
+    changes    in words, how the settings differ from those of before: all is read again
+    """
+
+    to_ingest: list[SourceFile]
+    names: dict[str, str]
+    stamps: dict[str, Stamp]
+    rules: dict[str, Any]
+    num_new: int
+    num_replaced: int
+    num_known: int
+    changes: list[str]
+
+    def without(self, empty: Collection[SourceFile]) -> "Delivery":
+        """The same without files that have no lines: it is as if they had not been delivered."""
+        digests = {source.sha256 for source in empty}
+        gone = {name for name in self.stamps if self.names[name] in digests}
+        return replace(
+            self,
+            to_ingest=[source for source in self.to_ingest if source.sha256 not in digests],
+            names={name: digest for name, digest in self.names.items() if name not in gone},
+            stamps={name: stamp for name, stamp in self.stamps.items() if name not in gone},
+            num_new=self.num_new - len(empty),
+        )
+
+
+def rules_of(config: IngestConfig) -> dict[str, Any]:
+    """The settings that shape events: all events of a root are made by the same."""
+    return {
+        "version": RULES_VERSION,
+        "timezone": config.timezone,
+        "granularity": config.granularity,
+        "prefix_depth": config.prefix_depth if config.granularity == "prefix" else None,
+        "keep_query": sorted(set(config.keep_query)),
+        "mask_secrets": config.mask_secrets,
+    }
+
+
+def read_by(config: IngestConfig) -> dict[str, Any]:
+    """The settings that say how the lines of a source are read, but for those that are as they always were: a source whose lines
+    were read by others is no known one.
+    """
+    return config.model_dump(mode="json", include={"columns", "access_pattern", "time_format"}, exclude_defaults=True)
+
+
+def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """How rules differ from those that a root was made by, in words; a setting that the old ones lack came with a version."""
+    versions = [rules.get("version") for rules in (old, new)]
+    told = ["the rules from URL to item (docs/urls.md) are of version {1}, but were of {0}".format(*versions)]
+    settings = [name for name in new if name != "version" and name in old and new[name] != old[name]]
+    changes = [f"ingest.{name} is {new[name]!r}, but was {old[name]!r}" for name in settings]
+    return (told if old and versions[0] != versions[1] else []) + changes
+
+
+def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
+    """Compare a delivery with what is known. Content is read when it is new, made by other rules or settings, or its files are
+    damaged.
+
+    Raises ConfigError when the rules changed and sources made by the old ones would stay.
+    """
+    rules = rules_of(config)
+    delivered = {source.name: source.sha256 for source in sources}
+    known_names = catalog.names
+    if catalog.entries and catalog.rules != rules:
+        digests = set(delivered.values())
+        staying = sorted(n for n, digest in known_names.items() if n not in delivered and digest not in digests)
+        if staying:
+            raise _refuse_rules(root, catalog.rules or {}, rules, staying)
+        intact = set()
+        changes = list_changes(catalog.rules or {}, rules)
+    else:
+        changes = []
+        settings = read_by(config)
+        known = {digest: catalog.entries[digest] for digest in catalog.entries.keys() & delivered.values()}
+        intact = {
+            digest
+            for digest, entry in known.items()
+            if entry.get("read_by", settings) == settings and _is_whole(root, entry)
+        }
+    to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
+    num_replaced = sum(source.name in known_names for source in to_ingest.values())
+    return Delivery(
+        to_ingest=sorted(to_ingest.values(), key=lambda source: source.name),
+        names=known_names | delivered,
+        stamps={source.name: source.stamp for source in sources},
+        rules=rules,
+        num_new=len(to_ingest) - num_replaced,
+        num_replaced=num_replaced,
+        num_known=len(sources) - len(to_ingest),
+        changes=changes,
+    )
+
+
+def _is_whole(root: Root, entry: dict[str, Any]) -> bool:
+    """Whether the files of a source are there, every byte of them."""
+    try:
+        verify_all(events_files(root, entry))
+    except DamageError:
+        return False
+    return True
+
+
+def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying: list[str]) -> ConfigError:
+    """The settings changed, and some sources would keep what the old ones made of them."""
+    changes = "; ".join(list_changes(old, new))
+    way_back = "" if old.get("version") != new["version"] else "set it back, or "
+    shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
+    return ConfigError(
+        f"{changes} when {root.path} was made: {way_back}give all logs again in one call "
+        f"({len(staying):,} are missing: {shown}), or begin a new --root"
+    )

@@ -1,0 +1,304 @@
+"""From log files to events: what is new among the delivered files is cleaned, sorted and merged, all of it or nothing.
+
+Every source of a call is staged before the first one is committed, so that bad input never leaves half a delivery. A commit
+moves the files under events/, then replaces sources.json, which alone says what is there, then deletes what nothing refers
+to any more. A call that dies leaves files that nobody refers to; the next call removes them.
+"""
+
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.config import IngestConfig
+from tasks.ingest.deliveries import Delivery, plan_delivery
+from tasks.ingest.formats import EmptyLogError, recognise
+from tasks.ingest.rejects import FAILED
+from tasks.ingest.remote_logs import RemoteLogs, open_remote_logs
+from tasks.ingest.sources import Catalog, find_orphans, find_sources, read_catalog, sum_counts
+from tasks.ingest.stage_here import Log, Staging
+from tasks.ingest.stage_parts import AnyCrew, choose_crew
+from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Progress, Staged
+from tasks.ingest.times import tell_bad_times
+from tasks.ingest.user_key import check_user_key, read_user_key
+from tasks.root.failures import explain_failures
+from tasks.root.run import Root, open_scratch_folder
+from tasks.users.pseudonyms import fingerprint, pseudonym
+from tasks.users.tombstones import FORGOTTEN, read_tombstones
+from trainer.errors import ConfigError, InputError, RejectedError
+from trainer.events import OnEvent
+from trainer.system.fan_out import HERE, FanOut
+from trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
+
+__all__ = ["ingest", "pseudonym", "read_user_key"]
+
+PARTITION_USERS = 50_000
+MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
+_STAGING_PREFIX = "ingest."
+
+
+def ingest(
+    root: Root,
+    patterns: Sequence[str],
+    config: IngestConfig,
+    partitions: int | None,
+    memory_bytes: int,
+    threads: int,
+    on_event: OnEvent,
+    fan_out: FanOut = HERE,
+) -> dict[str, Any]:
+    """Merge the files that the globs name into the root's events; the story's "ingest". The caller holds the lock of writers.
+
+    1. find the files and what they are, and compare with sources.json;
+    2. stage each source that is new or changed;
+    3. stop if too many lines are unusable;
+    4. commit.
+
+    The numbers answered are of all delivered sources, so the same call again answers the same; without globs, of all there
+    are. `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there before is then
+    untouched.
+    """
+    with (
+        explain_failures(root, "logs are ingested", memory_bytes),
+        open_remote_logs(root, lambda path: recognise(path, config)) as remote,
+    ):
+        catalog = read_catalog(root)
+        key = check_user_key(root, catalog, config)
+        _check_partitions(root, catalog, partitions)
+        read_tombstones(root)  # their damage is told before a log is read
+        sources = find_sources(patterns, catalog.stamps, on_event, remote)
+        delivery = plan_delivery(root, catalog, sources, config)
+        if delivery.changes:
+            on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
+        delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
+        remove_leftovers(root, catalog)
+        if logs:
+            with open_scratch_folder(root, f"{_STAGING_PREFIX}{os.getpid()}") as folder:
+                user_key = fingerprint(key) if key else None
+                staging = Staging(root, folder, remote.folder, config, user_key, memory_bytes, threads)
+                passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
+                progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
+                with choose_crew(staging, remote, len(logs), progress, fan_out) as crew:
+                    catalog.partitions, staged = _stage_all(
+                        crew, logs, catalog.partitions or partitions, config, on_event
+                    )
+                _check_rejects(root, staged, config)
+                catalog.user_key_fingerprint = user_key
+                catalog.rules = delivery.rules
+                _commit(root, catalog, delivery, staged)
+        elif delivery.stamps:
+            catalog.rename(delivery.names, delivery.stamps)
+            catalog.write(root)
+        elif not catalog.entries:
+            raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
+    return _tell(catalog, delivery)
+
+
+def _recognise_logs(
+    catalog: Catalog, delivery: Delivery, remote: RemoteLogs, on_event: OnEvent
+) -> tuple[Delivery, list[Log]]:
+    """What the logs to be read are; without those that have no lines, of which a day that was delivered whole has some.
+
+    Raises InputError when there are no others, or one had lines before.
+    """
+    logs, empty, reason = [], [], None
+    for source in delivery.to_ingest:
+        try:
+            logs.append((remote.log_of(source), source))
+        except EmptyLogError as error:
+            if any(name in catalog.names for name in delivery.stamps if delivery.names[name] == source.sha256):
+                raise InputError(
+                    f"{error}; when it was delivered before, it had lines, which stay as they are"
+                ) from None
+            empty.append(source)
+            reason = reason or error
+            on_event("log", {"message": f"{error}; it is left out until it has lines"})
+    if reason and len(empty) == len({delivery.names[name] for name in delivery.stamps}):
+        raise InputError(str(reason))
+    return delivery.without(empty), logs
+
+
+def _check_partitions(root: Root, catalog: Catalog, partitions: int | None) -> None:
+    if partitions and catalog.partitions and partitions != catalog.partitions:
+        raise ConfigError(
+            f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the setting "
+            "out, or change the root with `surf2vec repartition`"
+        )
+
+
+def _must_count_users(catalog: Catalog, partitions: int | None) -> bool:
+    return not (catalog.partitions or partitions)
+
+
+def choose_partitions(num_users: int) -> int:
+    """A power of two with about PARTITION_USERS users in each micro-partition."""
+    wanted = 2 ** round(math.log2(max(1.0, num_users / PARTITION_USERS)))
+    return min(max(wanted, MIN_PARTITIONS), MAX_PARTITIONS)
+
+
+def remove_leftovers(root: Root, catalog: Catalog) -> None:
+    """Remove what calls that died left: staged files, and files under events/ that sources.json does not name."""
+    for folder in root.temporary.glob(f"{_STAGING_PREFIX}*"):
+        shutil.rmtree(folder)
+    for path in root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}"):
+        path.unlink()
+    _remove_orphans(root, catalog)
+
+
+def _remove_orphans(root: Root, catalog: Catalog) -> None:
+    """Delete the files under events/ and rejects/ that no source has."""
+    rejects = {entry["sha256"][:16] for entry in catalog.entries.values() if entry["rejected"]}
+    for path in find_orphans(root, catalog):
+        path.unlink()
+    for folder in root.events.glob("day=*"):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    for path in root.rejects.glob("*.parquet"):
+        if path.stem not in rejects:
+            path.unlink()
+
+
+def _stage_all(
+    crew: AnyCrew, logs: list[Log], partitions: int | None, config: IngestConfig, on_event: OnEvent
+) -> tuple[int, list[Staged]]:
+    """Stage every source; answers the number of micro-partitions, chosen from the users if it was open, and the sources."""
+    is_loaded = False
+    if partitions is None:
+        num_users = len(crew.sample_users(logs)) * SAMPLE_FACTOR
+        partitions = choose_partitions(num_users)
+        is_loaded = len(logs) == 1
+        told = f"about {num_users:,} users" if num_users else "few users"
+        on_event("log", {"message": f"{partitions} micro-partitions, for {told}"})
+    staged = []
+    for source in crew.stage(logs, partitions, is_loaded):
+        staged.append(source)
+        on_event("log", {"message": _describe(source, config.time_format)})
+    return partitions, staged
+
+
+def _describe(staged: Staged, time_formats: Sequence[str]) -> str:
+    """A line about a source for a person."""
+    entry = staged.entry
+    told = f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
+    told += f"{entry['lines']:,} lines, {entry['events']:,} events"
+    for word in ("left_out", "rejected"):
+        if entry[word]:
+            told += f"; {word.replace('_', ' ')}: {_list_counts(entry[word])}"
+    return f"{told}; {tell_bad_times(staged.bad_times, time_formats)}" if staged.bad_times else told
+
+
+def _list_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {reason}" for reason, number in sum_counts([counts]).items())
+
+
+def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> None:
+    """Raise RejectedError when a source is unusable, or too many lines are; their rejects are then kept under rejects/failed/."""
+    num_lines = sum(source.entry["lines"] for source in staged)
+    num_rejected = sum(source.num_rejected for source in staged)
+    reasons = _list_counts(sum_counts(source.entry["rejected"] for source in staged))
+    unusable = [source for source in staged if not source.entry["events"] and source.num_rejected]
+    if unusable:
+        entry = unusable[0].entry
+        message = (
+            f"{unusable[0].source.name} has {entry['lines']:,} lines and none is usable "
+            f"({_list_counts(entry['left_out'] | entry['rejected'])})"
+        )
+    elif not any(source.entry["events"] or FORGOTTEN in source.entry["left_out"] for source in staged):
+        reasons = _list_counts(sum_counts(source.entry["left_out"] for source in staged)) or "no lines"
+        raise RejectedError(
+            f"nothing is usable in {len(staged):,} new logs with {num_lines:,} lines ({reasons}): give other logs; "
+            "what was there before is untouched"
+        )
+    elif num_rejected > config.max_reject_ratio * num_lines:
+        worst = max(staged, key=lambda source: source.num_rejected)
+        message = (
+            f"{num_rejected:,} of {num_lines:,} new lines ({num_rejected / num_lines:.2%}) are unusable, more than "
+            f"ingest.max_reject_ratio allows ({config.max_reject_ratio:.2%}): {reasons}; most in {worst.source.name}"
+        )
+    else:
+        return
+    folder = root.rejects / FAILED
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for source in staged:
+        if source.rejects:
+            os.replace(source.rejects, folder / source.rejects.name)
+    bad_times = next((source.bad_times for source in staged if source.bad_times), ())
+    told = f"; {tell_bad_times(bad_times, config.time_format)}" if bad_times else ""
+    raise RejectedError(
+        f"{message}{told}. The lines are listed in {folder}, which `surf2vec rejects` prints. Mend the logs or the settings, or "
+        "raise ingest.max_reject_ratio; what was there before is untouched"
+    )
+
+
+def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
+    """Make the staged sources part of the root: files first, sources.json last, then nothing refers to the old ones.
+
+    All files are synced at once, before the first is moved: a log of many days has many.
+    """
+    sync_files(path for source in staged for path in source.paths)
+    in_use = catalog.files
+    folders = {root.events}
+    for source in staged:
+        names = {name: free_name(name, in_use) for name in source.files}
+        for name, path in source.files.items():
+            target = root.path / names[name]
+            make_folder(target.parent)
+            os.replace(path, target)
+            folders.add(target.parent)
+        if source.rejects:
+            make_folder(root.rejects)
+            os.replace(source.rejects, root.rejects / source.rejects.name)
+            folders.add(root.rejects)
+        before = catalog.entries.get(source.entry["sha256"], {"name": source.source.name, "copies": []})
+        files = {names[name]: file for name, file in source.entry["files"].items()}
+        catalog.entries[source.entry["sha256"]] = before | source.entry | {"files": files}
+    for folder in folders:
+        if folder.exists():
+            sync_folder(folder)
+    catalog.rename(delivery.names, delivery.stamps)
+    catalog.write(root)
+    _remove_orphans(root, catalog)
+    shutil.rmtree(root.rejects / FAILED, ignore_errors=True)
+
+
+def free_name(name: str, in_use: set[str]) -> str:
+    """`name`, or one beside it where sources.json still refers to that: its file stays as it is until the commit."""
+    path = Path(name)
+    number = 1
+    while name in in_use:
+        number += 1
+        name = str(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+    return name
+
+
+def _join_hints(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pages with the most different queries, each with what the log says where it has the most."""
+    by_page: dict[str, dict[str, Any]] = {}
+    for hint in (hint for entry in entries for hint in entry.get("many_queries", ())):
+        if hint["num_queries"] > by_page.get(hint["page"], {"num_queries": 0})["num_queries"]:
+            by_page[hint["page"]] = hint
+    return sorted(by_page.values(), key=lambda hint: (-hint["num_queries"], hint["page"]))[:MOST_HINTS]
+
+
+def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
+    """The story's "ingest": what came of the delivered sources."""
+    digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
+    entries = [catalog.entries[digest] for digest in sorted(digests)]
+    rejected = sum_counts(entry["rejected"] for entry in entries)
+    return {
+        "sources_new": delivery.num_new,
+        "sources_replaced": delivery.num_replaced,
+        "sources_known": delivery.num_known,
+        "lines": sum(entry["lines"] for entry in entries),
+        "events": sum(entry["events"] for entry in entries),
+        "left_out": sum_counts(entry["left_out"] for entry in entries),
+        "rejected": rejected,
+        "num_rejected": sum(rejected.values()),
+        "many_queries": _join_hints(entries),
+        "formats": dict(sorted(Counter(entry["format"] for entry in entries).items())),
+        "times": dict(sorted(Counter(entry["time"] for entry in entries).items())),
+    }

@@ -1,0 +1,92 @@
+"""The distinct URLs of a source as items, whole columns at once: Polars makes those of plain URLs, which most are, and
+`canonical_item` of `tasks/ingest/urls.py` makes the others one by one, and would make the same of all.
+"""
+
+from collections.abc import Callable, Iterator
+
+import polars as pl
+import pyarrow as pa
+
+from tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item, find_tokens
+
+BATCH = 100_000  # URLs that are done together: what is made of them on the way is not kept
+# A plain URL has no character that is to be encoded, no dot segment, no index page, and no part long enough for a token.
+_PART = "[A-Za-z0-9_~-][A-Za-z0-9_~.-]{0,30}"
+_PLAIN = rf"^https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/{_PART})*/?$"
+_SAME = rf"^(?:/{_PART})+/?$|^[A-Za-z0-9_]{{1,31}}$"  # paths and page ids that are items as they are
+_NOT_PLAIN = r"/(?i:index|default)\.|eyJ"
+_LONG = "[A-Za-z0-9_+=%-]{32}"
+
+FindShared = Callable[[pl.Series], pl.Series]
+"""Which of these tokens several users have."""
+
+
+def find_pages(
+    page_keys: pa.Array, rules: UrlRules, drops_assets: bool, find_shared: FindShared = lambda tokens: tokens
+) -> tuple[pa.Array, pa.Array]:
+    """The items and the verdicts of n distinct page keys, n large strings each; the verdict says why a key is no page, and is
+    null where it is one. Without `find_shared` no token is a secret.
+    """
+    keys = pl.Series("key", pl.from_arrow(page_keys), pl.String)
+    is_plain = (keys.str.contains(_PLAIN) & ~keys.str.contains(_NOT_PLAIN)).fill_null(False)
+    is_item = (keys.str.contains(_SAME) & ~keys.str.contains("eyJ")).fill_null(True)
+    is_other = ~is_plain & (~is_item if rules.granularity == "page" else keys.is_not_null())
+    others = keys.filter(is_other)
+    tokens = _find_tokens(others) if rules.mask_secrets else others[:0]
+    shared = find_shared(tokens) if len(tokens) else tokens
+    plain = pl.concat([_make_plain(batch, rules) for batch in _cut(keys.filter(is_plain))])
+    other = pl.concat([_make_others(batch, rules, shared) for batch in _cut(others)])
+    items = keys.clone().scatter(is_plain.arg_true(), plain).scatter(is_other.arg_true(), other)
+    is_asset = pl.lit(False)
+    if drops_assets:
+        is_asset = pl.col("key").str.extract("^([^?#]*)").str.contains(ASSET_PATTERN)
+    verdict = (
+        pl.when(pl.col("key").is_null() | (pl.col("key").str.strip_chars() == ""))
+        .then(pl.lit("no URL"))
+        .when(is_asset)
+        .then(pl.lit("static asset"))
+        .when(pl.col("item").is_null())
+        .then(pl.lit("not a page"))
+    )
+    verdicts = pl.DataFrame({"key": keys, "item": items}).select(verdict).to_series()
+    return _to_arrow(items), _to_arrow(verdicts)
+
+
+def _cut(keys: pl.Series) -> Iterator[pl.Series]:
+    """The keys in batches, one at least."""
+    yield keys[:BATCH]
+    for start in range(BATCH, len(keys), BATCH):
+        yield keys[start : start + BATCH]
+
+
+def _find_tokens(keys: pl.Series) -> pl.Series:
+    """What may be a secret in these, unless several users have it; each once."""
+    found = [pl.Series(dtype=pl.String)]
+    for batch in _cut(keys):
+        long = batch.filter(batch.str.contains(_LONG))
+        found.append(pl.Series([token for key in long for token in find_tokens(key)], dtype=pl.String))
+    return pl.concat(found).unique()
+
+
+def _make_others(keys: pl.Series, rules: UrlRules, shared: pl.Series) -> pl.Series:
+    """The items of any URLs, of which those of `shared` tokens are no secrets."""
+    kept = frozenset(shared.filter(shared.is_in(_find_tokens(keys).implode()))) if len(shared) else frozenset()
+    return pl.Series([canonical_item(key, rules, kept) for key in keys], dtype=pl.String)
+
+
+def _make_plain(keys: pl.Series, rules: UrlRules) -> pl.Series:
+    """The items of plain URLs: the item of each host is made once, and behind it stands what is kept of the path."""
+    scheme, _, host, path = pl.DataFrame({"key": keys}).select(pl.col("key").str.splitn("/", 4)).unnest("key")
+    origins = scheme + "//" + host
+    distinct = origins.unique()
+    hosts = pl.Series([canonical_item(origin, rules) for origin in distinct], dtype=pl.String)
+    path = path.fill_null("").str.strip_chars_end("/")
+    if rules.granularity == "host":
+        return origins.replace_strict(distinct, hosts)
+    if rules.granularity == "prefix":
+        path = path.str.split("/").list.head(rules.prefix_depth).list.join("/")
+    return origins.replace_strict(distinct, hosts) + path
+
+
+def _to_arrow(strings: pl.Series) -> pa.Array:
+    return strings.to_arrow(compat_level=pl.CompatLevel.oldest())

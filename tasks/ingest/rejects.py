@@ -1,0 +1,46 @@
+"""What a person is shown of lines that could not be used: where they are and why, and nothing that is in them."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tasks.root.run import Root
+from trainer.errors import DamageError, InputError
+
+FAILED = "failed"
+_DELIVERIES = {"": "taken in", FAILED: "refused", "infer": "refused by infer"}
+
+
+def list_rejects(root: Root, most: int) -> dict[str, Any]:
+    """The lines that were rejected: of the sources taken in, and of the newest deliveries that were refused.
+
+    `counts` (delivery, source, reason, lines), the largest first; `rejects` (delivery, source, line, reason), the first `most` of
+    each source. Raises InputError when nothing was ever run there, DamageError when a list cannot be read.
+    """
+    if not root.sources.exists() and not root.rejects.exists():
+        raise InputError(f"{root.path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")
+    frames = [
+        _read(path, told)
+        for name, told in _DELIVERIES.items()
+        for path in sorted((root.rejects / name).glob("*.parquet"))
+    ]
+    if not frames:
+        return {"num_rejected": 0, "counts": [], "rejects": []}
+    counts = [frame.group_by("delivery", "source", "reason").len("lines") for frame in frames]
+    shown = pl.concat(frame.head(most) for frame in frames)
+    return {
+        "num_rejected": sum(len(frame) for frame in frames),
+        "counts": pl.concat(counts).sort("lines", "source", "reason", descending=[True, False, False]).to_dicts(),
+        "rejects": shown.to_dicts(),
+    }
+
+
+def _read(path: Path, delivery: str) -> pl.DataFrame:
+    try:
+        frame = pl.read_parquet(path, columns=["source", "line", "reason"])
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DamageError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}): remove it; the logs are as they were"
+        ) from None
+    return frame.select(pl.lit(delivery).alias("delivery"), "source", "line", "reason")

@@ -1,0 +1,244 @@
+"""Which files are delivered, and what a root knows of those delivered before: `sources.json`.
+
+A source is known by name and sha256. The same bytes under another name are a copy: recorded, but counted once. The same
+name with other bytes replaces its own rows and nobody else's.
+"""
+
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tasks.root.run import Root
+from tasks.root.wording import several
+from trainer.errors import DamageError, InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.system.files import digest_file, read_json, write_manifest_json
+from trainer.system.units import size
+
+FORMAT_VERSION = 1
+DIGESTED_AT_ONCE = 2
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A log file as delivered. `stamp` is (bytes, mtime_ns, ctime_ns): while it stays, the bytes are taken to be the same."""
+
+    name: str
+    sha256: str
+    stamp: Stamp
+
+    @property
+    def bytes(self) -> int:
+        return self.stamp[0]
+
+    @property
+    def source_id(self) -> str:
+        return self.sha256[:16]
+
+
+class Elsewhere(Protocol):
+    """Where logs are that are not on this machine; see tasks/ingest/remote_logs.py."""
+
+    def list(self, pattern: str) -> dict[str, Stamp]: ...
+
+    def digest(self, url: str, stamp: Stamp) -> str: ...
+
+
+def find_sources(
+    patterns: Sequence[str],
+    known: Mapping[str, tuple[Stamp, str]] | None = None,
+    on_event: OnEvent = ignore_event,
+    elsewhere: Elsewhere | None = None,
+) -> list[SourceFile]:
+    """The files that the globs name, each once, sorted by name. A file that `known` has with this stamp is not read again.
+
+    Raises InputError when a glob matches nothing, or something that is no file or cannot be read.
+    """
+    paths: dict[str, str] = {}
+    stamps: dict[str, Stamp] = {}
+    for pattern in patterns:
+        if elsewhere and is_remote(pattern):
+            stamps |= elsewhere.list(pattern)
+            continue
+        for path in _expand(pattern):
+            paths.setdefault(os.path.realpath(path), path)
+    known = known or {}
+    stamps |= {path: read_stamp(path) for path in paths.values()}
+    stamps = {name: stamps[name] for name in sorted(stamps)}
+    unread = [path for path in stamps if path not in known or known[path][0] != stamps[path]]
+    if unread:
+        total_bytes = sum(stamps[path][0] for path in unread)
+        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(total_bytes)}"})
+    digests = {path: digest for path, (_, digest) in known.items()}
+
+    def digest(name: str) -> str:
+        return elsewhere.digest(name, stamps[name]) if elsewhere and is_remote(name) else _digest(name)
+
+    with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
+        digests |= zip(unread, pool.map(digest, unread), strict=True)
+    return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
+
+
+def find_there(patterns: Sequence[str]) -> list[str]:
+    """The files on this machine that globs name, each once. Raises InputError for a glob that names none."""
+    return list(dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in _expand(pattern)))
+
+
+def is_remote(name: str) -> bool:
+    """Whether a log, or a glob of logs, is not on this machine: a URL."""
+    return "://" in name
+
+
+@contextmanager
+def check_unchanged(source: SourceFile) -> Iterator[None]:
+    """Raise InputError when the file of a source changed while the block read it."""
+    yield
+    if read_stamp(source.name) != source.stamp:
+        raise InputError(f"{source.name} changed while it was read: deliver it again when it is complete")
+
+
+def _expand(pattern: str) -> list[str]:
+    """The files that a glob, or a plain path, names; absolute."""
+    matches = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True))
+    files = [os.path.abspath(path) for path in matches if not os.path.isdir(path)]
+    if not matches:
+        raise InputError(
+            f"no file matches {pattern!r} (in {os.getcwd()}): check the path, and quote a glob so that the shell leaves it alone"
+        )
+    if not files:
+        folder = pattern.rstrip("/")
+        raise InputError(f"{pattern!r} is a folder, not a file: name the files in it, for instance --logs '{folder}/*'")
+    return files
+
+
+def read_stamp(path: str) -> Stamp:
+    """What tells, without reading it, whether a file is still the same. Raises InputError when it is no readable file."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path} is no regular file: give the logs as files")
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _digest(path: str) -> str:
+    try:
+        return digest_file(Path(path))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; permit it, or leave it out of --logs") from None
+
+
+@dataclass
+class Catalog:
+    """What sources.json says. `entries`: sha256 → what is recorded of these bytes (see the contract of sources.json).
+
+    An entry's "name" is the source; "copies" are other names with the same bytes; "stamps" has the stamp of each.
+    """
+
+    partitions: int | None = None
+    user_key_fingerprint: str | None = None
+    rules: dict[str, Any] | None = None
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Name → sha256, copies too."""
+        return {name: digest for digest, entry in self.entries.items() for name in names_of(entry)}
+
+    @property
+    def stamps(self) -> dict[str, tuple[Stamp, str]]:
+        """Name → (stamp, sha256), for `find_sources`."""
+        return {
+            name: ((stamp[0], stamp[1], stamp[2]), digest)
+            for digest, entry in self.entries.items()
+            for name, stamp in entry.get("stamps", {}).items()
+        }
+
+    @property
+    def files(self) -> set[str]:
+        """Every file under events/ that is referred to, relative to the root."""
+        return {name for entry in self.entries.values() for name in entry["files"]}
+
+    def rename(self, names: Mapping[str, str], stamps: Mapping[str, Stamp]) -> None:
+        """Make `names` (name → sha256) the names there are: entries without one go, the others keep their first name."""
+        by_digest: dict[str, list[str]] = {}
+        for name in sorted(names):
+            by_digest.setdefault(names[name], []).append(name)
+        self.entries = {digest: self.entries[digest] for digest in self.entries if digest in by_digest}
+        for digest, entry in self.entries.items():
+            main = entry["name"] if entry["name"] in by_digest[digest] else by_digest[digest][0]
+            known = entry.get("stamps", {})
+            kept = {name: list(stamps[name]) if name in stamps else known.get(name) for name in by_digest[digest]}
+            self.entries[digest] = entry | {
+                "name": main,
+                "copies": [name for name in by_digest[digest] if name != main],
+                "stamps": {name: stamp for name, stamp in kept.items() if stamp},
+            }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "partitions": self.partitions,
+            "user_key_fingerprint": self.user_key_fingerprint,
+            "rules": self.rules,
+            "sources": sorted(self.entries.values(), key=lambda entry: entry["name"]),
+        }
+
+    def write(self, root: Root) -> None:
+        """Replace sources.json, if it would change: from then on this is what was ingested."""
+        value = self.to_json()
+        if not root.sources.exists() or read_json(root.sources) != value:
+            write_manifest_json(root.sources, value)
+
+
+def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
+    """The events files of a source, what is recorded of each, and what repairs it, as `trainer.system.files.verify_all`
+    takes them."""
+    for name, about in sorted(entry["files"].items()):
+        yield (
+            root.path / name,
+            about,
+            f"give the log {entry['name']} again with `surf2vec run --logs`, which repairs it",
+        )
+
+
+def names_of(entry: Mapping[str, Any]) -> list[str]:
+    return [entry["name"], *entry["copies"]]
+
+
+def read_catalog(root: Root) -> Catalog:
+    """What was ingested so far; an empty catalog for a new root. Raises DamageError when sources.json cannot be read."""
+    if not root.sources.exists():
+        return Catalog()
+    value = read_json(root.sources)
+    if not isinstance(value, dict) or value.get("format_version") != FORMAT_VERSION:
+        raise DamageError(f"{root.sources} is not of format {FORMAT_VERSION}: it was altered or is of another version")
+    return Catalog(
+        value["partitions"],
+        value["user_key_fingerprint"],
+        value["rules"],
+        {entry["sha256"]: entry for entry in value["sources"]},
+    )
+
+
+def find_orphans(root: Root, catalog: Catalog) -> list[Path]:
+    """The files under events/ that no source has."""
+    named = {root.path / name for name in catalog.files}
+    return sorted(path for path in root.events.glob("day=*/*.parquet") if path not in named)
+
+
+def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by reason, added up, the largest first."""
+    total: dict[str, int] = {}
+    for count in counts:
+        for reason, number in count.items():
+            total[reason] = total.get(reason, 0) + number
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

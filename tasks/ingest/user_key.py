@@ -1,0 +1,60 @@
+"""The key of a root's pseudonyms: read from the environment, and refused when it is not the root's."""
+
+import os
+import socket
+
+from tasks.config import IngestConfig
+from tasks.ingest.sources import Catalog, read_catalog
+from tasks.root.run import Root
+from tasks.users.pseudonyms import fingerprint
+from trainer.errors import ConfigError
+
+
+def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
+    """The key that the settings name, or None. Raises ConfigError when it is not there, or not the root's."""
+    return check_user_key(root, read_catalog(root), config)
+
+
+def check_user_key(root: Root, catalog: Catalog, config: IngestConfig) -> bytes | None:
+    """As `read_user_key`, for a catalog that was read before."""
+    name, key = config.user_key_env, _look_up_key(config)
+    known = catalog.user_key_fingerprint
+    if not catalog.entries or known == (fingerprint(key) if key else None):
+        return key
+    if known is None:
+        raise ConfigError(
+            f"{root.path} has raw user ids, and ingest.user_key_env asks for pseudonyms: leave it out, or begin a new --root"
+        )
+    if key is None:
+        raise ConfigError(
+            f"{root.path} has pseudonyms (key {known}): name the environment variable with the key with "
+            "--set ingest.user_key_env=NAME"
+        )
+    raise ConfigError(
+        f"the key in {name} (fingerprint {fingerprint(key)}) is not the one that {root.path} was made with ({known}): "
+        "set the variable to that key, or begin a new --root"
+    )
+
+
+def check_fingerprint(config: IngestConfig, wanted: str | None) -> bytes | None:
+    """The key in this process's environment, or None. Raises ConfigError unless it has the fingerprint that is wanted."""
+    key = _look_up_key(config)
+    found = fingerprint(key) if key else None
+    if found != wanted:
+        raise ConfigError(
+            f"the key in {config.user_key_env} has the fingerprint {found} on {socket.gethostname()}, but {wanted} where the "
+            "command was given: set it to the same key on every machine, before `ray start`"
+        )
+    return key
+
+
+def _look_up_key(config: IngestConfig) -> bytes | None:
+    """What the environment variable holds that the settings name. Raises ConfigError when it holds nothing."""
+    name = config.user_key_env
+    key = os.environb.get(name.encode()) if name else None
+    if name and not key:
+        raise ConfigError(
+            f"ingest.user_key_env names the environment variable {name}, which is not set or empty on "
+            f"{socket.gethostname()}: set it to the key"
+        )
+    return key

@@ -1,0 +1,1 @@
+"""Questions about a release: similar users, one user explained, new users inferred."""

@@ -1,0 +1,1 @@
+"""Into MLflow and out of it: the only folder that imports mlflow."""

@@ -1,0 +1,332 @@
+"""Which release serves: the alias `champion` moves here, at a registration, by `surf2vec promote` and by `surf2vec rollback`.
+
+Only aliases and tags change, never a vector. Tags of a version say what became of it: `gate` (passed, held, first, overridden),
+`held_by`, `override_reason`, `champion_before` (the version that served when it was promoted: where a rollback goes),
+`promoted_at`, `rolled_back_at`, and `rolled_back_from` on the version that serves again. Tags are set first and the alias last,
+so that whoever is killed between is completed by the same call.
+"""
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from tasks.config import PublishConfig
+from tasks.corpus.window import ends_before
+from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.registry import tracking
+from tasks.registry.ownership import Ownership
+from tasks.registry.tracking import Registered, Version
+from tasks.root.identity import has_registry, registry_uri
+from tasks.root.run import Root, Run, private_files
+from tasks.root.wording import shown
+from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
+from trainer.events import OnEvent, ignore_event
+from trainer.store.generation import (
+    lock_store,
+    open_generation,
+    open_pinned,
+    pin_generation,
+    remove_unreferenced,
+    unpin_generations,
+)
+from trainer.system.files import digest_file, read_json, verify_size
+
+CHALLENGER, CHAMPION = "challenger", "champion"
+
+
+class ChampionMovedError(HeldBackError):
+    """Another release serves than the one beside which the gate judged this one."""
+
+
+@contextmanager
+def lock_aliases(root: Root) -> Iterator[None]:
+    """Hold the lock of those who read aliases and then move them, or remove what none of them needs.
+
+    It is not the root's lock of writers: a night holds that for hours, and a rollback must not wait for the very night that
+    may have to be kept from serving. Nobody trains, copies or sends under this one. It is taken after the root's lock and before
+    the store's.
+    """
+    with private_files(root), open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def read_registry(root: Root, publish: PublishConfig) -> Registered:
+    """The versions and aliases of the model; none where nothing was ever registered."""
+    if not has_registry(root, publish):
+        return Registered([], {})
+    return tracking.get_registered(registry_uri(root, publish), publish.model_name)
+
+
+def find_champion(root: Root, publish: PublishConfig) -> str | None:
+    """The release that serves, if there is one. Raises ResourceError when MLflow cannot be reached."""
+    champion = read_registry(root, publish).champion
+    return name_release(champion) if champion else None
+
+
+def name_release(version: Version) -> str:
+    """The release of a version; one that surf2vec did not register goes by its number."""
+    return version.tags.get("release", f"version {version.number}")
+
+
+def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[str, Any]) -> str | None:
+    """Tag a version with the gate's verdict (the story's "gate"; empty: it passed) and move the aliases. Return its alias.
+
+    Raises ChampionMovedError, and changes nothing, where it would serve and the verdict is about another champion.
+    """
+    with lock_aliases(root):
+        there = read_registry(root, publish)
+        version = _get_version(there, number)
+        has_served = "promoted_at" in version.tags
+        tags: dict[str, str | None] = {}
+        if gate and not has_served:
+            tags = {"gate": gate["verdict"], "held_by": ", ".join(gate["held_by"]) or None}
+        may_serve = gate.get("passes", True) and "rolled_back_at" not in version.tags
+        aliases = [] if _is_overtaken(there, version) else choose_aliases(number, there.aliases, may_serve)
+        if CHAMPION in aliases:
+            _check_champion(there, version, gate)
+            tags |= _promotion_tags(there.aliases.get(CHAMPION))
+        _move(root, publish, version, tags, aliases)
+        held = there.aliases | dict.fromkeys(aliases, number)
+    return _alias_of(held, number)
+
+
+def find_alias(root: Root, publish: PublishConfig, registered: dict[str, Any]) -> str | None:
+    """Return the alias that a version has now. `registered` is the story's "register", which counts while MLflow is away."""
+    try:
+        return _alias_of(read_registry(root, publish).aliases, registered["model_version"])
+    except UnavailableError:
+        alias: str | None = registered["alias"]
+        return alias
+
+
+def _alias_of(aliases: dict[str, int], number: int) -> str | None:
+    return next((name for name in (CHAMPION, CHALLENGER) if aliases.get(name) == number), None)
+
+
+def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> list[str]:
+    """The aliases that a version takes, in order. Without a champion it serves; one older than the champion takes none."""
+    champion, challenger = aliases.get(CHAMPION), aliases.get(CHALLENGER, 0)
+    if champion is not None and version <= champion:
+        return []
+    taken = [CHALLENGER] if version > challenger else []
+    return [*taken, CHAMPION] if may_serve or champion is None else taken
+
+
+def _check_champion(there: Registered, version: Version, gate: dict[str, Any]) -> None:
+    """Raise ChampionMovedError unless the release that serves is the one in the gate's verdict."""
+    serves = name_release(there.champion) if there.champion else None
+    if serves != gate.get("champion", serves):
+        raise ChampionMovedError(
+            f"version {version.number} was judged beside {_tell_release(gate['champion'])}, but {_tell_release(serves)} serves "
+            "now: the same command judges it again"
+        )
+
+
+def _tell_release(release: str | None) -> str:
+    return f"release {release}" if release else "no champion"
+
+
+def _is_overtaken(there: Registered, version: Version) -> bool:
+    """Whether the champion's window ends later: a night of older days that ended late takes no alias."""
+    champion = there.champion
+    return champion is not None and ends_before(version.tags.get("window_until"), champion.tags.get("window_until"))
+
+
+def promote(
+    root: Root, publish: PublishConfig, number: int | None, override: str | None, on_event: OnEvent = ignore_event
+) -> dict[str, Any]:
+    """Let a version serve, by default the challenger; answers what happened. One that serves already is left as it is.
+
+    Raises HeldBackError for one that the gate held or that was rolled back, unless `override` says why it may serve all the
+    same; InputError where there is no such version; DamageError when its export or generation is gone.
+    """
+    started = time.monotonic()
+    with lock_aliases(root):
+        there = read_registry(root, publish)
+        if number is None and CHALLENGER not in there.aliases:
+            raise InputError(f"{publish.model_name} has no challenger in this registry: run `surf2vec run` first")
+        version = _get_version(there, number or there.aliases[CHALLENGER])
+        before = there.aliases.get(CHAMPION)
+        if version.number == before:
+            return _tell(publish, version, before, f"version {before} serves already", started)
+        _check_is_there(root, version)
+        objection = _find_objection(version)
+        if objection and not override:
+            raise HeldBackError(f'{objection}: to let it serve all the same, give --override "REASON"')
+        tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
+        if objection:
+            tags |= {"gate": "overridden", "override_reason": shown(override or "")}
+        _move(root, publish, version, tags, [CHAMPION])
+        reason = f", though {objection}: {override}" if objection else ""
+        message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
+        _note(root, version, message, override if objection else None, serves=True)
+        on_event("log", {"message": message})
+    return _tell(publish, version, before, message, started)
+
+
+def rollback(
+    root: Root, publish: PublishConfig, number: int | None, on_event: OnEvent = ignore_event
+) -> dict[str, Any]:
+    """Let the champion before serve again, or another version that served; the next night builds on it.
+
+    The same call again changes nothing. Raises InputError where there is nothing to go back to, DamageError when that
+    version's export or generation is gone.
+    """
+    started = time.monotonic()
+    with lock_aliases(root):
+        there = read_registry(root, publish)
+        if CHAMPION not in there.aliases:
+            raise InputError(f"{publish.model_name} has no champion in this registry: there is nothing to roll back")
+        champion = _get_version(there, there.aliases[CHAMPION])
+        if number == champion.number or (number is None and champion.tags.get("rolled_back_from")):
+            since = champion.tags.get("rolled_back_from")
+            serves = f"version {champion.number} serves already{f', rolled back from version {since}' if since else ''}"
+            message = f"{serves}: nothing was changed; `surf2vec rollback VERSION` goes to another"
+            return _tell(publish, champion, champion.number, message, started)
+        target = _get_version(there, number or _target_of(champion))
+        if target.tags.get("gate") == "held":
+            raise InputError(
+                f"version {target.number} was held back and never served: see `surf2vec promote --override`"
+            )
+        _check_is_there(root, target)
+        away: dict[str, str | None] = {"rolled_back_at": _now()}
+        back: dict[str, str | None] = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
+        for left in _list_left(there, champion, target):
+            _move(root, publish, left, away, [])
+        _move(root, publish, target, back, [CHAMPION])
+        message = (
+            f"version {target.number} (release {target.tags['release']}) serves again, in place of {champion.number}"
+        )
+        _note(root, target, message, None, serves=True)
+        _note(root, champion, message, None, serves=False)
+        on_event("log", {"message": message})
+    return _tell(publish, target, champion.number, message, started)
+
+
+def rollback_targets(there: Registered) -> set[int]:
+    """The versions that the champion's rollback goes to."""
+    before = there.champion.tags.get("champion_before") if there.champion else None
+    return {int(before)} if before else set()
+
+
+def pin_release(root: Root, release: str) -> None:
+    """Keep the generation that a release was exported from under its name, as long as the store still has it."""
+    if (root.store / "pinned" / f"{release}.json").exists():
+        return
+    manifest = read_json(root.export(release) / EXPORT_MANIFEST)
+    wanted = (manifest["generation"], manifest["created_from"]["window_id"])
+    with lock_store(root.store):
+        current = open_generation(root.store).manifest
+        if (current["generation"], current["window_id"]) == wanted:
+            pin_generation(root.store, release)
+
+
+def release_pins(root: Root, publish: PublishConfig) -> None:
+    """Let go of the generations that nobody can return to: not the champion's, its rollback target's, the challenger's, nor of
+    the newest `publish.keep_releases` of this root's. Those of releases that this registry does not have stay, for gc."""
+    with lock_aliases(root), lock_store(root.store):
+        there = read_registry(root, publish)
+        owner = Ownership(root, publish)
+        ours = [one for one in there.versions if owner.owns_version(one)]
+        numbers = {one.number for one in ours[-publish.keep_releases :]}
+        numbers |= set(there.aliases.values()) | rollback_targets(there)
+        kept = {one.tags.get("release") for one in there.versions if one.number in numbers}
+        gone = {one.tags.get("release") for one in ours} - kept
+        pinned = {path.stem for path in (root.store / "pinned").glob("*.json")}
+        unpin_generations(root.store, keep=pinned - {str(release) for release in gone} - {"best"})
+        remove_unreferenced(root.store)
+
+
+def _get_version(there: Registered, number: int) -> Version:
+    """Raises InputError, saying what there is, without a version of this number."""
+    found = next((one for one in there.versions if one.number == number), None)
+    if found is None:
+        newest = ", ".join(str(one.number) for one in there.versions[-10:]) or "none"
+        raise InputError(f"there is no version {number} in this registry; the newest are: {newest}")
+    return found
+
+
+def _target_of(champion: Version) -> int:
+    before = champion.tags.get("champion_before")
+    if not before:
+        raise InputError(f"no version served before version {champion.number}: there is nothing to roll back to")
+    return int(before)
+
+
+def _list_left(there: Registered, champion: Version, target: Version) -> list[Version]:
+    """The versions that a rollback leaves: the champion, and those that served after the target. A night that runs again brings
+    none of them back."""
+    served = [one for one in there.versions if one.number > target.number and "promoted_at" in one.tags]
+    return [champion, *(one for one in served if one != champion and "rolled_back_at" not in one.tags)]
+
+
+def _find_objection(version: Version) -> str | None:
+    """Why a person has to say that this version may serve."""
+    if "rolled_back_at" in version.tags:
+        return f"version {version.number} was rolled back at {version.tags['rolled_back_at']}"
+    if version.tags.get("gate") == "held":
+        return f"version {version.number} was held back by {version.tags.get('held_by', 'the gate')}"
+    return None
+
+
+def _check_is_there(root: Root, version: Version) -> None:
+    """Raise DamageError unless the version's export and the generation that a night would build on are whole."""
+    release = version.tags.get("release", "")
+    place = root.export(release) / EXPORT_MANIFEST
+    told = f"version {version.number} cannot serve: "
+    if not release or not place.exists() or digest_file(place) != version.tags.get("manifest_sha256"):
+        raise DamageError(f"{told}its export {place.parent} is gone or not the one that was registered")
+    if not (root.store / "pinned" / f"{release}.json").exists():
+        raise DamageError(f"{told}its generation is kept no more in {root.store}; choose a newer one")
+    for name, entry in open_pinned(root.store, release).files().items():
+        verify_size(root.store / name, entry)
+
+
+def _promotion_tags(before: int | None) -> dict[str, str | None]:
+    return {"champion_before": str(before) if before else None, "promoted_at": _now()}
+
+
+def _move(
+    root: Root, publish: PublishConfig, version: Version, tags: dict[str, str | None], aliases: list[str]
+) -> None:
+    """Set the tags of a version (None: take it away), then its aliases."""
+    uri = registry_uri(root, publish)
+    tracking.set_tags(uri, version, tags)
+    for alias in aliases:
+        tracking.set_alias(uri, version.name, alias, version.number)
+
+
+def _note(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
+    """Write down in the story of the version's run what became of it, if the run is one of this root."""
+    run = Run(root, name_release(version))
+    if not run.story_path.exists():
+        return
+
+    def change(story: dict[str, Any]) -> None:
+        story.setdefault("promotions", []).append({"at": _now(), "message": message})
+        if serves and "register" in story["steps"]:
+            story["steps"]["register"]["alias"] = CHAMPION
+        if reason and "gate" in story["steps"]:
+            story["steps"]["gate"]["overridden"] = reason
+
+    run.amend(change)
+
+
+def _tell(publish: PublishConfig, version: Version, before: int | None, message: str, started: float) -> dict[str, Any]:
+    return {
+        "model_name": publish.model_name,
+        "model_version": version.number,
+        "release": version.tags.get("release"),
+        "champion_before": before,
+        "changed": version.number != before,
+        "message": message,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

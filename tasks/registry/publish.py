@@ -1,0 +1,230 @@
+"""Registers a release: an MLflow run with what happened, and a model version with the export in it, or with a reference to it.
+
+A copy serves wherever the registry is reached. Of an export of `publish.copy_below` or more the version has only the
+manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
+
+A version is found again by the sha256 of its export's manifest. So the same release again registers nothing, and a
+call that was cut short anywhere is completed by the next: first the model's files, then the version with its tags,
+then the aliases.
+"""
+
+import re
+from dataclasses import replace
+from datetime import datetime
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+from tasks.config import PublishConfig
+from tasks.export.export import MANIFEST, list_files
+from tasks.registry import tracking
+from tasks.registry.promotion import settle_aliases
+from tasks.registry.pull import find_version
+from tasks.registry.registered_copies import find_faults
+from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
+from tasks.registry.tracking import Content, Point, Version
+from tasks.report.measured import list_train_metrics
+from tasks.root.credentials import mask_credentials, mask_values
+from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
+from tasks.root.run import Root
+from tasks.root.wording import as_markdown
+from trainer.events import OnEvent, ignore_event
+from trainer.system.files import digest_file, read_json, sync_folders, verify_all
+from trainer.system.units import parse_bytes
+
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
+CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")
+
+
+def publish_release(
+    root: Root,
+    publish: PublishConfig,
+    story: dict[str, Any],
+    export_dir: Path,
+    report_path: Path | None,
+    on_event: OnEvent = ignore_event,
+) -> dict[str, Any]:
+    """Register the export with the story of its run; answers the story of the step.
+
+    The version becomes challenger, and champion if the story's "gate" lets it.
+
+    Raises DamageError when the export is not whole, ResourceError when MLflow cannot be reached or written to.
+    """
+    manifest = read_json(export_dir / MANIFEST)
+    _check_export(export_dir, manifest)
+    root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
+    digest = digest_file(export_dir / MANIFEST)
+    run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
+    artifacts = root.artifacts if is_own_registry(root, publish) else None
+    params = flatten(story.get("config", {}))
+    mlflow_run = tracking.open_run(uri, artifacts, publish.experiment, story["run_id"], run_tags, params)
+
+    there = tracking.get_registered(uri, publish.model_name)
+    version = next((one for one in there.versions if _is_release(one, digest, root_id)), None)
+    if version is None or any(find_faults(uri, version)):
+        version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
+    alias = settle_aliases(root, publish, version.number, story.get("steps", {}).get("gate", {}))
+
+    tracking.log_metrics(uri, mlflow_run, list_metrics(story))
+    files = [export_dir / MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
+    tracking.log_files(uri, mlflow_run, files, {"run.json": mask_values(story)})
+    tracking.end_run(uri, mlflow_run)
+    return {
+        "model_name": publish.model_name,
+        "model_version": version.number,
+        "alias": alias,
+        "storage": version.tags.get("storage", "copy"),
+        "tracking_uri": mask_credentials(uri),
+        "mlflow_run_id": mlflow_run,
+        "mlflow_page": tracking.find_page(uri, mlflow_run),
+    }
+
+
+def _is_release(version: Version, digest: str, root_id: str) -> bool:
+    """Whether it is the version of this release that this root registered, and not one that was made of it or by another root."""
+    is_ours = version.tags.get(ROOT_TAG, root_id) == root_id and not version.is_copied
+    return is_ours and version.tags.get("manifest_sha256") == digest
+
+
+def _copy_release(
+    root: Root, publish: PublishConfig, story: dict[str, Any], export_dir: Path, mlflow_run: str, version: Version | None,
+    on_event: OnEvent,
+) -> Version:  # fmt: skip
+    """Send the release to MLflow and make a version of it; of a version that is there, whose copy is not whole, a whole one."""
+    manifest, digest = read_json(export_dir / MANIFEST), digest_file(export_dir / MANIFEST)
+    root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
+    size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
+    is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)
+    content = choose_content(export_dir, digest, is_copy)
+    with open_state(root, export_dir, story, is_copy=is_copy, is_wanted=publish.with_state) as state:
+        content = state.join(content)
+        content = replace(content, tags=content.tags | {ROOT_TAG: root_id})
+        told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
+        state_told = f" and {state.bytes / 1e6:,.1f} MB of state" if state.bytes else ""
+        again = f", once more, as the copy of version {version.number} is not whole," if version else ""
+        told = f"registering{again} {size_bytes / 1e6:,.1f} MB{state_told} at {mask_credentials(uri)}{told}"
+        on_event("log", {"message": told})
+        sync_folders(export_dir)  # a state by reference was put there now
+        if version:
+            tracking.mend_model(uri, version, content, pin_requirements(), root.temporary)
+            tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
+            return version
+        model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
+    tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
+    return tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
+
+
+def is_served(root: Root, publish: PublishConfig, registered: dict[str, Any]) -> bool:
+    """Whether the version of a story's "register" is there and its copy whole."""
+    uri = registry_uri(root, publish)
+    if not uri.startswith("sqlite:///"):  # a server looks after its own, and may be away
+        return True
+    versions = tracking.get_registered(uri, publish.model_name).versions
+    version = next((one for one in versions if one.number == registered["model_version"]), None)
+    return version is None or not any(find_faults(uri, version))
+
+
+def attach_report(root: Root, publish: PublishConfig, registered: dict[str, Any], report_path: Path) -> None:
+    """Add the report to the MLflow run of a release; `registered` is the story's "register"."""
+    tracking.log_files(registry_uri(root, publish), registered["mlflow_run_id"], [report_path], {})
+
+
+def current_release(root: Root, publish: PublishConfig) -> str:
+    """The release that serves: the champion's. Raises InputError when there is none."""
+    uri = f"models:/{publish.model_name}@champion"
+    return find_version(uri, registry_uri(root, publish)).tags["release"]
+
+
+def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
+    """What goes into the model: a copy of the export, or its manifest and the URI of the folder where it is.
+
+    `export_path` says where in the model the manifest lies.
+    """
+    tags = {"manifest_sha256": digest}
+    if is_copy:
+        tags |= {"storage": "copy", "export_path": f"artifacts/{export_dir.name}"}
+        return Content({"export": export_dir}, {}, tags)
+    uri = export_dir.resolve().as_uri()
+    tags |= {"storage": "reference", "export_path": "artifacts", "export_uri": uri}
+    return Content({"manifest": export_dir / MANIFEST}, {"export_uri": uri}, tags)
+
+
+def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[str, str]:
+    """The tags of a model version: what an operator asks of a release."""
+    steps = story.get("steps", {})
+    window = steps.get("corpus", {})
+    metrics = steps.get("evaluate", {}).get("metrics", {})
+    tags = {
+        "release": manifest["release"],
+        "space_id": manifest["space_id"],
+        "run_id": story["run_id"],
+        "num_users": manifest["num_users"],
+        "num_items": manifest["num_items"],
+        "generation": manifest["generation"],
+        "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
+        "window_id": manifest["created_from"]["window_id"],
+        "window_since": window.get("since"),
+        "window_until": window.get("until"),
+        "hit_at_10": metrics.get("hit_at_10"),
+    }
+    return {name: str(value) for name, value in tags.items() if value is not None}
+
+
+def describe_model(manifest: dict[str, Any], config: dict[str, str]) -> str:
+    """What a person reads beside the version in the registry (Markdown)."""
+    place = f" The vectors are not in the registry but in {as_markdown(config['export_uri'])}." if config else ""
+    return (
+        f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
+        f"{manifest['num_users']:,} users, learned from the pages they visited, and for {manifest['num_items']:,} pages.\n\n"
+        'Give a column `user_id`; get `user_id` and `vector` (null for an unknown user). With `params={"k": 10}` also '
+        'the nearest users (`neighbours`, `scores`: cosine), with `params={"items": 10}` also the pages that rank first '
+        "(`items`, `item_scores`: dot product). "
+        f"Vectors may be compared with those of releases that share space_id {manifest['space_id']}.{place}"
+    )
+
+
+def pin_requirements() -> list[str]:
+    """What the model needs, at the versions it was made with."""
+    # A local part such as +cpu names a build that the package index does not have.
+    return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def list_metrics(story: dict[str, Any]) -> list[Point]:
+    """All metrics of a run: quality, training beside its plan, funnel, sizes, seconds a step, and the training curve.
+
+    The curve's step is thousandths of an epoch. Times are the run's own, so that the same story gives the same points and
+    logging them again adds none.
+    """
+    steps = story.get("steps", {})
+    started_ms = int(datetime.fromisoformat(story["created_at"]).timestamp() * 1000)
+    values: dict[str, Any] = {f"seconds_{name}": step.get("seconds") for name, step in steps.items()}
+    values |= steps.get("evaluate", {}).get("metrics", {})
+    values |= list_train_metrics(steps.get("train", {}))
+    values |= {f"funnel_{stage}": number for stage, number in steps.get("corpus", {}).get("funnel", [])}
+    values |= {name: steps.get("export", {}).get(name) for name in ("num_users", "num_items", "bytes")}
+    values |= steps.get("export", {}).get("metrics", {}) | steps.get("gate", {}).get("metrics", {})
+    points = [Point(_as_metric(name), float(value), started_ms) for name, value in values.items() if value is not None]
+    for at in steps.get("train", {}).get("curve", []):
+        at_ms = started_ms + round(1000 * at["seconds"])
+        step = round(1000 * at["epoch"])
+        points += [Point(name, float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
+    return points
+
+
+def _as_metric(name: str) -> str:
+    """A name that MLflow takes: other characters than these become `_`."""
+    return re.sub(r"[^\w\-. /]+", "_", name, flags=re.ASCII)
+
+
+def _check_export(export_dir: Path, manifest: dict[str, Any]) -> None:
+    """Raise DamageError unless every file of the manifest is there, every byte of it."""
+    way_out = f"remove {export_dir} and give the same `surf2vec run` again: it is exported anew"
+    verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())

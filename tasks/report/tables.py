@@ -1,0 +1,280 @@
+"""What the run story says, as the tables of the report: status, verdict, key figures, quality, funnel, settings.
+
+A step that is missing from the story, or a value that is missing from a step, leaves a gap or a dash, never an error:
+the report of a run that failed is the one that is read most closely.
+"""
+
+import math
+from datetime import date
+from typing import Any
+
+from tasks.root.wording import UNKNOWN, amount, compact, count, duration, phrase, redact, score, share, times
+
+Story = dict[str, Any]
+STEPS = {
+    "ingest": "Ingest",
+    "corpus": "Corpus",
+    "train": "Train",
+    "evaluate": "Evaluate",
+    "export": "Export",
+    "gate": "Gate",
+    "register": "Register",
+}
+METRICS = (
+    ("hit_at_10", "hit@10", "the next page is among the first 10"),
+    ("hit_at_20", "hit@20", "the next page is among the first 20"),
+    ("mrr_at_20", "MRR@20", "1 / rank of the next page, 0 beyond 20"),
+    ("ndcg_at_20", "NDCG@20", "the same, with ranks discounted gently"),
+    ("coverage_at_20", "coverage@20", "share of all pages in anyone's first 20 (full bar: all)"),
+)
+
+
+def step_of(story: Story, name: str) -> Story:
+    """What a step recorded; empty when it did not end."""
+    return story.get("steps", {}).get(name) or {}
+
+
+def tell_status(story: Story) -> dict[str, str]:
+    """`{"tone", "text"}`: how far the run came."""
+    missing = [name for name in STEPS if not step_of(story, name)]
+    if missing in (["register"], ["gate", "register"]):
+        return {"tone": "warn", "text": "Exported, not registered"}
+    if missing:
+        return {"tone": "bad", "text": f"Not finished: {missing[0]} did not end"}
+    made = step_of(story, "register")
+    alias = f" as {made['alias']}" if made.get("alias") else ""
+    if is_held(step_of(story, "gate")):
+        return {
+            "tone": "bad",
+            "text": f"Held back by the gate; registered{alias}, version {made.get('model_version', UNKNOWN)}",
+        }
+    return {"tone": "good", "text": f"Registered{alias}, version {made.get('model_version', UNKNOWN)}"}
+
+
+def is_held(gate: Story) -> bool:
+    """Whether the gate keeps the release back, and nobody has let it through."""
+    return gate.get("passes") is False and not gate.get("overridden")
+
+
+def tell_gate(gate: Story) -> str:
+    """The gate's word in a line; empty when it has not judged."""
+    held_by, table = ", ".join(gate.get("held_by") or ()), gate.get("table") or []
+    if gate.get("verdict") == "first":
+        return "The first release serves: there was no champion to hold it against."
+    if gate.get("overridden"):
+        return f"Held back by {held_by}, and let through by a person: {gate['overridden']}"
+    if is_held(gate):
+        return f"Held back by {held_by}: the champion keeps serving."
+    idle = sum(row["verdict"].startswith("nothing to go by") for row in table)
+    return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
+
+
+def list_rules(gate: Story) -> list[dict[str, str]]:
+    """The gate's table, with each figure apart from its interval and each verdict apart from its reason."""
+    rows = []
+    for row in gate.get("table") or []:
+        figure, _, interval = row["tonight"].partition(" (")
+        word, _, reason = row["verdict"].replace(" back, ", " back: ", 1).partition(": ")
+        rows.append(
+            {
+                "rule": row["rule"],
+                "figure": figure or UNKNOWN,
+                "interval": interval.removesuffix(")"),
+                "limit": row["limit"],
+                "word": word,
+                "reason": reason,
+                "tone": "bad" if word == "held back" else "soft",
+            }
+        )
+    return rows
+
+
+def tell_verdict(story: Story) -> dict[str, str]:
+    """`{"tone", "figure", "text"}`: the quality in a figure and in a sentence."""
+    metrics = step_of(story, "evaluate").get("metrics") or {}
+    hit, popular = metrics.get("hit_at_10"), metrics.get("popularity_hit_at_10")
+    if hit is None:
+        if not step_of(story, "evaluate"):
+            text = "The run stopped before it was evaluated. The same command again goes on where it stopped."
+            return {"tone": "bad", "figure": "Not finished", "text": text}
+        text = "No user had a page held out: evaluate.max_users is 0, or histories are too short."
+        return {"tone": "quiet", "figure": "Quality not measured", "text": text}
+    num_users = step_of(story, "evaluate").get("num_users") or 1
+    found = f"For {share(hit)} of {count(num_users)} users whose next new page was hidden, it was among the first ten."
+    if popular is None:
+        return {"tone": "quiet", "figure": f"hit@10 {score(hit)}", "text": found}
+    noise = 2 * math.sqrt((hit * (1 - hit) + popular * (1 - popular)) / num_users)
+    figure = f"hit@10 {score(hit)}, {compare(hit, popular)}"
+    text = f"{found} The ten most visited pages alone are right for {share(popular)}."
+    if abs(hit - popular) <= noise:
+        return {"tone": "warn", "figure": figure, "text": f"{text} The difference is within the error of measurement."}
+    return {"tone": "good" if hit > popular else "bad", "figure": figure, "text": text}
+
+
+def compare(value: float, baseline: float) -> str:
+    """`2.4 × popularity`, or in words where a ratio says nothing."""
+    return f"{times(value / baseline)} popularity" if baseline > 0 else "where popularity finds none"
+
+
+def list_figures(story: Story) -> list[dict[str, str]]:
+    """The key figures: `label`, `value`, `note`."""
+    ingest, corpus, export = (step_of(story, name) for name in ("ingest", "corpus", "export"))
+    seconds = [step_of(story, name).get("seconds") for name in STEPS if step_of(story, name)]
+    rejected = ingest.get("num_rejected", sum((ingest.get("rejected") or {}).values()) if ingest else None)
+    lines, events = ingest.get("lines"), ingest.get("events")
+    window, note = tell_window(corpus)
+    num_users, num_items = (corpus.get(key, export.get(key)) for key in ("num_users", "num_items"))
+    return [
+        {"label": "Users", "value": compact(num_users), "note": "with a vector"},
+        {"label": "Items", "value": compact(num_items), "note": "pages with a vector"},
+        {"label": "Events", "value": compact(events), "note": f"from {compact(lines)} lines"},
+        {
+            "label": "Rejected",
+            "value": compact(rejected),
+            "note": f"{share(rejected / lines)} of lines" if rejected is not None and lines else "lines",
+        },
+        {"label": "Window", "value": window, "note": note},
+        *list_trained(story),
+        {
+            "label": "Time",
+            "value": duration(sum(one for one in seconds if one)) if seconds else UNKNOWN,
+            "note": f"{len(seconds)} of {len(STEPS)} steps",
+        },
+    ]
+
+
+def list_trained(story: Story) -> list[dict[str, str]]:
+    """Of an incremental night: how many users it trained, and on what it builds."""
+    base, corpus = story.get("base"), step_of(story, "corpus")
+    if not base or not corpus:
+        return []
+    note = f"users changed since {base.get('release', UNKNOWN)}"
+    return [{"label": "Trained", "value": compact(corpus.get("num_changed")), "note": note}]
+
+
+def tell_window(corpus: Story) -> tuple[str, str]:
+    """The days trained on: how many, and which."""
+    since, until = corpus.get("since"), corpus.get("until")
+    if not corpus:
+        return UNKNOWN, "no corpus"
+    if not since or not until:
+        return "All events", "they bear no dates"
+    try:
+        num_days = (date.fromisoformat(until) - date.fromisoformat(since)).days + 1
+    except ValueError:
+        return str(until), f"since {since}"
+    return f"{num_days:,} day{'s' if num_days > 1 else ''}", since if since == until else f"{since} to {until}"
+
+
+def list_quality(story: Story) -> dict[str, Any] | None:
+    """Rows of vectors beside popularity, with widths of bars in per cent; None when nothing was measured."""
+    evaluate = step_of(story, "evaluate")
+    metrics = evaluate.get("metrics") or {}
+    rows = []
+    longest = max((value or 0 for key, value in metrics.items() if "coverage" not in key), default=0) or 1
+    for key, name, meaning in METRICS:
+        ours, theirs = metrics.get(key), metrics.get(f"popularity_{key}")
+        if ours is None and theirs is None:
+            continue
+        scale = 1 if key.startswith("coverage") else longest
+        rows.append(
+            {
+                "name": name,
+                "meaning": meaning,
+                "ours": score(ours),
+                "theirs": score(theirs),
+                "ours_width": round(100 * (ours or 0) / scale, 2),
+                "theirs_width": round(100 * (theirs or 0) / scale, 2),
+                "ratio": times(ours / theirs) if ours is not None and theirs else UNKNOWN,
+            }
+        )
+    if not rows:
+        return None
+    num_users, hit = evaluate.get("num_users") or 0, metrics.get("hit_at_10")
+    margin = 1.96 * math.sqrt(hit * (1 - hit) / num_users) if hit is not None and num_users else None
+    return {"rows": rows, "num_users": count(num_users), "margin": None if margin is None else f"{margin:.3f}"}
+
+
+def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
+    """From lines to tokens, then items, then users: groups of stages, each group drawn to its own scale.
+
+    A stage has `name`, `n`, its `width` and `share` of the group's largest, and what went before it: `gone` in all,
+    `lost` by reason where that is known.
+    """
+    ingest, corpus = step_of(story, "ingest"), step_of(story, "corpus")
+    groups: dict[str, list[tuple[str, int]]] = {"lines": []}
+    if ingest:
+        groups["lines"] = [("lines", ingest.get("lines") or 0), ("events", ingest.get("events") or 0)]
+    for name, n in corpus.get("funnel") or []:
+        unit = phrase(name).split(" ")[0]
+        group = groups.setdefault(unit if unit in ("items", "users") else "lines", [])
+        if not (unit == "events" and group and group[-1] == ("events", n)):  # all that was ingested is in the window
+            group.append((phrase(name), n))
+    lost = [
+        {"reason": phrase(why), "n": count(n), "tone": tone}
+        for key, tone in (("rejected", "bad"), ("left_out", ""))
+        for why, n in sorted_reasons(ingest.get(key))
+    ]
+    return [draw_stages(stages, lost if unit == "lines" else []) for unit, stages in groups.items() if stages]
+
+
+def draw_stages(stages: list[tuple[str, int]], lost: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """The stages of one group as `list_funnel` describes them; `lost` is what went between the first and the second."""
+    most = max(n for _, n in stages) or 1
+    before = [stages[0][1]] + [n for _, n in stages[:-1]]
+    return [
+        {
+            "name": name,
+            "n": count(n),
+            "width": round(100 * n / most, 2),
+            "share": share(n / most),
+            "gone": count(earlier - n) if earlier > n else None,
+            "gone_width": round(100 * max(earlier - n, 0) / most, 2),
+            "lost": lost if ix == 1 else [],
+        }
+        for ix, ((name, n), earlier) in enumerate(zip(stages, before, strict=True))
+    ]
+
+
+def sorted_reasons(reasons: dict[str, int] | None) -> list[tuple[str, int]]:
+    """Reasons that occurred, the most frequent first."""
+    return sorted(((why, n) for why, n in (reasons or {}).items() if n), key=lambda pair: (-pair[1], pair[0]))
+
+
+def list_settings(values: Any) -> list[dict[str, Any]]:
+    """A nested configuration as groups `{"name", "rows": [(key, value)]}`, one a section."""
+    if not isinstance(values, dict):
+        return []
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            groups[key] = flatten(value)
+        else:
+            groups.setdefault("", []).append((key, show_value(key, value)))
+    return [{"name": name, "rows": rows} for name, rows in sorted(groups.items()) if rows]
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Keys with dots between levels, and their values as text."""
+    rows = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            rows += flatten(value, f"{prefix}{key}.")
+        else:
+            rows.append((f"{prefix}{key}", show_value(key, value)))
+    return rows
+
+
+def show_value(key: str, value: Any) -> str:
+    """A setting's value as text: with its unit where the key names one, without credentials."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return redact(", ".join(str(one) for one in value)) or UNKNOWN
+    if isinstance(value, int | float):
+        if key.endswith("_bytes"):
+            return amount(value)
+        return count(value) if isinstance(value, int) else f"{value:g}"
+    return redact(str(value))

@@ -1,0 +1,1 @@
+"""The project's folder: its lock, the story of a run, where it publishes, how much memory there is."""

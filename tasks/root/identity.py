@@ -1,0 +1,155 @@
+"""Which registry a root publishes to, and the identity that tells what this root registered from what others did.
+
+Both stand in `root.json`, written when the root first registers something:
+
+    root_id       a random name; the tag `surf2vec_root` of every MLflow run, logged model and model version of the root
+    tracking_uri  the registry, without credentials; null: the root's own database, also after the root was moved
+
+A root publishes to one registry. To move it, change `tracking_uri` there; `surf2vec restore` writes the
+registry that it read from.
+A root without the file (of an earlier version, or never published) is known by the stories of its runs and by its database.
+"""
+
+import fcntl
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from tasks.config import PublishConfig
+from tasks.root.credentials import mask_credentials, strip_credentials
+from tasks.root.run import Root
+from trainer.errors import ConfigError, DamageError
+from trainer.system.files import read_json, write_json
+
+ROOT_TAG = "surf2vec_root"
+ENVIRONMENT = "MLFLOW_TRACKING_URI"
+_SQLITE = "sqlite:///"
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+
+def registry_uri(root: Root, publish: PublishConfig) -> str:
+    """Return the tracking URI of a call: the setting, else what the root remembers, else $MLFLOW_TRACKING_URI, else its own.
+
+    The setting, or without one the environment, may write the remembered registry differently, with credentials for instance.
+    Raises ConfigError when it names another registry, DamageError when root.json cannot be used.
+    """
+    known, own = _list_known(root), root.tracking_uri
+    given = {"publish.tracking_uri": publish.tracking_uri, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
+    name, uri = next(((name, uri) for name, uri in given.items() if uri), ("", None))
+    if uri is None:
+        return known[0] if known else own
+    if known and not any(is_same_registry(uri, one) for one in known):
+        raise ConfigError(_tell_refused(root, known[0], f"{name} names {mask_credentials(uri)}"))
+    return own if is_same_registry(uri, own) else uri
+
+
+def is_own_registry(root: Root, publish: PublishConfig) -> bool:
+    """Whether the root publishes to the database in itself."""
+    return registry_uri(root, publish) == root.tracking_uri
+
+
+def has_registry(root: Root, publish: PublishConfig) -> bool:
+    """Whether anything can have been registered: opening the root's own database would make it."""
+    return not is_own_registry(root, publish) or root.database.exists()
+
+
+def claim_registry(root: Root, publish: PublishConfig) -> str:
+    """Return the root's id. The first call makes it and remembers the registry; call it before anything is registered."""
+    with open(root.path / ".root.lock", "a", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # not the lock of writers: a search for settings registers beside a night
+        uri, root_id = registry_uri(root, publish), read_root_id(root)
+        if root_id is None:
+            root_id = uuid4().hex
+            remember_registry(root, root_id, uri)
+    return root_id
+
+
+def remember_registry(root: Root, root_id: str, uri: str) -> None:
+    """Write root.json."""
+    kept = None if is_same_registry(uri, root.tracking_uri) else _normalise(uri)
+    write_json(root.identity, {"root_id": root_id, "tracking_uri": kept})
+
+
+def read_root_id(root: Root) -> str | None:
+    """Return the root's id, None where it has registered nothing since it has one."""
+    return _read_identity(root).get("root_id")
+
+
+def is_same_registry(first: str, second: str) -> bool:
+    """Whether two URIs name one registry: credentials, a slash at the end, a default port and the way to a file do not count."""
+    return _normalise(first) == _normalise(second)
+
+
+def find_story_uri(root: Root, story: dict[str, Any]) -> str | None:
+    """Return where a run registered its release, None where it did not. Its own database may have moved with the root."""
+    register = story["steps"].get("register") or story.get("gone_steps", {}).get("register") or {}
+    uri: str | None = register.get("tracking_uri")
+    setting = story.get("config", {}).get("publish", {}).get("tracking_uri")
+    return root.tracking_uri if uri and setting is None and uri.startswith(_SQLITE) else uri
+
+
+def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
+    """Return the other registries that the root published to before it was moved to this one."""
+    uri = registry_uri(root, publish)
+    return list(dict.fromkeys(one for one in _list_told(root) if not is_same_registry(one, uri)))
+
+
+def _list_known(root: Root) -> list[str]:
+    """The registries that the root has published to, the newest first: one where there is root.json, which says it."""
+    if root.identity.exists():
+        return [_read_identity(root).get("tracking_uri") or root.tracking_uri]
+    return _list_told(root) + ([root.tracking_uri] if _has_versions(root.database) else [])
+
+
+def _list_told(root: Root) -> list[str]:
+    """Where the runs of the root registered, by their stories, the newest first; without credentials."""
+    stories = [read_json(path) for path in root.path.glob("runs/[!.]*/run.json")]
+    stories.sort(key=lambda story: story.get("created_at", ""), reverse=True)
+    return [strip_credentials(uri) for story in stories if (uri := find_story_uri(root, story))]
+
+
+def _read_identity(root: Root) -> dict[str, Any]:
+    found = read_json(root.identity) if root.identity.exists() else {}
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(name), str | None) for name in ("root_id", "tracking_uri")
+    ):
+        raise DamageError(f'{root.identity} is not {{"root_id": text, "tracking_uri": text or null}}: mend it')
+    return found
+
+
+def _tell_refused(root: Root, known: str, refused: str) -> str:
+    change = (
+        f'change "tracking_uri" in {root.identity}'
+        if root.identity.exists()
+        else f'write {{"tracking_uri": "THE OTHER"}} to {root.identity}'
+    )
+    return (
+        f"{root.path} publishes to {mask_credentials(known)}, but {refused}: leave that out or name the same. To move the "
+        f"root to the other registry, {change}; its releases stay where they are, so the next night begins anew there"
+    )
+
+
+def _has_versions(database: Path) -> bool:
+    """Whether a database of MLflow has a version of a model. One that cannot be read has: what reads it next says why not."""
+    if not database.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            return connection.execute("select 1 from model_versions limit 1").fetchone() is not None
+    except sqlite3.Error:
+        return True
+
+
+def _normalise(uri: str) -> str:
+    uri = strip_credentials(uri)
+    if uri.startswith(_SQLITE):
+        return f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).resolve()}"
+    parts = urlsplit(uri)
+    if parts.scheme == "file" or (not parts.scheme and "/" in uri):
+        return Path(unquote(parts.path)).resolve().as_uri()
+    place = parts.netloc.lower().removesuffix(_DEFAULT_PORTS.get(parts.scheme, "/"))
+    return parts._replace(netloc=place, path=parts.path.rstrip("/")).geturl()

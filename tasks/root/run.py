@@ -1,0 +1,262 @@
+"""The root folder, a run's folder in it, the lock of writers, and what is already done.
+
+A run is known by what goes in and what is asked: the digest of its sources, window and settings. The same
+command again is therefore the same run: it finds the steps that ended and does only the others.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.root.memory import give_back_memory
+from trainer.errors import DamageError, ResourceError
+from trainer.store.generation import lock_store
+from trainer.store.waiting_manifest import has_waiting, settle_manifest
+from trainer.system.files import make_folder, read_json, write_json
+
+FORGET = "forget"
+"""The purpose of the only writer that may go on where users were forgotten in part."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """The project root on disk (design, section 3): where everything is."""
+
+    path: Path
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def sources(self) -> Path:
+        return self.path / "sources.json"
+
+    @property
+    def identity(self) -> Path:
+        """Who the root is, and where it publishes (tasks/root/identity.py)."""
+        return self.path / "root.json"
+
+    @property
+    def rejects(self) -> Path:
+        return self.path / "rejects"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "store"
+
+    @property
+    def temporary(self) -> Path:
+        return self.path / ".tmp"
+
+    @property
+    def forgetting(self) -> Path:
+        """There while users are being forgotten."""
+        return self.path / "forgetting.json"
+
+    def corpus(self, window_id: str) -> Path:
+        return self.path / "corpus" / window_id
+
+    def export(self, release: str) -> Path:
+        return self.path / "export" / release
+
+    def run(self, run_id: str) -> Path:
+        return self.path / "runs" / run_id
+
+    @property
+    def database(self) -> Path:
+        """The database of the root's own registry, if it has one."""
+        return self.path.resolve() / "mlflow.db"
+
+    @property
+    def tracking_uri(self) -> str:
+        """The root's own database; which registry a call goes to says `registry_uri` in tasks/root/identity.py."""
+        return f"sqlite:///{self.database}"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.path.resolve() / "mlartifacts"
+
+
+def open_root(path: Path) -> Root:
+    """The root at `path`, made when missing, for its owner alone. Raises ResourceError when it cannot be written to."""
+    try:
+        make_folder(path, 0o700)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(13, "no write permission")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ResourceError(f"cannot write to the root {path}: {reason}; give another with --root") from None
+    return Root(path)
+
+
+@contextmanager
+def private_files(root: Root) -> Iterator[None]:
+    """What this process and those it starts make in the meantime is open to whom the root's folder is, within the umask.
+
+    A root that surf2vec made is its owner's alone; a folder that was there before keeps the access it gives. Whoever locks a
+    root is within this already.
+    """
+    before = os.umask(0o077)
+    os.umask(before | (~root.path.stat().st_mode & 0o077))
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
+    """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it.
+
+    Where a repartition was killed, its store is first made to fit sources.json again.
+    """
+    path = root.path / ".lock"
+    with private_files(root), open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            on_wait(f"waiting for another writer of {root.path}: {file.read().strip() or 'unknown'}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        _check_forgetting(root, purpose)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
+        file.flush()
+        if has_waiting(root.store):
+            with lock_store(root.store):
+                settle_store(root)
+        yield
+        file.truncate(0)
+
+
+def _check_forgetting(root: Root, purpose: str) -> None:
+    """Raise ResourceError while users are forgotten only in part: whoever wrote now could bring them back."""
+    if root.forgetting.exists() and purpose != FORGET:
+        raise ResourceError(
+            f"a `surf2vec forget` of {root.path} was interrupted: give the same command again, or `surf2vec forget` without "
+            "--ids-file, which finishes it"
+        )
+
+
+@contextmanager
+def use_temporary_folder(folder: Path) -> Iterator[None]:
+    """Have `tempfile`, and so the libraries that use it, make its folders in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+@contextmanager
+def open_scratch_folder(root: Root, name: str) -> Iterator[Path]:
+    """Yield a new folder on the root's disk that goes at the end, with what is left in it."""
+    folder = root.temporary / name
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_locked(root: Root) -> bool:
+    """Whether a writer has the lock."""
+    path = root.path / ".lock"
+    if not path.exists():
+        return False
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def settle_store(root: Root) -> None:
+    """Finish a repartition that sources.json, its one commit point, has; undo one that it has not. Under both locks."""
+    settle_manifest(root.store, read_json(root.sources)["partitions"])
+
+
+def read_story(path: Path) -> dict[str, Any]:
+    """The story in a `run.json`. Raises DamageError, which says what to do, when it cannot be read."""
+    try:
+        story = read_json(path)
+        if not isinstance(story, dict) or not isinstance(story.get("steps"), dict):
+            raise DamageError(f"{path} has no steps: it was altered")
+    except DamageError as error:
+        raise DamageError(f"{error}; remove {path.parent} and run again") from None
+    return story
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run and its folder `runs/<run-id>/`; `run.json` there is the story of the run, a dictionary a step."""
+
+    root: Root
+    run_id: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root.run(self.run_id)
+
+    @property
+    def story_path(self) -> Path:
+        return self.folder / "run.json"
+
+    def story(self) -> dict[str, Any]:
+        """What is recorded so far: `{"run_id", "created_at", "command", "steps": {step: {"digest", "seconds", ...}}}`."""
+        if self.story_path.exists():
+            return read_story(self.story_path)
+        return {"run_id": self.run_id, "steps": {}}
+
+    def amend(self, change: Callable[[dict[str, Any]], Any]) -> None:
+        """Let `change` change the story. A rollback does so while a night may be writing, so writers take turns."""
+        make_folder(self.folder)
+        with open(self.folder / ".lock", "a", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            story = self.story()
+            change(story)
+            write_json(self.story_path, story)
+
+    def record(self, **values: Any) -> None:
+        """Set top-level values of the story."""
+        self.amend(lambda story: story.update(values))
+
+    def forget_steps(self) -> None:
+        """Let all steps but ingest be done again, as what they made is gone; the story keeps them as "gone_steps"."""
+        story = self.story()
+        gone = {name: step for name, step in story["steps"].items() if name != "ingest"}
+        kept = {name: step for name, step in story["steps"].items() if name == "ingest"}
+        self.record(steps=kept, gone_steps=story.get("gone_steps", {}) | gone)
+
+    def reopen(self, name: str) -> None:
+        """Let a step be done again; what it recorded stays until then."""
+        self.amend(lambda story: story["steps"].get(name, {}).update(digest=""))
+
+    def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.
+
+        `make` is called when the step has not ended, or ended on other inputs; its result must be JSON. Of the seconds those
+        that it took to compile (`compile_seconds`) do not count: they come once on a machine.
+        """
+        done = self.story()["steps"].get(name)
+        if done and done["digest"] == digest:
+            return done
+        started = time.monotonic()
+        made = json.loads(json.dumps(make()))
+        give_back_memory()
+        seconds = time.monotonic() - started - made.get("compile_seconds", 0.0)
+        result = {"seconds": round(seconds, 3)} | made | {"digest": digest}
+        self.amend(lambda story: story["steps"].update({name: result}))
+        return result

@@ -1,0 +1,110 @@
+"""What a person reads: numbers with separators and units, a dash for what is not known, and text that only shows.
+
+Ids and pages come from logs, where anybody may have written them. `shown` is used wherever text leaves for a terminal or a
+page; files and JSON keep it as it is.
+"""
+
+import re
+from typing import Any
+
+from trainer.system.units import size
+
+UNKNOWN = "–"
+Number = int | float | None
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#!|~&])")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def count(value: Number) -> str:
+    """1,234,567."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def several(value: Number, noun: str) -> str:
+    """1 commit, 3 commits."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def compact(value: Number) -> str:
+    """1,234,567, but 20.0 M from ten million on."""
+    if value is None or abs(value) < 10_000_000:
+        return count(value)
+    return f"{value / 1e6:,.1f} M" if abs(value) < 1e9 else f"{value / 1e9:,.2f} bn"
+
+
+def brief(value: float) -> str:
+    """A few characters, for axes and rates: 950, 12 k, 1.25 M."""
+    for unit, factor in ((" bn", 1e9), (" M", 1e6), (" k", 1e3)):
+        if abs(value) >= factor * 0.9995:  # else 999,950 would read 1e+03 k
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def amount(value: Number) -> str:
+    """Bytes: 1.5 GB."""
+    return UNKNOWN if value is None else size(int(value))
+
+
+def duration(seconds: Number) -> str:
+    """0.42 s, 12.3 s, 3 min 20 s, 2 h 05 min, 1 d 3 h."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 59.95:
+        return f"{seconds:.1f} s" if seconds >= 10 or seconds == 0 else f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def share(value: Number) -> str:
+    """A share as per cent: 12.3 %, and never 0 % for something."""
+    if value is None:
+        return UNKNOWN
+    if 0 < value < 0.0001:
+        return "< 0.01 %"
+    return f"{value:.2%}".replace("%", " %") if 0 < value < 0.01 else f"{value:.1%}".replace("%", " %")
+
+
+def score(value: Number) -> str:
+    """A metric between 0 and 1: 0.123."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.4f}" if 0 < value < 0.01 else f"{value:.3f}"
+
+
+def times(value: Number) -> str:
+    """A ratio: 2.4 ×."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f} ×" if value >= 100 else f"{value:.2g} ×" if value < 1 else f"{value:.1f} ×"
+
+
+def phrase(name: str) -> str:
+    """A key as words: `too_many_events` → `too many events`."""
+    return name.replace("_", " ").strip()
+
+
+def shown(text: str) -> str:
+    """`text` on one line, with what a terminal or a browser would obey instead of show as escapes: \\x1b, \\n, \\u202e."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def shown_values(value: Any) -> Any:
+    """A JSON value with every text in it as `shown` makes it."""
+    if isinstance(value, dict):
+        return {key: shown_values(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown_values(one) for one in value]
+    return shown(value) if isinstance(value, str) else value
+
+
+def as_markdown(text: str) -> str:
+    """Markdown that reads as `text`: no table, link, emphasis or HTML comes of it."""
+    return _MARKDOWN.sub(r"\\\1", shown(text))
+
+
+def redact(text: str) -> str:
+    """`text` without the user and password that a URI in it may carry."""
+    return _CREDENTIALS.sub("…@", text)

@@ -1,0 +1,232 @@
+"""What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
+
+A run keeps what it began with in its story: `champion`, the release that served then, `base`, the release that it goes on from
+(null for a full night), `space`, the release whose space it stays in, `start`, `retained`, `full_because`, `full_until`, and
+`asked`, by which the same command finds it again, also when another release serves by then.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.config import NightlyConfig
+from tasks.corpus.window import list_differences
+from tasks.evaluation.comparison import match_items, match_unchanged
+from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.root.run import Root, Run, read_story
+from tasks.training.base_release import Asked, BaseRelease, open_base, why_full
+from tasks.training.space import begin_new_items, find_space_rotation
+from trainer.config import TrainConfig
+from trainer.errors import DamageError
+from trainer.events import OnEvent, ignore_event
+from trainer.model.rows import Rows
+from trainer.store.align import align_generation
+from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from trainer.store.tokens import Corpus, open_corpus, whole_window
+from trainer.system.files import digest_json, read_json
+from trainer.training.infer import Begin
+from trainer.training.job import Job, Schedule
+from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A night before its run begins. champion: the release that serves; base: what it goes on from; space: the champion, in
+    whose space it stays; start: what its training begins from; retained: the corpus whose users stay in a full night without
+    events, for they have vectors.
+    """
+
+    asked: str
+    champion: str | None
+    base: BaseRelease | None
+    space: BaseRelease | None
+    full_because: str | None
+    full_until: str | None
+    start: str
+    retained: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the story has it."""
+        return {
+            "asked": self.asked,
+            "champion": self.champion,
+            "base": self.base.to_json() if self.base else None,
+            "space": self.space.to_json() if self.space else None,
+            "full_because": self.full_because,
+            "full_until": self.full_until,
+            "start": self.start,
+            "retained": self.retained,
+        }
+
+
+def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
+    """What is asked of a night, whatever it builds on: the same command on the same sources has the same name."""
+    return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
+
+
+def night_schedule(config: TrainConfig, nightly: NightlyConfig) -> Schedule:
+    """The passes of an incremental night: few and gentle, for all items and most users are where they should be."""
+    return Schedule(nightly.epochs, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
+
+
+def find_run(root: Root, asked: str) -> Run | None:
+    """The newest run of which the same was asked, unless it had begun on a release that is not in the root any more."""
+    stories = [read_story(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]
+    same = [story for story in stories if story.get("asked") == asked]
+    for story in sorted(same, key=lambda story: story["created_at"], reverse=True):
+        is_done = "report" in story["steps"] or "unchanged" in story["steps"]
+        if is_done or story["base"] is None or open_base(root, story["base"]["release"]):
+            return Run(root, story["run_id"])
+    return None
+
+
+def reopen_gone(run: Run) -> None:
+    """Let the steps of a run be done again whose results are gone: a person removed what was damaged."""
+    root, story = run.root, run.story()
+    steps, before = story["steps"], (story.get("base") or {}).get("window_id") or story.get("retained")
+    has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
+    is_kept, is_done = (root.store / "pinned" / f"{run.run_id}.json").exists(), "register" in steps and has_export
+    if "train" in steps and not (is_done or is_kept or _is_current(root, story["window_id"])):
+        run.forget_steps()
+    elif "export" in steps and not has_export:
+        run.reopen("export")
+        run.reopen("register")
+    if (is_kept or not is_done) and _must_be_built(root, story["window_id"], before):
+        run.reopen("corpus")
+
+
+def _is_current(root: Root, window_id: str) -> bool:
+    """Whether the store's generation is one of this corpus."""
+    if not has_generation(root.store) or is_outdated(root.store):
+        return False
+    return whole_window(open_generation(root.store).manifest["window_id"]) == window_id
+
+
+def _must_be_built(root: Root, window_id: str, before: str | None) -> bool:
+    """Whether a corpus is gone, and the one before it, which it goes on from, is there."""
+    has = {name: (root.corpus(name) / "manifest.json").exists() for name in (window_id, before) if name}
+    return not has[window_id] and has.get(before or "", True)
+
+
+def plan_night(root: Root, champion: str | None, asked: Asked, name: str) -> Plan:
+    """Whether a new night goes on from the champion, the release that serves, and why not."""
+    space = open_base(root, champion) if champion else None
+    corpus = read_json(root.corpus(space.window_id) / "manifest.json") if space else {}
+    reason = why_full(asked, space, corpus)
+    base = space if reason is None else None
+    full_until = base.full_until if base else asked.inputs["days"][1]
+    start = _tell_start(asked, base, space)
+    may_retain = start and not base and not list_differences(corpus.get("made_from", {}), asked.inputs)
+    return Plan(
+        name, champion, base, space, reason, full_until, start, space.window_id if space and may_retain else None
+    )
+
+
+def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent) -> None:
+    """Put the generation into the store that the night's training goes on from, unless it is there already."""
+    corpus = open_corpus(job.corpus_dir)
+    if story.get("base"):
+        base = _require(root, story["base"])
+        new_items = begin_new_items(open_corpus(root.corpus(story["window_id"])), base.generation)
+        begin_night(job, corpus, Beginning(base.generation, new_items, nightly.decay), on_event)
+    elif job.start:
+        begin_full(job, corpus, _know(root, corpus, _require(root, story["space"])), on_event)
+
+
+def find_beginning(root: Root, job: Job, story: dict[str, Any]) -> Begin | None:
+    """What held-out users of a full night begin from once they are no secret any more, as its other users did."""
+    space = open_base(root, story["space"]["release"]) if job.start and not story.get("base") else None
+    return HeldOutBeginning(root, job, space) if space else None
+
+
+@dataclass(frozen=True)
+class HeldOutBeginning:
+    """What held-out users of a full night begin from: what its other users did. What the champion has is read when asked."""
+
+    root: Root
+    job: Job
+    space: BaseRelease
+
+    def __call__(self, partition: int, rows: NDArray[np.int64]) -> Rows:
+        known, hashes = self._known, self._corpus.read(partition).hashes[rows]
+        return known.begin(self.job.config, partition, hashes, known.users(partition)[rows])
+
+    @cached_property
+    def _corpus(self) -> Corpus:
+        return open_corpus(self.job.corpus_dir)
+
+    @cached_property
+    def _known(self) -> Known:
+        return _know(self.root, self._corpus, self.space)
+
+
+def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
+    """What a full night has from the champion: its items, and users who have the same tokens."""
+    theirs = open_corpus(root.corpus(space.window_id))
+    to_theirs = match_items(corpus.vocabulary, theirs.vocabulary).to_second
+
+    def match(partition: int) -> NDArray[np.int64]:
+        if theirs.num_partitions != corpus.num_partitions:
+            return np.full(int(corpus.users[partition]), -1)
+        return match_unchanged(corpus, theirs, partition, to_theirs)
+
+    return Known(space.generation, to_theirs, match)
+
+
+def _tell_start(asked: Asked, base: BaseRelease | None, space: BaseRelease | None) -> str:
+    """What a night's training begins from, in words that tell it from others (`Job.start`); empty: from nothing."""
+    if base:
+        return f"after release {base.release}, decay {asked.nightly.decay:g}, epochs {asked.nightly.epochs}"
+    if space is None or not asked.nightly.full_from_champion or asked.config.items_from:
+        return ""
+    return "" if why_not(asked.config, space.generation) else f"vectors of release {space.release}"
+
+
+def settle(
+    root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent = ignore_event
+) -> dict[str, Any]:
+    """Make the store's generation that of all users, in a space that has a name; the story's "settle".
+
+    An incremental night is folded into its base and shares its space. A full one is turned into the champion's; where too
+    little of it can be laid upon the champion's items, it begins a space of its own.
+    """
+    window_id, run_id = story["window_id"], story["run_id"]
+    if story.get("base"):
+        base = _require(root, story["base"])
+        changed = open_corpus(job.corpus_dir)
+        folded = fold_night(job, changed, base.generation, {"window_id": window_id}, on_event)
+        return {"kind": "incremental", "space_id": base.space_id, "generation": folded.generation}
+    space = open_base(root, story["space"]["release"]) if story.get("space") else None
+    generation = open_generation(job.store_dir)
+    own_space = {"kind": "full", "space_id": run_id, "generation": generation.generation}
+    if space is None or not _can_align(generation, space.generation):
+        return own_space
+    if "alignment" not in generation.manifest:
+        base_corpus = open_corpus(root.corpus(space.window_id))
+        pair = open_corpus(root.corpus(window_id)), generation
+        rotation = find_space_rotation((base_corpus, space.generation), pair)
+        told = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
+        found = f"{told['num_items']:,} items of release {space.release} found again, mean cosine {told['cosine']:.3f}"
+        on_event("log", {"message": found})
+        if rotation.cosine < nightly.min_alignment:
+            return own_space | told
+        generation = align_generation(job.store_dir, rotation, {"alignment": told}, on_event)
+    aligned = {"space_id": space.space_id, "generation": generation.generation}
+    return own_space | aligned | generation.manifest["alignment"]
+
+
+def _can_align(generation: Generation, space: Generation) -> bool:
+    both_have_items = space.has_item_vectors and generation.has_item_vectors
+    return both_have_items and (space.vector_size, space.bias) == (generation.vector_size, generation.bias)
+
+
+def _require(root: Root, base: dict[str, Any]) -> BaseRelease:
+    found = open_base(root, base["release"])
+    if found is None:
+        raise DamageError(
+            f"release {base['release']}, which this night goes on from, is no longer whole in {root.path}: run it with --full"
+        )
+    return found

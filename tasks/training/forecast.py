@@ -1,0 +1,101 @@
+"""What a training would take, asked by its size alone: the trainer's own planner, on this machine as it is now."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.config import ResourcesConfig
+from tasks.training.devices import count_workers, pick_device
+from trainer.config import TrainConfig
+from trainer.kernels import pick_kernel
+from trainer.model.trees import make_tree
+from trainer.plan.alone import Budget, Plan
+from trainer.plan.prediction import Rates
+from trainer.plan.shares import share_users
+from trainer.plan.sizes import Sizes, Work, training_sizes
+from trainer.plan.together import Member, form_team, plan_together
+from trainer.system.units import parse_bytes
+from trainer.training.preparation import look_around, make_plan, warm_up
+
+NETWORK_BYTES_PER_SECOND = 1.25e9
+"""What a worker can send to another: 10 Gbit/s."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """How much there is: users, items, tokens of all users, and micro-partitions."""
+
+    users: int
+    items: int
+    tokens: int
+    partitions: int
+
+
+def plan_size(
+    root: Path, volume: Volume, config: TrainConfig, resources: ResourcesConfig, num_workers: int | None = None
+) -> dict[str, Any]:
+    """The plan for a training of this size whose store is on the disk of `root`; the answer of `surf2vec plan`.
+
+    With a budget on the GPU the kernel for it is planned; where there is no GPU, with the CPU's speed. num_workers: equal ones,
+    on machines like this one that have `resources.workers` of them each; by default those of one machine.
+    Raises ResourceError, with the numbers and the way out, when nothing fits; ConfigError for too few micro-partitions.
+    """
+    folder = next(parent for parent in (root.resolve(), *root.resolve().parents) if parent.is_dir())
+    device = pick_device(config, resources)
+    on_machine = count_workers(device, resources)
+    num_workers = num_workers or on_machine
+    on_machine = min(on_machine, num_workers)
+    kernel = pick_kernel(device.kernel, config)
+    warm_up(kernel, config)
+    tree = make_tree(config, zipf_counts(volume.items, volume.tokens)) if config.hs else None
+    sizes = training_sizes(config, volume.items, tree)
+    users = spread_users(volume.users, volume.partitions)
+    work = Work(users, spread_tokens(volume.tokens, users), config.epochs, config.commit_seconds)
+    memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
+    if num_workers == 1:
+        plan = make_plan(kernel, config, work, sizes, memory_bytes, folder)
+    else:
+        budget, rates = look_around(kernel, config, work, sizes, memory_bytes, folder)
+        if device.kernel == "cpu":
+            rates = replace(rates, tokens_per_second=rates.tokens_per_second / on_machine)
+        plan = plan_equal(work, sizes, config, (budget, rates), num_workers)
+        among = (
+            f"{num_workers} equal workers, {on_machine} on each machine like this one, 10 Gbit/s between them; of each:"
+        )
+        plan = replace(plan, reasons=(among, *plan.reasons))
+    return {"kernel": kernel.name, "kernel_reason": kernel.reason, "workers": num_workers} | plan.to_json()
+
+
+def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget, Rates], num_workers: int) -> Plan:
+    """The plan of the worker that has most to do, of so many with the same budget and rates. Pure."""
+    share, weights = share_users(0, np.array(work.tokens), [1.0] * num_workers), [1.0] * num_workers
+    members = []
+    for own in share.partitions:
+        own_work = replace(work, users=[work.users[p] for p in own], tokens=[work.tokens[p] for p in own])
+        members.append(Member(own_work, *each, NETWORK_BYTES_PER_SECOND))
+    return max(
+        plan_together(form_team(members, weights, share, config), sizes, config), key=lambda plan: plan.seconds or 0
+    )
+
+
+def spread_users(num_users: int, partitions: int) -> list[int]:
+    """Users of each micro-partition: even shares, but one as large as the largest of a hash is likely to be (4 deviations)."""
+    shares = [num_users // partitions + (p < num_users % partitions) for p in range(partitions)]
+    extra = min(math.ceil(4 * math.sqrt(shares[0])), shares[-1]) if partitions > 1 else 0
+    return [shares[0] + extra, *shares[1:-1], shares[-1] - extra] if extra else shares
+
+
+def spread_tokens(num_tokens: int, users: list[int]) -> list[int]:
+    """Tokens of each micro-partition: as its users, but the first has a quarter more, and what rounding leaves."""
+    shares = [num_tokens * num // max(1, sum(users)) for num in users]
+    shares[-1] -= min(shares[0] // 4, shares[-1]) if len(users) > 1 else 0
+    return [num_tokens - sum(shares[1:]), *shares[1:]]
+
+
+def zipf_counts(num_items: int, num_tokens: int) -> np.ndarray:
+    """Tokens of each item by Zipf's law, int64[V]: what a tree is built of when the items are not known yet."""
+    shares = 1 / np.arange(1, num_items + 1)
+    return np.maximum(shares * (num_tokens / shares.sum()), 1).astype(np.int64)

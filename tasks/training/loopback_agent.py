@@ -1,0 +1,96 @@
+"""torchrun for the workers of one machine: its elastic agent, which meets them on loopback and ends when its parent does.
+
+`python -m tasks.training.loopback_agent PARENT ARGUMENTS`, the arguments as torchrun's. Its own rendezvous would listen
+on all interfaces, without a password; this one is a store that listens on 127.0.0.1 alone.
+
+Its own handler of SIGTERM raises wherever the agent stands. A parent that is killed sends one for each of its threads, and the
+second would leave the agent without the lock by which it learns that a worker ended: it would wait until STOP_SECONDS are over.
+Here SIGTERM is a wish, heeded between two looks at the workers.
+"""
+
+import signal
+import socket
+import sys
+import threading
+
+import torch.distributed.run
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+from trainer.system.parent import end_with_parent
+from trainer.system.signals import stop_on_sigterm
+
+HOST = "127.0.0.1"
+
+
+class LoopbackRendezvous(RendezvousHandler):
+    """The meeting of one agent with itself; it keeps the store in which its workers find each other.
+
+    stop: set where the agent is to end its workers, and itself.
+    """
+
+    def __init__(self, run_id: str, stop: threading.Event) -> None:
+        listener = socket.create_server((HOST, 0))
+        self.run_id, self.stop, self.port = run_id, stop, listener.getsockname()[1]
+        self.store = TCPStore(HOST, self.port, is_master=True, multi_tenant=True, master_listen_fd=listener.detach())
+
+    def get_backend(self) -> str:
+        return "loopback"
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """The agent is the first of one; its workers reach the store at this address."""
+        self._heed_stop()
+        return RendezvousInfo(PrefixStore(self.run_id, self.store), 0, 1, RendezvousStoreInfo(HOST, self.port))
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Nobody else could come."""
+
+    def num_nodes_waiting(self) -> int:
+        """None; the agent asks after each look at its workers."""
+        self._heed_stop()
+        return 0
+
+    def get_run_id(self) -> str:
+        return self.run_id
+
+    def shutdown(self) -> bool:
+        return True
+
+    def _heed_stop(self) -> None:
+        if self.stop.is_set():
+            raise SignalException("the agent was asked to end", signal.SIGTERM)
+
+
+def main(parent: int, arguments: list[str]) -> None:
+    """Run torchrun with these arguments until its workers have ended, or `parent` has. Exits with 143 where it was stopped."""
+    with stop_on_sigterm() as stop:
+        end_with_parent(parent)
+
+        def meet(parameters: RendezvousParameters) -> RendezvousHandler:
+            return LoopbackRendezvous(parameters.run_id, stop)
+
+        rendezvous_handler_registry.register("loopback", meet)
+        own = ["--rdzv-backend", "loopback", "--rdzv-id", "night", "--signals-to-handle", "SIGINT"]
+        try:
+            torch.distributed.run.main([*own, *arguments])
+        except SignalException as error:
+            print(f"stopped: {error}", file=sys.stderr)
+            sys.exit(128 + error.sigval)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

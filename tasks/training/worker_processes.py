@@ -1,0 +1,174 @@
+"""Several workers of this machine train a job together: torchrun's agent starts them, and starts them again when one dies.
+
+This process follows what they report. Where it is stopped they commit before they end, and where it is killed, too
+(trainer/system/parent.py). Nothing listens but on loopback (tasks/training/loopback_agent.py).
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trainer
+from tasks.training.devices import Device
+from trainer.errors import ConfigError, SurfError
+from trainer.events import OnEvent
+from trainer.system.memory import private_bytes
+from trainer.system.units import size
+from trainer.training.job import Job
+from trainer.training.job_file import write_job
+from trainer.training.loop import StoppedError
+from trainer.workers.event_file import ERROR, RESULT, EventReader, error_of
+from trainer.workers.group import WorkerLostError
+
+MAX_RESTARTS = 3
+STOP_SECONDS = 600
+"""So long workers may take for the commit with which they end."""
+POLL_SECONDS = 0.2
+AGENT_BYTES = 200 * 10**6
+"""What torchrun's agent holds."""
+WORKER_BYTES = 250 * 10**6
+"""What a worker holds before it begins to train."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """How many workers, where they train, and the folder for what they are told and what they say."""
+
+    num_workers: int
+    device: Device
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        """What torchrun and its workers print."""
+        return self.folder / "torchrun.log"
+
+
+@dataclass
+class Reported:
+    """What the workers have said so far: their result, and what ended some of them."""
+
+    result: dict[str, Any] | None = None
+    errors: list[SurfError] = field(default_factory=list)
+
+    @property
+    def final_errors(self) -> list[SurfError]:
+        """Those that would come again if the workers were started again."""
+        return [error for error in self.errors if not isinstance(error, WorkerLostError)]
+
+
+def train_together(job: Job, crew: Crew, on_event: OnEvent, stop: threading.Event) -> dict[str, Any]:
+    """What `trainer.training.loop.train` does and answers, by several workers; the job's host memory is for all of them together.
+
+    Raises what a worker raised; WorkerLostError when they were started MAX_RESTARTS times again and one died each time.
+    """
+    crew.folder.mkdir(parents=True, exist_ok=True)
+    job_path, events_path = crew.folder / "job.json", crew.folder / "events.jsonl"
+    write_job(job, job_path)
+    events_path.write_bytes(b"")
+    arguments = ["--job", str(job_path), "--events", str(events_path), "--resume", *_resources(job, crew)]
+    with start_agent(crew, arguments) as agent:
+        reported = follow(agent, EventReader(events_path), on_event, stop)
+    if reported.result is None:
+        raise explain_failure(reported, crew, is_stopped=stop.is_set())
+    for path in (job_path, events_path):
+        path.unlink()
+    return reported.result
+
+
+@contextmanager
+def start_agent(crew: Crew, arguments: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """torchrun's agent, with workers that get these arguments; when the block ends early they commit and end with it."""
+    command = [
+        sys.executable, "-m", "tasks.training.loopback_agent", str(os.getpid()),
+        "--nproc-per-node", str(crew.num_workers), "--max-restarts", str(MAX_RESTARTS),
+        "--shutdown-timeout", str(STOP_SECONDS), "--log-dir", os.devnull, "-m", "trainer", *arguments,
+    ]  # fmt: skip
+    modules = [str(Path(trainer.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join(filter(None, modules)),
+        "PYTHONSAFEPATH": "1",  # a folder `trainer` where the command was given is not ours
+    }
+    with open(crew.log, "wb") as log:
+        # In a session of its own: Ctrl-C is for this process, which then ends the agent.
+        agent = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield agent
+    finally:
+        end_agent(agent)
+
+
+def end_agent(agent: "subprocess.Popen[bytes]") -> None:
+    """Have the agent end its workers, and itself."""
+    if agent.poll() is None:
+        agent.terminate()
+        try:
+            agent.wait(STOP_SECONDS + 60)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+            agent.wait()
+
+
+def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEvent, stop: threading.Event) -> Reported:
+    """Hand on what the workers report until the agent ends; end it when `stop` is set, or one failed for good."""
+    reported, is_told = Reported(), False
+    while True:
+        has_ended = agent.poll() is not None  # what was written last is read after this
+        for name, values in reader.read():
+            if name == RESULT:
+                reported.result = values
+            elif name == ERROR:
+                reported.errors.append(error_of(values))
+                if values["code"] == WorkerLostError.code:
+                    on_event("log", {"message": values["message"]})
+            else:
+                on_event(name, values)
+        if has_ended:
+            return reported
+        if not is_told and (stop.is_set() or reported.final_errors):
+            agent.terminate()
+            is_told = True
+        try:
+            agent.wait(POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def explain_failure(reported: Reported, crew: Crew, *, is_stopped: bool) -> SurfError:
+    """The error to raise where there is no result: one worker's own, rather than another's word that one failed."""
+    errors = sorted(reported.final_errors, key=lambda error: error.code == "resources")
+    if errors:
+        return errors[0]
+    if is_stopped:
+        return StoppedError("stopped before the workers began to train: the same command goes on from the last commit")
+    lost = f" (at last: {reported.errors[-1]})" if reported.errors else ""
+    return WorkerLostError(
+        f"{crew.num_workers} workers were started and ended without a result, again and again{lost}; what they said is in "
+        f"{crew.log}. The same command goes on from the last commit"
+    )
+
+
+def _resources(job: Job, crew: Crew) -> list[str]:
+    """The device and the budgets: of the host each worker has its part of what this process and the agent leave."""
+    held_bytes = private_bytes() + AGENT_BYTES
+    host_bytes = (job.host_memory_bytes - held_bytes) // crew.num_workers
+    if host_bytes < WORKER_BYTES:
+        most = max(0, job.host_memory_bytes - held_bytes) // WORKER_BYTES
+        raise ConfigError(
+            f"resources.host_memory is {size(job.host_memory_bytes)}; this process and torchrun hold {size(held_bytes)} of it, "
+            f"too little for {crew.num_workers} workers, each of which takes {size(WORKER_BYTES)} before it begins: raise it, or "
+            f"lower resources.workers to {max(1, most)}"
+        )
+    on_device = ["--device-memory", ",".join(map(str, crew.device.budgets))] if crew.device.budgets else []
+    device = "cuda" if crew.device.kernel == "gpu" else "cpu"
+    return ["--device", device, *on_device, "--host-memory", str(host_bytes)]

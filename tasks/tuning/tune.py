@@ -1,0 +1,213 @@
+"""`surf2vec tune`: searches the settings that matter to a training on a sample of the micro-partitions.
+
+A trial trains the sample from the beginning and ranks its held-out users; the best mean reciprocal rank wins (it moves with
+every rank, where hit@10 on few users does not). The first trial is the configuration given, so the winner is never below it
+on the sample. No trial is cut short on its loss: losses under other negatives or exponents cannot be compared.
+"""
+
+import dataclasses
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.corpus.folder import MANIFEST, partition_name
+from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
+from tasks.evaluation.scores import score_of
+from tasks.root.call_folders import open_folder
+from tasks.root.run import Root, lock_root, private_files
+from tasks.tuning.search_space import apply_settings, find_importances, propose, search_space
+from tasks.tuning.study import Search, Study, write_config
+from trainer.config import TrainConfig
+from trainer.errors import InputError, TrainingError
+from trainer.events import OnEvent, ignore_event
+from trainer.plan.schedule import partition_order
+from trainer.store.generation import open_generation
+from trainer.store.tokens import VOCABULARY, Corpus, open_corpus
+from trainer.system.files import write_json
+from trainer.training.job import Job, effective_recency
+from trainer.training.loop import train
+
+MIN_HELD_OUT = 200
+MIN_TRIALS_FOR_IMPORTANCES = 10
+NUM_SHOWN = 5
+_NO_COMMITS_SECONDS = 86_400.0
+
+
+def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+    """Make trials until `asked.trials` have ended, write the winner's settings to `asked.out`; answers what was found.
+
+    The caller needs no lock: one search a root at a time, another waits. Raises ConfigError, InputError, DamageError or
+    ResourceError, and TrainingError when no trial's training stayed finite.
+    """
+    started = time.monotonic()
+    corpus = open_corpus(root.corpus(window_id))
+    partitions = choose_partitions(corpus, asked, on_event)
+    lock = Root(root.path / "tune")
+    with private_files(root):
+        lock.path.mkdir(exist_ok=True)
+    with lock_root(lock, "tune", lambda line: on_event("log", {"message": line})), open_folder(root) as folder:
+        sample = write_sample(corpus, partitions, folder / "corpus")
+        counts, is_dated = sample.count_training_tokens(), effective_recency(TrainConfig(), sample) > 0
+        space = search_space(asked.train, counts, is_dated, asked.max_vector_size)
+        study = Study(root, asked, sample.manifest | {"of_partitions": corpus.num_partitions}, space)
+        on_event("log", {"message": study.tell()})
+        study.open_runs()
+        while study.num_trials < asked.trials:
+            if study.trials and asked.seconds is not None and time.monotonic() - started >= asked.seconds:
+                on_event("log", {"message": f"{asked.seconds:g} seconds have passed: no further trial begins"})
+                break
+            given = {name: getattr(asked.train, name) for name in space}
+            settings = propose(space, study.points(), asked.train.seed) if study.trials else given
+            study.add(*run_trial(sample, folder / "store", asked, settings, on_event))
+            report_trial(study, asked, on_event)
+        result = conclude(study)
+        write_config(study, result)
+        study.end_runs(result)
+    seconds = round(time.monotonic() - started, 3)
+    return result | {"out": str(asked.out), "seconds": seconds, "tracking_uri": study.masked_uri}
+
+
+def choose_partitions(corpus: Corpus, asked: Search, on_event: OnEvent = ignore_event) -> list[int]:
+    """The micro-partitions of the sample: drawn by the seed, more than asked for until MIN_HELD_OUT users are held out.
+
+    Raises InputError when nobody in the corpus is held out.
+    """
+    order = partition_order(asked.train.seed, 0, corpus.num_partitions).tolist()
+    wanted = max(1, round(asked.sample * len(order)))
+    num_taken = num_held_out = 0
+    while num_taken < len(order) and (num_taken < wanted or num_held_out < MIN_HELD_OUT):
+        num_held_out += count_held_out(corpus, order[num_taken])
+        num_taken += 1
+    if not num_held_out:
+        raise InputError(
+            f"no user of corpus {corpus.folder.name} has an item held out, so trials cannot be compared: set "
+            "evaluate.max_users above 0, or give more logs"
+        )
+    if num_taken > wanted:
+        grown = f"the sample grew from {wanted} to {num_taken} of {len(order)} micro-partitions"
+        on_event("log", {"message": f"{grown}: fewer than {MIN_HELD_OUT} held-out users tell trials apart badly"})
+    return sorted(order[:num_taken])
+
+
+def count_held_out(corpus: Corpus, partition: int) -> int:
+    """How many users of a micro-partition are held out."""
+    return int(corpus.read(partition).is_held_out.sum())
+
+
+def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
+    """A corpus of some micro-partitions of `corpus`, numbered anew: links to their files, and a manifest of its own.
+
+    Users, their hashes, who of them is held out, and the vocabulary stay as they are.
+    """
+    folder.mkdir()
+    originals = {VOCABULARY: VOCABULARY}
+    for place, partition in enumerate(partitions):
+        for kind in ("users.parquet", "offsets.npy", "tokens.npy", "held_out.npy"):
+            originals[f"{partition_name(place)}.{kind}"] = f"{partition_name(partition)}.{kind}"
+    for name, original in originals.items():
+        (folder / name).symlink_to((corpus.folder / original).absolute())
+    users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
+    holes = [corpus.holes[partition] for partition in partitions]
+    manifest = corpus.manifest | {
+        "partitions": len(partitions), "users": users, "holes": holes, "tokens": tokens,
+        "num_users": sum(users) - sum(holes), "num_tokens": sum(tokens),
+        "num_held_out": sum(count_held_out(corpus, partition) for partition in partitions),
+        "sampled_partitions": partitions,
+        "files": {name: corpus.manifest["files"][original] for name, original in originals.items()},
+    }  # fmt: skip
+    write_json(folder / MANIFEST, manifest)
+    return open_corpus(folder)
+
+
+def run_trial(
+    sample: Corpus, store_dir: Path, asked: Search, settings: dict[str, Any], on_event: OnEvent
+) -> tuple[dict[str, Any], NDArray[np.float64]]:
+    """Train with these settings and rank the held-out users; a training that does not stay finite ranks them nowhere.
+
+    Answers the trial for the study, and 1 / rank of each held-out item, float64[m].
+    """
+    config = apply_settings(asked.train, settings)
+    ranks, tokens_per_second, failure = np.full(sample.manifest["num_held_out"], np.inf), 0.0, None
+    job = Job(
+        sample.folder, store_dir, dataclasses.replace(config, commit_seconds=_NO_COMMITS_SECONDS), asked.memory_bytes
+    )
+    started = time.monotonic()
+    try:
+        trained = train(job, lambda name, values: on_event(name, values) if name == "progress" else None)
+        seconds = time.monotonic() - started
+        tokens_per_second = trained["tokens_per_second"] or 0.0
+        ranks = rank(sample, store_dir)
+    except TrainingError as error:
+        seconds, failure = time.monotonic() - started, str(error)
+    finally:
+        shutil.rmtree(store_dir, ignore_errors=True)
+    metrics = {
+        "mrr": float((1 / ranks).mean()), "hit_at_10": float((ranks <= 10).mean()),
+        "hit_at_20": float((ranks <= 20).mean()), "seconds": round(seconds, 3), "tokens_per_second": tokens_per_second,
+    }  # fmt: skip
+    trial = {
+        "settings": {name: getattr(config, name) for name in settings}, "config": dataclasses.asdict(config),
+        "metrics": metrics, "failure": failure, "ended_at_ms": round(1000 * time.time()),
+    }  # fmt: skip
+    return trial, 1 / ranks
+
+
+def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
+    """The ranks that a store's vectors give the held-out items of the sample, float64[m]."""
+    generation = open_generation(store_dir)
+    scores = score_of(generation, sample.count_training_tokens())
+    asked = join_questions(questions(sample, generation))
+    return np.concatenate([rank_held_out(question, scores).ranks for question in asked])
+
+
+def report_trial(study: Study, asked: Search, on_event: OnEvent) -> None:
+    """Say what the newest trial reached, and which is the best."""
+    trial, best = study.trials[-1], study.best_trial
+    reached = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
+    lead = f"the best is trial {best}, MRR {study.trials[best - 1]['metrics']['mrr']:.4f}"
+    on_event("log", {"message": f"trial {study.num_trials} of {asked.trials}: {reached}; {lead}"})
+    on_event("progress", {"step": "tune", "done": study.num_trials, "total": asked.trials, "unit": "trials"})
+
+
+def tell_verdict(best: int, gain: dict[str, float]) -> str:
+    """What the winner's gain in MRR is worth, in a line."""
+    if best == 1:
+        return "no trial was better than what was given: its settings are written unchanged"
+    told = f"on the sample, MRR {gain['mrr']:+.4f} ± {2 * gain['standard_error']:.4f} (two standard errors) over what was given"
+    if gain["mrr"] <= 2 * gain["standard_error"]:
+        return f"{told}: that may be chance, so keep what you have or search on a larger --sample"
+    return f"{told}; whether it holds on all users, a run and its report tell"
+
+
+def conclude(study: Study) -> dict[str, Any]:
+    """The winner and what it beat; `best_trials`: the five best, and the first. Raises TrainingError when none stayed finite."""
+    trials, best = study.trials, study.best_trial
+    winner = trials[best - 1]
+    if winner["failure"]:
+        raise TrainingError(f"no trial of {len(trials)} stayed finite; the last: {trials[-1]['failure']}")
+    ranked = sorted(range(len(trials)), key=lambda i: -trials[i]["metrics"]["mrr"])
+    shown = ranked[:NUM_SHOWN] + ([] if 0 in ranked[:NUM_SHOWN] else [0])
+    has_many = len(trials) >= MIN_TRIALS_FOR_IMPORTANCES
+    defaults = dataclasses.asdict(TrainConfig())
+    won = {name: winner["config"][name] for name in defaults}  # in the order that the defaults have
+    return {
+        "trials": len(trials),
+        "best_trial": best,
+        "metrics": {"default": trials[0]["metrics"], "best": winner["metrics"]},
+        "settings": {name: value for name, value in won.items() if value != defaults[name]},
+        "sample": study.sample,
+        "gain": winner["gain"],
+        "verdict": tell_verdict(best, winner["gain"]),
+        "best_trials": [{"trial": i + 1} | _figures(study, trials[i]) for i in shown],
+        "importances": find_importances(study.space, study.points()) if has_many else {},
+    }
+
+
+def _figures(study: Study, trial: dict[str, Any]) -> dict[str, float]:
+    """What is shown of a trial: some of its metrics, then its settings."""
+    metrics = {name: trial["metrics"][name] for name in ("mrr", "hit_at_10", "seconds")}
+    return metrics | {name: trial["settings"][name] for name in study.space}

@@ -1,0 +1,1 @@
+"""What keeps a root sound: doctor, gc, repartition, restore."""

@@ -1,0 +1,167 @@
+"""`surf2vec doctor`: is what is on disk what the manifests say? Reads everything, changes nothing.
+
+Damage is a file that is missing, altered, or does not fit its neighbours; a warning is something left over that does no harm.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+
+from tasks.corpus.check import find_misfits
+from tasks.export.export import list_files
+from tasks.root.run import Root, Run, read_story
+from tasks.root.wording import several
+from tasks.upkeep.check_registry import find_damage
+from trainer.errors import DamageError
+from trainer.store.examine import examine_store
+from trainer.store.tokens import CHANGED, Corpus, open_corpus
+from trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
+
+Level = Literal["ok", "warning", "damage"]
+_GIVE_ALL = "remove {} and give all logs again"
+_BEFORE_NEW_LOGS = "give the last `surf2vec run` again, before new logs: it is {} anew, if it is needed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found: how bad it is, where, and what."""
+
+    level: Level
+    place: str
+    message: str
+
+
+def examine(root: Root) -> list[Finding]:
+    """Everything there is to say of a root, in the order of the data's way."""
+    findings = [*_examine_events(root), *_examine_corpora(root)]
+    if root.store.exists():
+        findings += [Finding(level, place, message) for level, place, message in examine_store(root.store)]  # type: ignore[arg-type]
+    findings += [*_examine_exports(root), *_examine_registry(root), *_examine_runs(root)]
+    return [*findings, *_examine_leftovers(root)]
+
+
+def _examine_events(root: Root) -> Iterator[Finding]:
+    try:
+        sources = read_json(root.sources)["sources"]
+    except (DamageError, KeyError, TypeError) as error:
+        yield Finding("damage", str(root.sources), f"cannot be used ({error}); {_GIVE_ALL.format(root.sources)}")
+        return
+    named: set[Path] = set()
+    for source in sources:
+        files = {root.path / name: about for name, about in source["files"].items()}
+        named |= set(files)
+        problems = list(_damaged(files)) or list(_wrong_rows(files))
+        yield from (
+            Finding("damage", place, f"{text}; remove {place}, if it is there, and give the log {source['name']} again")
+            for place, text in problems
+        )
+        if sum(about["rows"] for about in files.values()) != source["events"]:
+            text = f"{source['name']}: events and rows of files differ; {_GIVE_ALL.format(root.sources)}"
+            yield Finding("damage", str(root.sources), text)
+    yield Finding("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
+    yield from _orphans(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
+
+
+def _examine_corpora(root: Root) -> Iterator[Finding]:
+    for folder in _folders(root.path / "corpus"):
+        try:
+            manifest = read_json(folder / "manifest.json")
+            corpora = [Corpus(folder, manifest)]
+            if manifest.get("base"):
+                corpora.append(open_corpus(folder / CHANGED))
+            files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
+            problems = list(_damaged(files))
+            problems = problems or [(str(folder), text) for text in find_misfits(*corpora)]
+            known = {*files, *(one.folder / "manifest.json" for one in corpora)}
+            extra = {path for path in folder.rglob("*") if path.is_file()} - known
+        except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
+            problems, extra = [(str(folder), str(error))], set()
+        yield from (
+            Finding("damage", place, f"{text}; remove {folder} and {_BEFORE_NEW_LOGS.format('built')}")
+            for place, text in problems
+        )
+        yield from _orphans(extra, "files that the corpus does not name")
+        if not problems:
+            yield Finding("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
+
+
+def _examine_exports(root: Root) -> Iterator[Finding]:
+    for folder in _folders(root.path / "export"):
+        try:
+            manifest = read_json(folder / "manifest.json")
+            problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
+        except (DamageError, KeyError, TypeError) as error:
+            problems = [(str(folder), str(error))]
+        way_out = _tell_way_out(root, folder)
+        yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
+        if not problems:
+            yield Finding(
+                "ok", str(folder), f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
+            )
+
+
+def _examine_registry(root: Root) -> Iterator[Finding]:
+    if not root.database.exists():
+        return  # the root publishes elsewhere, or has published nothing
+    damage = [Finding("damage", place, message) for place, message in find_damage(root)]
+    yield from damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
+
+
+def _examine_runs(root: Root) -> Iterator[Finding]:
+    for folder in _folders(root.path / "runs"):
+        try:
+            yield Finding("ok", str(folder), f"{several(len(read_story(folder / 'run.json')['steps']), 'step')} ended")
+        except DamageError as error:
+            yield Finding("damage", str(folder), str(error))
+
+
+def _tell_way_out(root: Root, export_dir: Path) -> str:
+    """How a damaged export is made whole: from its copy in the registry, or else from the vectors it was made of."""
+    try:
+        registered = Run(root, export_dir.name).story()["steps"].get("register", {})
+    except DamageError:
+        registered = {}
+    if registered.get("storage") != "copy":
+        return f"remove {export_dir} and {_BEFORE_NEW_LOGS.format('made')}"
+    uri = registered["tracking_uri"]
+    place = "" if uri == root.tracking_uri else f" --tracking-uri {uri}"
+    name = f"models:/{registered['model_name']}/{registered['model_version']}"
+    return f"remove {export_dir}, then `surf2vec pull {name} --out {export_dir} --root {root.path}{place}`"
+
+
+def _examine_leftovers(root: Root) -> Iterator[Finding]:
+    leftovers = {path for path in root.path.rglob(f"*{TEMPORARY_SUFFIX}") if path != root.temporary}
+    leftovers |= set(root.temporary.iterdir()) if root.temporary.exists() else set()
+    yield from _orphans(leftovers, "temporary files of runs that died, or of one that is under way")
+
+
+def _damaged(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Place and message for each file that is not as its manifest says."""
+    for path, about in files.items():
+        try:
+            verify_file(path, about)
+        except DamageError as error:
+            yield str(path), str(error)
+
+
+def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Place and message for each Parquet file that has not the rows its manifest says."""
+    for path, about in files.items():
+        rows = pq.read_metadata(path).num_rows
+        if rows != about["rows"]:
+            yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.glob("*") if path.is_dir() and not path.name.startswith("."))
+
+
+def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:
+    if paths:
+        names = ", ".join(sorted(path.name for path in paths)[:3])
+        yield Finding(
+            "warning", str(min(paths).parent), f"{len(paths)} {what}: {names}{' ...' if len(paths) > 3 else ''}"
+        )

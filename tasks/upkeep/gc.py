@@ -1,0 +1,287 @@
+"""`surf2vec gc`: removes what nothing refers to any more, and says what it was and how many bytes.
+
+Of the registry only what this root registered goes (`tasks/registry/ownership.py`).
+
+A release stays whole or goes whole. It stays while an alias names one of its versions, while it is among the newest
+`publish.keep_releases`, or of the newest run, or where a rollback would go. When it goes, its version goes first, so that
+nobody loads half of it; then its export, its pinned generation and, in the root's own registry, the copy there. Copies in
+another registry are whole without the root and stay. The stories and reports of runs stay always; a run whose release went is
+made anew when asked for.
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tasks.config import PublishConfig
+from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
+from tasks.corpus.folder import newest_corpus
+from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.ingest.sources import find_orphans, read_catalog
+from tasks.registry import tracking
+from tasks.registry.ownership import Ownership
+from tasks.registry.promotion import read_registry, rollback_targets
+from tasks.registry.tracking import Registered, Version
+from tasks.root.call_folders import PREFIX, find_leftovers, remove_leftovers
+from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
+from tasks.root.run import Root, Run, is_locked
+from trainer.errors import InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.store.generation import (
+    Generation,
+    has_generation,
+    is_outdated,
+    open_generation,
+    open_pinned,
+    remove_unreferenced,
+    unpin_generations,
+)
+from trainer.store.tokens import whole_window
+from trainer.system.files import TEMPORARY_SUFFIX, digest_file, read_json
+
+_TEMPORARY_PLACES = ("", "corpus/", "export/", "events/", "events/*/", "rejects/", "runs/*/", "tune/")
+_PROCESS = re.compile(rf"\.(\d+){re.escape(TEMPORARY_SUFFIX)}")
+_YOUNG_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Waste:
+    """Something that nothing refers to: what it is, where, how many bytes, and how it is removed."""
+
+    what: str
+    place: str
+    bytes: int
+    remove: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Who refers to what: the stories of runs, the model's and all models' versions, and the releases that stay."""
+
+    root: Root
+    publish: PublishConfig
+    registered: Registered
+    stories: dict[str, dict[str, Any]]
+    versions: list[Version] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)
+
+    @property
+    def uri(self) -> str:
+        return registry_uri(self.root, self.publish)
+
+    @property
+    def is_own_registry(self) -> bool:
+        return is_own_registry(self.root, self.publish)
+
+    @cached_property
+    def owner(self) -> Ownership:
+        return Ownership(self.root, self.publish)
+
+    @property
+    def newest_run(self) -> str | None:
+        made = {run_id: story.get("created_at", "") for run_id, story in self.stories.items()}
+        return max(made, key=lambda run_id: made[run_id], default=None)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the store has a generation that this version can go on with; one of an earlier version is left alone."""
+        return has_generation(self.root.store) and not is_outdated(self.root.store)
+
+    def is_judged(self, release: str) -> bool:
+        """Whether the release is one of this root's that went, or was to go, to this registry."""
+        story = self.stories.get(release)
+        if story is None or "config" not in story:
+            return False
+        meant = find_story_uri(self.root, story) or story["config"]["publish"]["tracking_uri"] or self.uri
+        return is_same_registry(meant, self.uri) and story["config"]["publish"]["model_name"] == self.publish.model_name
+
+    def goes(self, release: str) -> bool:
+        return self.is_judged(release) and release not in self.kept
+
+    def window_ids(self) -> set[str]:
+        """The corpora that are read: by the current and pinned generations, the next run, `similar`, `infer` and `tune`."""
+        store = self.root.store
+        pinned = [path.stem for path in store.glob("pinned/*.json") if not self.goes(path.stem)]
+        wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
+        wanted |= {open_generation(store).manifest["window_id"]} if self.has_vectors else set()
+        wanted |= {self.stories[self.newest_run].get("window_id", "")} if self.newest_run else set()
+        wanted |= {newest_corpus(self.root)} if any(self.root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")) else set()
+        aliased = {version.tags.get("release") for version in self.registered.versions if self._has_alias(version)}
+        for path in self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
+            if path.parent.name in aliased or not self.is_judged(path.parent.name):
+                wanted.add(read_json(path)["created_from"]["window_id"])
+        return {whole_window(window_id) for window_id in wanted}
+
+    def _has_alias(self, version: Version) -> bool:
+        return version.number in self.registered.aliases.values()
+
+
+def collect_garbage(
+    root: Root, publish: PublishConfig, dry_run: bool, on_event: OnEvent = ignore_event
+) -> dict[str, Any]:
+    """Remove, or with `dry_run` only name, what nothing refers to. The caller holds the locks of root, aliases and store.
+
+    Killed anywhere, the same call goes on. Raises InputError when the registry is not the one that the runs registered to,
+    ResourceError when it cannot be reached, DamageError when a manifest cannot be read; nothing is removed then.
+    """
+    started = time.monotonic()
+    ledger = open_ledger(root, publish)
+    wastes = list(find_waste(ledger))
+    if not dry_run:
+        _forget_runs(ledger, {Path(waste.place) for waste in wastes})
+    for waste in wastes:
+        if not dry_run:
+            on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
+            waste.remove()
+    return {
+        "dry_run": dry_run,
+        "removed": [{"what": waste.what, "place": waste.place, "bytes": waste.bytes} for waste in wastes],
+        "bytes": sum(waste.bytes for waste in wastes),
+        "kept_releases": sorted(ledger.kept),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def open_ledger(root: Root, publish: PublishConfig) -> Ledger:
+    """What there is, and which releases stay. Raises InputError when this is not the registry that runs registered to."""
+    stories = {path.parent.name: read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))}
+    everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
+    ledger = Ledger(root, publish, read_registry(root, publish), stories, everything)
+    versions = [
+        version
+        for version in reversed(ledger.registered.versions)
+        if version.tags.get("release") in stories and ledger.owner.owns_version(version)
+    ]
+    for run_id, story in stories.items():
+        if "register" in story["steps"] and ledger.is_judged(run_id) and not versions:
+            raise InputError(
+                f"run {run_id} registered a version of {publish.model_name}, of which the registry has none: nothing was "
+                "removed; see that --root and publish.tracking_uri are right"
+            )
+    releases = list(dict.fromkeys(version.tags["release"] for version in versions))
+    ledger.kept.update(releases[: publish.keep_releases])
+    named = set(ledger.registered.aliases.values()) | rollback_targets(ledger.registered)
+    ledger.kept.update(version.tags["release"] for version in versions if version.number in named)
+    ledger.kept.update({ledger.newest_run} if ledger.newest_run else set())
+    return ledger
+
+
+def find_waste(ledger: Ledger) -> Iterator[Waste]:
+    """What nothing refers to, in the order in which it may be removed: what leads somewhere before where it leads."""
+    root = ledger.root
+    going = [version for version in ledger.registered.versions if _is_removed(ledger, version)]
+    for version in going:
+        place = f"models:/{version.name}/{version.number}"
+        yield Waste("model version", place, 0, partial(tracking.delete_version, ledger.uri, version))
+    staying = [version for version in ledger.versions if version not in going]
+    referred = {version.tags.get("export_uri") for version in staying}
+    for folder in _folders(root.path / "export"):
+        if ledger.goes(folder.name) and folder.resolve().as_uri() not in referred:
+            yield Waste("export", str(folder), _size(folder), partial(remove_folder, folder))
+    yield from _find_unreferenced(ledger)
+    wanted = ledger.window_ids()
+    is_searching = is_locked(Root(root.path / "tune"))
+    for folder in _folders(root.path / "corpus"):
+        if folder.name not in wanted and not is_searching:
+            yield Waste("corpus", str(folder), _size(folder), partial(remove_folder, folder))
+    if ledger.is_own_registry and ledger.registered.versions:
+        yield from _find_copies(ledger, staying)
+    for path in find_orphans(root, read_catalog(root)):
+        yield Waste("events file", str(path), path.stat().st_size, path.unlink)
+    yield from find_temporaries(root)
+
+
+def _is_removed(ledger: Ledger, version: Version) -> bool:
+    """Whether a version goes with its release. A copy in another registry is whole without it, and stays."""
+    goes = ledger.goes(version.tags.get("release", "")) and (ledger.is_own_registry or "export_uri" in version.tags)
+    return goes and ledger.owner.owns_version(version)
+
+
+def _find_copies(ledger: Ledger, staying: list[Version]) -> Iterator[Waste]:
+    """Copies of exports in the root's own registry of which no version is left, nor an export that may become one."""
+    root = ledger.root
+    digests = {version.tags.get("manifest_sha256") for version in staying}
+    for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
+        digests |= set() if ledger.goes(path.parent.name) else {digest_file(path)}
+    for copy in tracking.list_copies(ledger.uri):
+        is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in staying)
+        if ledger.owner.owns_copy(copy) and not is_needed and copy.folder:
+            remove = partial(tracking.delete_model, ledger.uri, copy.model_id)
+            yield Waste("copy in the registry", str(copy.folder), _size(copy.folder), remove)
+
+
+def _find_unreferenced(ledger: Ledger) -> Iterator[Waste]:
+    """Pinned generations of releases that go, and vector files that no generation names."""
+    store = ledger.root.store
+    if not ledger.has_vectors:
+        return
+    pinned = {path.stem for path in store.glob("pinned/*.json")}
+    stays = {name for name in pinned if not ledger.goes(name)}
+    for name in sorted(pinned - stays):
+        yield Waste(
+            "pinned generation", f"{store}/pinned/{name}.json", 0, partial(unpin_generations, store, pinned - {name})
+        )
+    generations: list[Generation] = [open_generation(store), *(open_pinned(store, name) for name in stays)]
+    named = {name for generation in generations for name in generation.files()}
+    files = [path for path in store.glob("*.safetensors") if path.name not in named]
+    files += store.rglob(f".*{TEMPORARY_SUFFIX}")
+    if files:
+        what = f"{len(files):,} vector files of no generation"
+        yield Waste(what, str(store), sum(map(_size, files)), partial(remove_unreferenced, store))
+
+
+def find_temporaries(root: Root) -> Iterator[Waste]:
+    """What processes left that died; the locks keep everybody out who would be writing now, but for calls of `infer`."""
+    dead = find_leftovers(root)
+    for path in dead:
+        yield Waste("temporary folder", str(path), _size(path), partial(remove_leftovers, root))
+    for path in sorted(root.temporary.glob("*")) + sorted(root.temporary.glob(".new-*")):
+        is_young = path.name.startswith(".") and time.time() - path.stat().st_mtime < _YOUNG_SECONDS
+        if not (path.name.startswith(PREFIX) or is_young):
+            yield Waste("temporary folder", str(path), _size(path), partial(_remove, path))
+    for path in sorted(path for place in _TEMPORARY_PLACES for path in root.path.glob(f"{place}.*{TEMPORARY_SUFFIX}")):
+        process = _PROCESS.search(path.name)
+        if path != root.temporary and not (process and psutil.pid_exists(int(process[1]))):
+            yield Waste("temporary file", str(path), _size(path), partial(_remove, path))
+
+
+def _forget_runs(ledger: Ledger, gone: set[Path]) -> None:
+    """Let no story say that something is there which goes: the same command then makes it anew."""
+    root = ledger.root
+    for run_id, story in ledger.stories.items():
+        is_done = "report" in story["steps"]
+        if root.export(run_id) in gone or (not is_done and root.corpus(story.get("window_id", "?")) in gone):
+            Run(root, run_id).forget_steps()
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    paths = path.rglob("*") if path.is_dir() else [path]
+    return sum(one.lstat().st_size for one in paths if not one.is_dir())
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder: its name first, so that nobody finds half of it."""
+    leftover = path.with_name(f".{path.name}.gone{TEMPORARY_SUFFIX}")
+    shutil.rmtree(leftover, ignore_errors=True)
+    os.replace(path, leftover)
+    shutil.rmtree(leftover)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

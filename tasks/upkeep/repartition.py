@@ -1,0 +1,302 @@
+"""`surf2vec repartition`: splits or joins the micro-partitions of a root that grew (or shrank).
+
+All that depends on their number is written anew beside the old: events, the corpus of the store's generation, its user vectors.
+Then sources.json is renamed, which is the one commit point: killed before it the root is as it was, killed after it the
+next writer, whichever it is, finishes (`tasks.root.run.lock_root`). Releases, with their pinned generations and corpora, stay as
+they are, so readers of the champion notice nothing; what is left over of them goes by `surf2vec gc`.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from sql.runner import connect, fetch_rows, stream_rows
+from tasks.corpus.folder import MANIFEST, open_building_folders, publish
+from tasks.corpus.regroup import Regrouper, Regrouping
+from tasks.corpus.window import FORMAT_VERSION, name_corpus
+from tasks.events.events_files import write_events
+from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.ingest.ingest import SAMPLE_FACTOR, choose_partitions
+from tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
+from tasks.root.failures import explain_failures
+from tasks.root.run import Root, open_scratch_folder, settle_store
+from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
+from trainer.events import OnEvent, ignore_event
+from trainer.gensim.warm_start import read_warm_start
+from trainer.plan.sizes import BYTES
+from trainer.store.generation import (
+    Generation,
+    Writer,
+    has_generation,
+    is_outdated,
+    lock_store,
+    open_generation,
+    pin_generation,
+    remove_unreferenced,
+)
+from trainer.store.manifests import next_generation
+from trainer.store.tokens import Corpus, open_corpus, whole_window
+from trainer.store.waiting_manifest import hold_manifest
+from trainer.system.files import (
+    TEMPORARY_SUFFIX,
+    describe_file,
+    digest_json,
+    read_json,
+    sync_file,
+    sync_folder,
+    verify_all,
+    verify_once,
+)
+from trainer.system.memory import private_bytes
+from trainer.system.units import size
+from trainer.training.job import identity
+
+_PREFIX = "repartition."
+SPILL_FACTOR = 8  # what a sort spills of a compressed file
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to become of a root, and from what; `corpus`: that of the generation, if its vectors change."""
+
+    root: Root
+    catalog: Catalog
+    generation: Generation | None
+    corpus: Corpus | None
+    after: int
+    memory_bytes: int
+    on_event: OnEvent
+
+    @property
+    def is_needed(self) -> bool:
+        return self.changes_events or self.changes_store
+
+    @property
+    def changes_events(self) -> bool:
+        return self.catalog.partitions != self.after
+
+    @property
+    def changes_store(self) -> bool:
+        return self.generation is not None and self.generation.num_partitions != self.after
+
+    def say(self, message: str) -> None:
+        self.on_event("log", {"message": message})
+
+
+def repartition(
+    root: Root, partitions: int | None, memory_bytes: int, threads: int, on_event: OnEvent = ignore_event
+) -> dict[str, Any]:
+    """Give the root `partitions` micro-partitions, or as many as ingest would choose today; answers what was done.
+
+    Every user keeps vector and optimizer state, bit for bit. The caller holds the lock of writers. Raises ConfigError while a
+    training is under way, ResourceError when disk or memory do not suffice, DamageError when a file is not as its
+    manifest says; the root is then as it was.
+    """
+    started = time.monotonic()
+    catalog = read_catalog(root)
+    with (
+        explain_failures(root, "micro-partitions are split or joined", memory_bytes),
+        lock_store(root.store) if root.store.exists() else nullcontext(),
+        _open_folder(root) as folder,
+    ):
+        told: dict[str, Any] = {"partitions_before": catalog.partitions}
+        if partitions is None:
+            told["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
+            partitions = choose_partitions(told["users"])
+        change = _plan_change(root, catalog, partitions, memory_bytes, on_event)
+        told |= {"partitions": partitions, "changed": change.is_needed}
+        if not change.is_needed:
+            change.say(f"{root.path} has {partitions:,} micro-partitions already: nothing to do")
+            return told | {"bytes_written": 0, "seconds": round(time.monotonic() - started, 3)}
+        told["bytes_written"] = _check_room(change)
+        try:
+            if change.changes_events:
+                _move_events(change, folder, threads)
+            if change.changes_store:
+                told |= _move_store(change)
+            catalog.partitions = partitions
+            catalog.write(root)  # the commit point
+        finally:
+            _tidy(root)
+    return told | {"seconds": round(time.monotonic() - started, 3)}
+
+
+def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
+    """About how many users the events have, told from those of some micro-partitions."""
+    assert catalog.partitions is not None
+    verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
+    num_partitions = max(1, catalog.partitions // SAMPLE_FACTOR)
+    params = {
+        "files": [escape(str(root.path / name)) for name in sorted(catalog.files)],
+        "num_partitions": num_partitions,
+    }
+    with connect(memory_bytes // 2, folder / "spill", threads) as con:
+        num_users = fetch_rows(con, "intermediate/int_partition_users", params)[0]["num_users"]
+    return num_users * catalog.partitions // num_partitions
+
+
+def _plan_change(root: Root, catalog: Catalog, after: int, memory_bytes: int, on_event: OnEvent) -> Change:
+    """What there is to change. Raises ConfigError while a training is under way."""
+    generation = None
+    if has_generation(root.store):
+        if is_outdated(root.store):
+            on_event("log", {"message": "the store is of an earlier version and stays as it is: training begins anew"})
+        else:
+            generation = open_generation(root.store)
+    change = Change(root, catalog, generation, None, after, memory_bytes, on_event)
+    if not change.changes_store:
+        return change
+    assert generation is not None
+    if generation.manifest["stage"] == "training":
+        done = generation.position / (generation.config.epochs * generation.num_partitions)
+        raise ConfigError(
+            f"{root.store} holds a training at {done:.0%}, whose position counts micro-partitions: finish it by the same "
+            "`surf2vec run`, then repartition"
+        )
+    corpus = open_corpus(root.corpus(whole_window(generation.manifest["window_id"])))
+    return Change(root, catalog, generation, corpus, after, memory_bytes, on_event)
+
+
+def _check_room(change: Change) -> int:
+    """The bytes that will be written. Raises ResourceError, with the numbers, when disk or memory do not suffice."""
+    num_bytes = spill_bytes = 0
+    if change.changes_events:
+        files = [about for entry in change.catalog.entries.values() for about in entry["files"].values()]
+        num_bytes += sum(about["bytes"] for about in files)
+        spill_bytes = SPILL_FACTOR * max(about["bytes"] for about in files)
+    if change.corpus and change.generation:
+        config = change.generation.config
+        row_bytes = config.vector_size * BYTES[config.dtype] + 4
+        num_bytes += sum(about["bytes"] for about in change.corpus.manifest["files"].values())
+        num_bytes += sum(entry["bytes"] for entry in change.generation.manifest["users"].values())
+        regrouping = Regrouping(change.generation.num_partitions, change.after)
+        peak_bytes = private_bytes() + regrouping.peak_bytes(change.corpus, row_bytes)
+        if peak_bytes > change.memory_bytes:
+            raise ResourceError(
+                f"{change.after:,} micro-partitions need {size(peak_bytes)} of memory, to hold the largest as it is written, "
+                f"but there are {size(change.memory_bytes)}: raise --host-memory, or choose more micro-partitions"
+            )
+    free_bytes = shutil.disk_usage(change.root.path).free
+    if num_bytes + spill_bytes > free_bytes:
+        raise ResourceError(
+            f"events, corpus and vectors written anew need {size(num_bytes)} of disk, and sorting {size(spill_bytes)} more "
+            f"meanwhile, but {size(free_bytes)} are free at {change.root.path}: free space, or run `surf2vec gc`"
+        )
+    return num_bytes
+
+
+def _move_events(change: Change, folder: Path, threads: int) -> None:
+    """Write each events file anew, sorted by the new micro-partitions; the catalog then names these."""
+    root, catalog = change.root, change.catalog
+    change.say(f"{len(catalog.files):,} events files from {catalog.partitions:,} to {change.after:,} micro-partitions")
+    with connect(change.memory_bytes // 2, folder / "spill", threads) as con:
+        for entry in catalog.entries.values():
+            moved: dict[str, Any] = {}
+            for path, about, way_out in events_files(root, entry):
+                verify_once(path, about, way_out)
+                target = path.with_name(f"{path.name.split('.')[0]}.p{change.after:05d}.parquet")
+                staged = folder / target.name
+                params = {"file": escape(str(path)), "partitions": change.after}
+                write_events(staged, stream_rows(con, "intermediate/int_moved_events", params))
+                sync_file(staged)
+                os.replace(staged, target)
+                moved[str(target.relative_to(root.path))] = {"rows": about["rows"]} | describe_file(target)
+            entry["files"] = moved
+    for day in {(root.path / name).parent for name in catalog.files}:
+        sync_folder(day)
+
+
+def _move_store(change: Change) -> dict[str, Any]:
+    """Write the corpus and the user vectors anew, and let the manifest that names them wait; answers their names."""
+    root, generation, corpus = change.root, change.generation, change.corpus
+    assert generation is not None
+    assert corpus is not None
+    window_id, made_from = _rename(corpus, change.after)
+    writer = Writer(root.store, next_generation(root.store), {})
+    regrouper = Regrouper(Regrouping(generation.num_partitions, change.after), corpus, generation, writer)
+    change.say(f"{corpus.num_users:,} users from {generation.num_partitions:,} to {change.after:,} micro-partitions")
+    if (root.corpus(window_id) / MANIFEST).exists():
+        regrouper.move_all(None)
+    else:
+        with open_building_folders(root, window_id) as (building, _):
+            regrouper.move_all(building)
+            publish(
+                building, root.corpus(window_id), regrouper.corpus_manifest() | made_from | {"window_id": window_id}
+            )
+    moved = open_corpus(root.corpus(window_id))
+    if moved.manifest["users"] != regrouper.num_users.tolist():
+        raise DamageError(f"{moved.folder} does not have the users of {corpus.folder}: remove it and run this again")
+    _pin_exported(root, generation)
+    writer.sync()
+    hold_manifest(root.store, _describe(generation, corpus, moved, writer))
+    return {"window_id_before": corpus.manifest["window_id"], "window_id": window_id, "users": corpus.num_users}
+
+
+def _rename(corpus: Corpus, partitions: int) -> tuple[str, dict[str, Any]]:
+    """The window id of a corpus in so many micro-partitions, and what its manifest says it is made from.
+
+    A run of the same logs and settings asks for that id, and finds the corpus; but of an earlier version, or of a corpus that
+    continued another one, whose items have other places than a night without a base would give them, or has users of it.
+    """
+    made_from = corpus.manifest.get("made_from", {})
+    if made_from.get("format_version") != FORMAT_VERSION or corpus.manifest["base"] or "retained" in made_from:
+        name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": partitions})[:16]
+        return name, {"made_from": {}}
+    made_from = made_from | {"partitions": partitions}
+    return name_corpus(made_from), {"made_from": made_from}
+
+
+def _describe(generation: Generation, before: Corpus, after: Corpus, writer: Writer) -> dict[str, Any]:
+    """The manifest of the generation in its new micro-partitions; the training that made it knows it again."""
+    config, old = generation.config, generation.manifest
+    try:
+        start = read_warm_start(Path(config.items_from)).digest if config.items_from else ""
+    except SurfError:
+        start = ""  # that file is gone or changed: its training cannot be asked for any more
+    if identity(before, config, start) == old["identity"]:
+        known_as = identity(after, config, start)
+    else:
+        known_as = digest_json({"repartitioned": old["identity"], "partitions": after.num_partitions})
+    return old | {
+        "generation": writer.generation,
+        "users": writer.users,
+        "partitions": after.num_partitions,
+        "position": generation.position * after.num_partitions // generation.num_partitions,  # whole epochs: exact
+        "window_id": after.manifest["window_id"],
+        "identity": known_as,
+    }
+
+
+def _pin_exported(root: Root, generation: Generation) -> None:
+    """Pin a release of this generation whose run was killed before it did so itself: `infer` would not find it any more."""
+    made = (generation.generation, whole_window(generation.manifest["window_id"]))
+    for path in sorted(root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}")):
+        export = read_json(path)
+        is_pinned = (root.store / "pinned" / f"{path.parent.name}.json").exists()
+        if (export["generation"], export["created_from"]["window_id"]) == made and not is_pinned:
+            pin_generation(root.store, path.parent.name)
+
+
+def _tidy(root: Root) -> None:
+    """Remove what a commit made needless, or what was written for one that did not come."""
+    if has_generation(root.store) and not is_outdated(root.store):
+        settle_store(root)
+        remove_unreferenced(root.store)
+    for path in (*find_orphans(root, read_catalog(root)), *root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}")):
+        path.unlink()
+
+
+@contextmanager
+def _open_folder(root: Root) -> Iterator[Path]:
+    """Yield a folder on the root's disk that goes at the end; what a call that was killed left goes first."""
+    for leftover in root.temporary.glob(f"{_PREFIX}*"):
+        shutil.rmtree(leftover)
+    _tidy(root)
+    with open_scratch_folder(root, f"{_PREFIX}folder") as folder:
+        yield folder

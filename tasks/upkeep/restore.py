@@ -1,0 +1,207 @@
+"""`surf2vec restore`: a root's store, corpus and export out of a release, after the machine was lost.
+
+Vectors and optimizer state are the same bits; the corpus has its vocabulary and users, but no tokens
+(`tasks/registry/release_state.py` says why), and there are no events: the next night trains those who have events in
+the logs it is given, from the vectors they had. Everything is checked by sha256 as it arrives. sources.json comes last:
+without it there is no root.
+
+The new root continues the lost one: it takes over its identity and goes on publishing where the release came from
+(`tasks/root/identity.py`). So what the lost root registered is its own; do not go on with both.
+"""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from tasks.config import PublishConfig
+from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
+from tasks.corpus.folder import open_building_folders, partition_name
+from tasks.corpus.folder import publish as publish_corpus
+from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.ingest.sources import Catalog, read_catalog
+from tasks.registry import tracking
+from tasks.registry.publish import publish_release
+from tasks.registry.pull import find_version, pull, referenced_folder
+from tasks.registry.release_state import FOLDER, FORMAT_VERSION, MANIFEST, TAG_PATH, TAG_SHA256
+from tasks.registry.tracking import Version
+from tasks.report.report import write_report
+from tasks.root.credentials import mask_credentials
+from tasks.root.identity import read_root_id, registry_uri, remember_registry
+from tasks.root.run import Root, Run, open_scratch_folder
+from tasks.users.tombstones import FILE, KEY_FILE
+from trainer.errors import ConfigError, DamageError, InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.store.generation import has_generation, remove_unreferenced
+from trainer.store.manifests import MANIFEST as STORE_MANIFEST
+from trainer.store.manifests import read_manifest, write_manifest
+from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_files, sync_folder, verify_file
+
+_SCRATCH = "restore"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The state of a release that was fetched: its folder and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def window_id(self) -> str:
+        return self.manifest["corpus"]["window_id"]
+
+
+def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+    """Make the root of the release that `uri` names; answers what came of it. The caller holds the locks of root and store.
+
+    Killed anywhere, the same call finishes. Raises InputError for an unknown release or one that carries no state, ConfigError
+    for a root that has another store or events, DamageError naming a file that is not as it was registered.
+    """
+    started = time.monotonic()
+    version = find_version(uri, tracking_uri)
+    release = version.tags["release"]
+    _check_root(root, release)
+    told = pull(uri, root.export(release), tracking_uri, on_event)
+    shutil.rmtree(root.temporary / _SCRATCH, ignore_errors=True)
+    with open_scratch_folder(root, _SCRATCH) as scratch:
+        carried = _fetch_state(tracking_uri, version, scratch, on_event)
+        _restore_corpus(root, carried)
+        _restore_store(root, release, carried)
+    if not Run(root, release).story_path.exists():
+        Run(root, release).record(**carried.manifest["story"])
+    generation, sources = carried.manifest["generation"], carried.manifest["sources"]
+    remember_registry(root, carried.manifest.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
+    if not root.sources.exists():
+        Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
+    if not (root.path / FILE).exists():
+        message = f"who was forgotten is not known here: bring back {KEY_FILE} and {FILE} before the next logs, if there were any"
+        on_event("log", {"message": message})
+    return {
+        "release": release,
+        "model_version": version.number,
+        "window_id": carried.window_id,
+        "generation": generation["generation"],
+        "users": told["num_users"],
+        "items": told["num_items"],
+        "state_bytes": sum(about["bytes"] for about in carried.manifest["files"].values()),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def restore_story(root: Root, publish: PublishConfig, release: str, on_event: OnEvent = ignore_event) -> bool:
+    """Bring back the story of a release of this root whose run.json is gone, as its MLflow run has it. Return whether it was.
+
+    The MLflow run has it as it was before it was registered; registering and reporting, which change nothing, make it whole.
+    """
+    run, export_dir = Run(root, release), root.export(release)
+    if run.story_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
+        return False
+    uri, report_path = registry_uri(root, publish), run.folder / "report.html"
+    try:
+        story = tracking.read_document(uri, publish.experiment, release, "run.json")
+    except DamageError as error:
+        on_event("log", {"message": f"the story of release {release} is gone, and cannot be brought back: {error}"})
+        return False
+    registered = publish_release(root, publish, story, export_dir, None, on_event)
+    made = {"register": registered | {"digest": ""}, "report": {"report": str(report_path), "digest": ""}}
+    run.record(**story | {"steps": story["steps"] | made})
+    write_report(run.story(), export_dir, report_path)
+    on_event("log", {"message": f"the story of release {release} was gone: brought back from {mask_credentials(uri)}"})
+    return True
+
+
+def _check_root(root: Root, release: str) -> None:
+    """Raise ConfigError when the root has something that the release would take the place of."""
+    if root.sources.exists() and read_catalog(root).entries:
+        raise ConfigError(f"{root.path} has events of its own: name a new folder with --root")
+    if not has_generation(root.store):
+        return
+    pinned = root.store / "pinned" / f"{release}.json"
+    if not pinned.exists() or read_manifest(pinned) != read_manifest(root.store / STORE_MANIFEST):
+        raise ConfigError(f"{root.path} has the vectors of another release: name a new folder with --root")
+
+
+def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: OnEvent) -> Carried:
+    """Bring the state into the folder, every file checked."""
+    place = f"models:/{version.name}/{version.number}"
+    if TAG_SHA256 not in version.tags:
+        raise InputError(
+            f"{place} carries no state: it was registered with publish.with_state=false, by an earlier version, or after its "
+            "generation was gone; name another version"
+        )
+    _fetch(tracking_uri, version, MANIFEST, folder)
+    if digest_file(folder / MANIFEST) != version.tags[TAG_SHA256]:
+        raise DamageError(f"{FOLDER}/{MANIFEST} of {place} is not the one that was registered: its bytes were altered")
+    manifest = read_json(folder / MANIFEST)
+    if manifest["format_version"] != FORMAT_VERSION:
+        found = manifest["format_version"]
+        raise InputError(
+            f"the state of {place} is of format {found}, not {FORMAT_VERSION}: use the version that made it"
+        )
+    total_bytes, done_bytes = sum(about["bytes"] for about in manifest["files"].values()), 0
+    for name, about in manifest["files"].items():
+        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+            raise DamageError(f"the state of {place} names {name!r}, which is outside of it")
+        _fetch(tracking_uri, version, name, folder)
+        try:
+            verify_file(folder / name, about)
+        except DamageError as error:
+            raise DamageError(f"{FOLDER}/{name} of {place} {str(error).removeprefix(f'{folder / name} ')}") from None
+        done_bytes += about["bytes"]
+        on_event("progress", {"step": "restore", "done": done_bytes, "total": total_bytes, "unit": "bytes"})
+    return Carried(folder, manifest)
+
+
+def _fetch(tracking_uri: str, version: Version, name: str, folder: Path) -> None:
+    target, path = folder / name, f"{version.tags[TAG_PATH]}/{name}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if "export_uri" not in version.tags:
+        tracking.download_file(tracking_uri, version, path, target)
+        return
+    source = referenced_folder(version) / path
+    if not source.exists():
+        raise DamageError(f"{source} is missing: put that file back, or name another version")
+    link_file(source, target)
+
+
+def _restore_corpus(root: Root, carried: Carried) -> None:
+    """Write the corpus without tokens: everybody keeps row, id and newest day."""
+    manifest, folder = carried.manifest["corpus"], root.corpus(carried.window_id)
+    if (folder / CORPUS_MANIFEST).exists():
+        return
+    with open_building_folders(root, carried.window_id) as (building, _):
+        for path in sorted((carried.folder / "corpus").iterdir()):
+            link_file(path, building / path.name)
+        for partition, num_rows in enumerate(manifest["users"]):
+            arrays = {
+                "offsets": np.zeros(num_rows + 1, dtype=np.int64),
+                "tokens": np.zeros(0, dtype=np.int32),
+                "held_out": np.full(num_rows, -1, dtype=np.int32),
+            }
+            for kind, array in arrays.items():
+                np.save(building / f"{partition_name(partition)}.{kind}.npy", array, allow_pickle=False)
+        emptied = {"tokens": [0] * manifest["partitions"], "num_tokens": 0, "held_out_key_max": -1, "num_held_out": 0}
+        files = {path.name: describe_file(path) for path in sorted(building.iterdir())}
+        publish_corpus(building, folder, manifest | emptied | {"base": None, "without_tokens": True, "files": files})
+
+
+def _restore_store(root: Root, release: str, carried: Carried) -> None:
+    """Put the generation's files into the store, pin it under the release's name, and make it the current one."""
+    files = {name: about for name, about in carried.manifest["files"].items() if name.startswith("store/")}
+    for name, about in files.items():
+        target = root.store / PurePosixPath(name).name
+        try:
+            verify_file(target, about)
+        except DamageError:
+            target.unlink(missing_ok=True)
+            link_file(carried.folder / name, target)
+    sync_files(root.store / PurePosixPath(name).name for name in files)
+    sync_folder(root.store)
+    for name in (f"pinned/{release}.json", STORE_MANIFEST):
+        write_manifest(root.store, name, carried.manifest["generation"])
+    remove_unreferenced(root.store)

@@ -1,0 +1,62 @@
+"""Whom a call looks for: users by id, and the micro-partitions that can have them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.users.placement import user_hash
+from tasks.users.tombstones import Tombstones
+
+BATCH_ROWS = 1 << 18
+"""Rows to look at together: each time all who are looked for are gone through."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """find: bool[n] for an Arrow column of ids; hashes uint64[m] of all who are looked for, or None where they are not known."""
+
+    find: Callable[[Any], NDArray[np.bool_]]
+    hashes: NDArray[np.uint64] | None
+
+    def partitions(self, num_partitions: int) -> list[int]:
+        """The micro-partitions, of so many, that can have anybody who is looked for; ascending."""
+        if self.hashes is None:
+            return list(range(num_partitions))
+        return np.unique(self.hashes % np.uint64(num_partitions)).astype(np.int64).tolist()
+
+    def groups(self, metadata: pq.FileMetaData, num_partitions: int) -> list[int]:
+        """The row groups of an events file, which is sorted by micro-partition, that can have anybody who is looked for."""
+        groups = range(metadata.num_row_groups)
+        if self.hashes is None or not groups:
+            return list(groups)
+        column = metadata.schema.names.index("micro_partition")
+        found = [metadata.row_group(group).column(column).statistics for group in groups]
+        partitions = np.array(self.partitions(num_partitions))
+        starts = np.searchsorted(partitions, [statistics.min for statistics in found])
+        ends = np.searchsorted(partitions, [statistics.max for statistics in found], side="right")
+        return np.flatnonzero(ends > starts).tolist()
+
+
+def want_users(user_ids: list[str]) -> Wanted:
+    """Users by their ids, as the root has them."""
+    values = pa.array(user_ids, pa.string())
+    hashes = np.array([user_hash(user_id) for user_id in user_ids], dtype=np.uint64)
+    return Wanted(lambda ids: np.asarray(pc.is_in(ids, value_set=values)), hashes)
+
+
+def want_forgotten(tombstones: Tombstones) -> Wanted:
+    """All who were ever forgotten: only their digests are known, so everybody is looked at."""
+    return Wanted(tombstones.is_forgotten, None)
+
+
+def search_file(file: pq.ParquetFile, wanted: Wanted, groups: list[int] | None = None) -> Iterator[NDArray[np.bool_]]:
+    """Whether each row of a file with a column `user_id`, or of some of its row groups, is of such a user; in pieces of rows."""
+    if groups != []:
+        for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id"]):
+            yield np.asarray(wanted.find(rows.column(0)))

@@ -1,0 +1,240 @@
+"""Challenger and champion before the same questions: literal histories, and a plain loop as the measure."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.evaluation.comparison import ask_both, compare_releases, compare_with_champion, find_users, match_items
+from tasks.evaluation.ranker import Side, open_side
+from tasks.evaluation.scores import score_by_vectors
+from tasks.root.run import Root
+from tests.corpora import describe_anew, planted_histories, write_corpus
+from tests.releases import draw_generation, export_release
+from trainer.config import TrainConfig
+from trainer.store.generation import pin_generation
+from trainer.store.tokens import VOCABULARY, Corpus
+from trainer.system.files import read_json, write_json
+from trainer.training.infer import infer_vectors, take_histories
+from trainer.training.job import Job
+from trainer.training.loop import train
+
+MEMORY_BYTES = 4 * 10**9
+
+
+def write_side(folder: Path, histories: dict[str, list[int]], urls: list[str], vectors: np.ndarray) -> Side:
+    """A corpus whose items have these urls, and vectors drawn from it: float32[V, D]; users have the sum of their items'."""
+    corpus = write_corpus(folder, histories, partitions=2, num_items=len(urls))
+    counts = np.zeros(len(urls), np.int64)
+    pq.write_table(pa.table({"item_ix": range(len(urls)), "url": urls, "count": counts}), folder / VOCABULARY)
+    corpus = describe_anew(corpus)
+    return Side(corpus, Summed(corpus, vectors), score_by_vectors(vectors), vectors.shape[1])
+
+
+class Summed:
+    """Users' vectors as the sums of what training saw of them."""
+
+    def __init__(self, corpus: Corpus, items: np.ndarray) -> None:
+        self.corpus, self.items = corpus, items
+
+    def read_users(self, partition: int, /) -> np.ndarray:
+        seen = self.corpus.read(partition)
+        spans = [seen.tokens[start:end] for start, end in zip(seen.starts, seen.ends, strict=True)]
+        return np.array([self.items[span].sum(axis=0) for span in spans], np.float32).reshape(-1, self.items.shape[1])
+
+
+def read_by_user(side: Side) -> dict[str, np.ndarray]:
+    return {
+        user: vector
+        for partition in range(side.corpus.num_partitions)
+        for user, vector in zip(side.corpus.read_user_ids(partition), side.users.read_users(partition), strict=True)
+    }
+
+
+def compare(tmp_path: Path, challenger: Side, champion: Side) -> tuple[dict, np.ndarray]:
+    told = compare_releases(challenger, champion, tmp_path / "ranks.npy", MEMORY_BYTES)
+    path = tmp_path / "ranks.npy"
+    return told, np.load(path, allow_pickle=False) if path.exists() else np.zeros((2, 0), np.float32)
+
+
+def test_literal_questions(tmp_path: Path) -> None:
+    """Items are a, b, c, d, e to the challenger, and d, c, b, a, x to the champion; each goes by vectors of its own."""
+    tonight = {
+        "ann": [0, 1, 2],  # asked for c, which the champion has not seen of ann
+        "bob": [0, 1, 2],  # the champion has seen c of bob
+        "cid": [0, 4],  # e is unknown to the champion
+        "dan": [0, 1, 3],  # the champion does not have dan
+    }
+    before = {"ann": [3, 4], "bob": [3, 1], "cid": [3, 2]}
+    items = np.array([[0.0], [0.0], [1.0], [2.0], [3.0]], np.float32)  # e before d before c
+    theirs = np.array([[1.0], [2.0], [0.0], [0.0], [9.0]], np.float32)  # x before c before d
+    challenger = write_side(tmp_path / "one", tonight, ["a", "b", "c", "d", "e"], items)
+    champion = write_side(tmp_path / "two", before, ["d", "c", "b", "a", "x"], theirs)
+    challenger, champion = (Side(side.corpus, Constant(side.corpus), side.scores, 1) for side in (challenger, champion))
+    told, ranks = compare(tmp_path, challenger, champion)
+    # Of c and d, which neither has seen of ann: the challenger puts d first (e does not count), the champion c (x does not).
+    assert ranks.tolist() == [[2.0], [1.0]]
+    assert told == {"num_users": 1, "num_items": 4, "is_fitted": False, "coverage": 1.0, "champion_coverage": 1.0}
+
+
+class Constant:
+    """Everybody's vector is 1."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    def read_users(self, partition: int, /) -> np.ndarray:
+        return np.ones((int(self.corpus.users[partition]), 1), np.float32)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_ranks_as_a_plain_loop_has_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    names = [f"/page/{i}" for i in range(12)]
+    sides, histories, urls, tables = [], [], [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in ("one", "two"):
+            known = rng.permutation(names)[: rng.integers(3, 12)].tolist()
+            told = {
+                f"user-{u}": rng.integers(0, len(known), rng.integers(1, 8)).tolist() for u in rng.permutation(9)[:7]
+            }
+            vectors = rng.integers(-2, 3, (len(known), 3)).astype(np.float32)  # whole numbers: ties, no rounding
+            sides.append(write_side(Path(scratch) / name, told, known, vectors))
+            histories.append(told)
+            urls.append(known)
+            tables.append(vectors)
+        _, ranks = compare(Path(scratch), sides[0], sides[1])
+        users = [read_by_user(side) for side in sides]
+    shared = set(urls[0]) & set(urls[1])
+    expected: list[list[float]] = []
+    for user, tokens in histories[0].items():
+        held = max((i for i in range(1, len(tokens)) if tokens[i] not in tokens[:i]), default=None)
+        if held is None or user not in histories[1]:
+            continue
+        page = urls[0][tokens[held]]
+        theirs = [urls[1][item] for item in histories[1][user]]
+        if page not in shared or page in theirs:
+            continue
+        seen = {urls[0][item] for item in tokens[:held]} | set(theirs)
+        asked = []
+        for side in (0, 1):
+            scores = {
+                url: float(users[side][user] @ tables[side][ix])
+                for ix, url in enumerate(urls[side])
+                if url in shared - seen
+            }
+            own = scores.pop(page)
+            asked.append(1 + sum(s > own for s in scores.values()) + sum(s == own for s in scores.values()) / 2)
+        expected.append(asked)
+    assert sorted(ranks.T.tolist()) == sorted(expected)
+
+
+def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Path) -> None:
+    """Vectors are fitted to its items from the same histories; also for users that are new."""
+    root, rng = Root(tmp_path), np.random.default_rng(5)
+    before = {user: items[:-1] for user, items in planted_histories(120, 30).items() if len(items) > 2}
+    tonight = {user: [*items, int(rng.integers(0, 30))] for user, items in planted_histories(150, 30).items()}
+    corpus = write_corpus(root.corpus("before"), before, 2, 30)
+    config = TrainConfig(vector_size=8, epochs=3, threads=1)
+    train(Job(corpus.folder, root.store, config, MEMORY_BYTES))
+    pin_generation(root.store, "r1")
+    champion = open_side(root, "r1")
+    assert isinstance(champion, Side)
+    assert champion.frozen is not None
+    urls = [f"/page/{i}" for i in range(30)]
+    challenger = write_side(root.corpus("tonight"), tonight, urls, rng.normal(size=(30, 8)).astype(np.float32))
+    shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
+    found = 0
+    for (mine, theirs), part in zip(ask_both(challenger, champion, shared), range(2), strict=True):
+        histories = challenger.corpus.read(part)
+        held = np.flatnonzero(histories.is_held_out)
+        spans = take_histories(histories, held, histories.ends[held])
+        every = infer_vectors(champion.frozen, spans.tokens, spans.offsets, spans.hashes).vectors
+        expected = {vector.tobytes() for vector in every}
+        assert {vector.tobytes() for vector in theirs.vectors} <= expected
+        np.testing.assert_array_equal(mine.items, theirs.items)  # the items have the same numbers here
+        np.testing.assert_array_equal(mine.seen_items, theirs.seen_items)
+        found += len(mine.items)
+    told, _ = compare(tmp_path, challenger, champion)
+    assert (told["num_users"], told["is_fitted"]) == (found, True)
+    assert found > 100
+    pinned = root.store / "pinned" / "r1.json"
+    write_json(pinned, {"format_version": 1})
+    assert "neither its pinned generation" in str(open_side(root, "r1"))  # of an earlier version; and no export
+
+
+def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
+    vectors = np.ones((3, 2), np.float32)
+    side = write_side(tmp_path / "one", {"ann": [0, 1], "bob": [1, 2]}, ["a", "b", "c"], vectors)
+    told, ranks = compare(tmp_path, side, side)  # it has seen all that is held out
+    assert told == {"reason": "no user had an item held out that the champion knows and has not seen of the user"}
+    assert not ranks.size
+    corpus = write_corpus(tmp_path / "two", {"ann": [0, 1]}, partitions=4, num_items=3)
+    told, _ = compare(tmp_path, Side(corpus, Constant(corpus), side.scores, 1), side)
+    assert told == {"reason": "the champion has 2 micro-partitions, and tonight there are 4"}
+    told = compare_with_champion(Root(tmp_path), None, side, "ranks.npy", MEMORY_BYTES)
+    assert told == {"champion": None, "reason": "there is no champion"}
+
+
+def test_holes_are_nobody(tmp_path: Path) -> None:
+    ids = pa.chunked_array([pa.array(["ann", None, "bob"])])
+    assert find_users(pa.chunked_array([pa.array(["bob", None, "cid", "ann"])]), ids).tolist() == [2, -1, -1, 0]
+
+
+def test_items_go_by_their_urls(tmp_path: Path) -> None:
+    for name, urls in (("one", ["a", "b", "ü"]), ("two", ["ü", "c", "a", "d"])):
+        pq.write_table(pa.table({"url": urls}), tmp_path / name)
+    shared = match_items(tmp_path / "one", tmp_path / "two")
+    assert shared.to_second.tolist() == [2, -1, 0]
+    assert shared.to_first.tolist() == [2, -1, 0, -1]
+    assert shared.num_items == 2
+
+
+def test_a_champion_is_read_from_its_export_when_its_generation_is_gone(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    histories = {f"user-{i}": [i % 5, (i + 1) % 5, (i + 2) % 5] for i in range(40)}
+    corpus = write_corpus(root.corpus("before"), histories, 2, 5)
+    generation = draw_generation(corpus.folder)
+    export_release(root, "r1", corpus.folder, generation)  # type: ignore[arg-type]
+    found = open_side(root, "r1")
+    assert isinstance(found, Side)
+    for partition in range(2):
+        np.testing.assert_array_equal(found.users.read_users(partition), generation.read_users(partition))
+    [piece] = found.scores.pieces()
+    np.testing.assert_allclose(piece.score(np.ones((1, 8), np.float32))[0], generation.items.sum(axis=1), rtol=1e-5)
+    manifest = read_json(root.export("r1") / "manifest.json")
+    write_json(root.export("r1") / "manifest.json", manifest | {"item_files": {}})
+    assert "a tree's export has no items" in str(open_side(root, "r1"))
+    (corpus.folder / "manifest.json").unlink()
+    assert "nobody knows what it has seen" in str(open_side(root, "r1"))
+    (root.export("r1") / "manifest.json").unlink()
+    assert "neither its pinned generation" in str(open_side(root, "r1"))
+
+
+def test_changed_rows_have_the_vocabulary_of_the_whole(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "window", {"ann": [0, 1]}, 2, 3)
+    changed = write_corpus(tmp_path / "window" / "changed", {"ann": [0, 1]}, 2, 3)
+    del changed.manifest["files"][VOCABULARY]
+    assert changed.vocabulary == corpus.folder / VOCABULARY
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_the_ranks_name_nobody(tmp_path: Path, every: int) -> None:
+    before = {f"user-{i}": [i % 20] for i in range(60)}
+    tonight = {user: [*items, (items[0] + every) % 20] for user, items in before.items()}
+    rng = np.random.default_rng(every)
+    urls = [f"/{i}" for i in range(20)]
+    sides = [
+        write_side(tmp_path / name, told, urls, rng.normal(size=(20, 4)).astype(np.float32))
+        for name, told in (("one", tonight), ("two", before))
+    ]
+    told, ranks = compare(tmp_path, sides[0], sides[1])
+    assert (ranks.dtype, ranks.shape, told["num_users"]) == (np.float32, (2, 60), 60)
+    assert b"user-" not in (tmp_path / "ranks.npy").read_bytes()
+    assert 0 < told["coverage"] <= 1

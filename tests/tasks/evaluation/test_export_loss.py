@@ -1,0 +1,96 @@
+"""What a narrower release loses: measured on what training had seen, not on what the refit has seen since."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.config import ExportConfig
+from tasks.evaluation.evaluate import Question, evaluate, questions, rank_held_out
+from tasks.evaluation.export_loss import measure_loss
+from tasks.evaluation.scores import score_by_vectors
+from tasks.export.export import Export, export_vectors
+from tasks.export.reduction import project, read_projection
+from tasks.root.run import Root
+from tests.corpora import planted_histories, write_corpus
+from trainer.config import TrainConfig
+from trainer.store.generation import Generation, open_generation
+from trainer.store.tokens import Corpus, open_corpus
+from trainer.training.infer import freeze_items, infer_vectors, refit_held_out
+from trainer.training.job import Job
+from trainer.training.loop import train
+
+Trained = tuple[Corpus, Generation, float]
+
+
+def make_trained(root: Root, **settings: object) -> Trained:
+    write_corpus(root.corpus("window"), planted_histories(num_users=600, num_items=80))
+    config = TrainConfig(vector_size=16, epochs=20, threads=1, **settings)  # type: ignore[arg-type]
+    job = Job(root.corpus("window"), root.store, config, 4 * 10**9)
+    train(job)
+    corpus = open_corpus(job.corpus_dir)
+    before = evaluate(corpus, open_generation(job.store_dir))
+    refit_held_out(job, corpus, {"evaluation": before})
+    return corpus, open_generation(job.store_dir), before["metrics"]["hit_at_10"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return make_trained(Root(tmp_path_factory.mktemp("root")))
+
+
+def loss(trained: Trained, folder: Path, **storage: object) -> dict[str, float]:
+    corpus, generation, _ = trained
+    job = Export(corpus.folder, folder, "r1", "run-1", "space-1", ExportConfig(**storage))  # type: ignore[arg-type]
+    export_vectors(job, generation)
+    return measure_loss(corpus, generation, folder, threads=1)
+
+
+def test_a_release_in_full_loses_nothing_and_is_not_measured(trained: Trained, tmp_path: Path) -> None:
+    assert loss(trained, tmp_path / "r1") == {}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_narrower_numbers_lose_next_to_nothing(trained: Trained, tmp_path: Path, dtype: str) -> None:
+    measured = loss(trained, tmp_path / "r1", dtype=dtype)
+    assert abs(measured["export_hit_at_10_loss"]) < 0.02
+    # Held-out users inferred anew find about what the trained ones found, not what those find that have seen the answer.
+    assert measured["export_hit_at_10"] == pytest.approx(trained[2], abs=0.05)
+
+
+def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, tmp_path: Path) -> None:
+    measured = loss(trained, tmp_path / "r1", pca_dim=1)
+    assert measured["export_hit_at_10_loss"] > 0.05  # four topics do not go into one number
+    corpus, generation, _ = trained
+    projection = read_projection(tmp_path / "r1" / "projection.npy")
+    frozen = freeze_items(generation, corpus.count_training_tokens(), 1)
+    items, hits = generation.read_items(), []
+    for partition, question in enumerate(questions(corpus, generation)):
+        histories = corpus.read(partition)
+        vectors = []
+        for row in np.flatnonzero(histories.is_held_out):
+            seen = histories.tokens[histories.starts[row] : histories.ends[row]]
+            offsets = np.array([0, len(seen)])
+            vectors.append(infer_vectors(frozen, seen, offsets, histories.hashes[row : row + 1]).vectors[0])
+        for basis in (np.eye(16, dtype=np.float32), projection):
+            asked = Question(project(np.stack(vectors), basis), question.items, question.seen_rows, question.seen_items)
+            ranks = rank_held_out(asked, score_by_vectors(project(items, basis))).ranks
+            hits.append((basis is projection, ranks <= 10))
+    full, reduced = (np.concatenate([hit for is_ours, hit in hits if is_ours == side]).mean() for side in (False, True))
+    assert measured["export_hit_at_10"] == pytest.approx(reduced)
+    assert measured["export_hit_at_10_loss"] == pytest.approx(full - reduced)
+
+
+def test_a_tree_is_measured_through_its_nodes(tmp_path: Path) -> None:
+    trained = make_trained(Root(tmp_path), hs=1)
+    measured = loss(trained, tmp_path / "r1", pca_dim=15, dtype="float16")
+    assert abs(measured["export_hit_at_10_loss"]) < 0.05
+    assert measured["export_hit_at_10"] == pytest.approx(trained[2], abs=0.08)
+
+
+def test_nobody_held_out_nothing_measured(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_corpus(root.corpus("window"), planted_histories(), max_users=0)
+    job = Job(root.corpus("window"), root.store, TrainConfig(vector_size=4, epochs=1), 4 * 10**9)
+    train(job)
+    assert loss((open_corpus(job.corpus_dir), open_generation(job.store_dir), 0.0), tmp_path / "r1", dtype="int8") == {}

@@ -1,0 +1,81 @@
+"""The projection: what it keeps of planted directions, and that dot products outlive it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.export.reduction import SecondMoment, project, read_projection, write_projection
+from trainer.errors import DamageError
+
+
+def fit(vectors: np.ndarray, dim: int) -> tuple[np.ndarray, float]:
+    moment = SecondMoment(vectors.shape[1])
+    moment.add(vectors)
+    return moment.project_to(dim)
+
+
+def test_a_literal_projection() -> None:
+    projection, kept = fit(np.array([[3, 0, 0], [0, 0, -4], [0, 1, 0]], np.float32), 2)
+    np.testing.assert_allclose(projection, [[0, 1], [0, 0], [1, 0]], atol=1e-7)  # 16 of z, 9 of x, 1 of y
+    assert kept == pytest.approx(25 / 26)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.integers(1, 12))
+def test_the_projection_is_orthonormal_and_keeps_what_it_says(seed: int, size: int, dim: int) -> None:
+    dim = min(dim, size)
+    rng = np.random.default_rng(seed)
+    vectors = (rng.standard_normal((50, size)) * rng.random(size) + rng.random(size)).astype(np.float32)
+    projection, kept = fit(vectors, dim)
+    np.testing.assert_allclose(projection.T @ projection, np.eye(dim), atol=1e-5)
+    assert kept == pytest.approx(float((project(vectors, projection) ** 2).sum() / (vectors**2).sum()), rel=1e-4)
+    other, _ = np.linalg.qr(rng.standard_normal((size, dim)))
+    assert kept >= ((vectors @ other) ** 2).sum() / (vectors**2).sum() - 1e-6  # no other keeps more
+
+
+def test_dot_products_of_users_in_few_directions_outlive_it() -> None:
+    rng = np.random.default_rng(0)
+    users = (rng.standard_normal((500, 3)) @ rng.standard_normal((3, 20))).astype(np.float32)
+    items = rng.standard_normal((40, 20)).astype(np.float32)  # anywhere
+    projection, kept = fit(users, 3)
+    assert kept == pytest.approx(1)
+    np.testing.assert_allclose(project(users, projection) @ project(items, projection).T, users @ items.T, atol=1e-3)
+
+
+def test_adding_in_parts_is_adding_at_once_and_gives_the_same_bits_again() -> None:
+    vectors = np.random.default_rng(0).standard_normal((20_000, 8), np.float32)
+    whole, parts = SecondMoment(8), SecondMoment(8)
+    whole.add(vectors)
+    for part in np.split(vectors, [100, 9000]):
+        parts.add(part)
+    np.testing.assert_allclose(parts.total, whole.total, rtol=1e-12, atol=1e-9)
+    assert fit(vectors, 5)[0].tobytes() == fit(vectors, 5)[0].tobytes()
+
+
+def test_a_rows_bits_do_not_hang_on_how_many_whole_blocks_are_given() -> None:
+    vectors = np.random.default_rng(0).standard_normal((20_000, 9), np.float32)
+    projection, _ = fit(vectors, 4)
+    whole = project(vectors, projection)
+    np.testing.assert_array_equal(
+        np.vstack([project(vectors[:8192], projection), project(vectors[8192:], projection)]), whole
+    )
+    assert project(vectors, None) is vectors
+    assert project(vectors[:0], projection).shape == (0, 4)
+
+
+def test_users_of_zeros_do_not_divide_by_zero() -> None:
+    projection, kept = fit(np.zeros((3, 4), np.float32), 2)
+    assert np.isfinite(projection).all()
+    assert kept == 0
+
+
+def test_the_file_comes_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    projection, _ = fit(np.random.default_rng(0).standard_normal((30, 6), np.float32), 2)
+    path = tmp_path / "projection.npy"
+    write_projection(path, projection)
+    np.testing.assert_array_equal(read_projection(path), projection)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamageError, match=r"projection.npy cannot be read"):
+        read_projection(path)

@@ -1,0 +1,327 @@
+"""Each rule of the gate on literal nights: what passes it, what breaks it, and where it has nothing to go by."""
+
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.config import GateConfig
+from tasks.corpus.window import EventsFile, Window
+from tasks.gate.figures import Case, judge_release, open_case
+from tasks.root.run import Root, Run
+from tests.corpora import write_corpus
+from tests.releases import FakeGeneration, draw_generation, export_release
+from trainer.system.files import read_json, write_json
+
+NUM_USERS, NUM_ITEMS = 400, 20
+STEADY = {date(2026, 6, 1) + timedelta(n): 1000 for n in range(10)}
+NEWEST = max(STEADY)
+
+
+def make_release(root: Root, release: str, change: Any = None, **steps: Any) -> Run:
+    """An exported release with its story: user i has seen items i and i + 1; vectors are the same in each, but for `change`."""
+    histories = {f"user-{i}": [i % NUM_ITEMS, (i + 1) % NUM_ITEMS] for i in range(NUM_USERS)}
+    corpus = write_corpus(root.corpus(f"window-{release}"), histories, 2, NUM_ITEMS)
+    generation = draw_generation(corpus.folder, seed=1)
+    if change:
+        change(generation)
+    export_release(root, release, corpus.folder, generation)  # type: ignore[arg-type]
+    funnel = [["users in the window", 500], ["users kept", NUM_USERS]]
+    run = Run(root, release)
+    told = {
+        "corpus": {"funnel": funnel, "until": (NEWEST - timedelta(1)).isoformat()},
+        "evaluate": {"metrics": {"hit_at_10": 0.2}, "num_users": 200},
+        "export": {"num_users": NUM_USERS, "num_items": NUM_ITEMS},
+    }
+    run.record(steps={name: step | steps.get(name, {}) for name, step in told.items()})
+    return run
+
+
+def judge(run: Run, champion: str | None = "before", **values: Any) -> dict[str, Any]:
+    """The verdict with settings and days as given."""
+    days, then = values.pop("days", STEADY), values.pop("then", {})
+    has_changed = values.pop("has_changed", False)
+    return judge_release(Case(run, GateConfig(**values), champion, has_changed, days, then))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    root = Root(tmp_path)
+    make_release(root, "before")
+    return root
+
+
+def compare_with(root: Root, ours: list[float], theirs: list[float], **told: Any) -> dict[str, Any]:
+    """An evaluation with these ranks."""
+    np.save(root.path / "ranks.npy", np.array([ours, theirs], np.float32))
+    comparison = {"champion": "before", "ranks": "ranks.npy", "num_users": len(ours)}
+    return {"comparison": comparison | {"coverage": 0.5, "champion_coverage": 0.5} | told}
+
+
+def verdicts(judged: dict[str, Any], *words: str) -> list[str]:
+    """The verdicts of the rules whose description begins with each of these words."""
+    return [next(row["verdict"] for row in judged["table"] if row["rule"].startswith(word)) for word in words]
+
+
+def test_a_night_like_the_one_before_passes_every_rule(root: Root) -> None:
+    run = make_release(root, "tonight", evaluate=compare_with(root, [1.0, 30.0] * 200, [1.0, 30.0] * 200))
+    judged = judge(run)
+    assert (judged["passes"], judged["verdict"], judged["held_by"], judged["champion"]) == (
+        True,
+        "passed",
+        [],
+        "before",
+    )
+    assert {row["verdict"] for row in judged["table"]} == {"passed"}
+    assert judged["metrics"] == {
+        "gate_champion": 1.0, "gate_hit_at_10": 0.0, "gate_mrr_at_20": 0.0, "gate_coverage": 1.0,
+        "gate_own_hit_at_10": 1.0, "gate_with_vector": 1.0, "gate_users": 1.0, "gate_items": 1.0,
+        "gate_norm_outliers": 0.0, "gate_space": 1.0,
+        "gate_cosine_p1": pytest.approx(1.0), "gate_cosine_median": pytest.approx(1.0), "gate_newest_day_events": 1.0,
+        "gate_missing_days": 0.0, "gate_passes": 1.0,
+    }  # fmt: skip
+    assert judged["days"] == {day.isoformat(): 1000 for day in STEADY}
+
+
+def test_the_first_release_serves_and_has_nothing_to_go_by(tmp_path: Path) -> None:
+    judged = judge(make_release(Root(tmp_path), "tonight"), champion=None, days={})
+    assert (judged["passes"], judged["verdict"], judged["held_by"]) == (True, "first", [])
+    idle = [row for row in judged["table"] if row["verdict"].startswith("nothing to go by")]
+    assert len(idle) == len(judged["table"]) - 1  # but the lengths of the vectors
+    assert {row["verdict"] for row in idle} == {
+        "nothing to go by: there is no champion", "nothing to go by: events bear no dates",
+    }  # fmt: skip
+
+
+def test_what_would_hold_another_back_does_not_hold_the_first(tmp_path: Path) -> None:
+    judged = judge(make_release(Root(tmp_path), "tonight"), champion=None, days=STEADY | {NEWEST: 500})
+    assert (judged["passes"], verdicts(judged, "events of the newest day")) == (
+        True,
+        ["would hold back, 10.0 % on the wrong side"],
+    )
+
+
+@pytest.mark.parametrize(("found", "held_by"), [(0.5, ["hit_at_10", "mrr_at_20"]), (0.99, []), (1.5, [])])
+def test_ranks_that_got_worse(root: Root, found: float, held_by: list[str]) -> None:
+    """Of 1,000 users the champion finds the item of 400 at rank 1, the challenger that of `found` times as many."""
+    theirs, ours = ([1.0] * count + [50.0] * (1000 - count) for count in (400, int(400 * found)))
+    run = make_release(root, "tonight", evaluate=compare_with(root, ours, theirs))
+    judged = judge(run)
+    assert judged["held_by"] == held_by
+    assert judged["metrics"]["gate_hit_at_10"] == pytest.approx(found - 1)
+    assert judge(run, hit_at_10_drop=0.6, mrr_at_20_drop=0.6)["passes"]
+
+
+def test_hit_and_mrr_are_judged_apart(root: Root) -> None:
+    run = make_release(root, "tonight", evaluate=compare_with(root, [9.0] * 300, [1.0] * 300))
+    judged = judge(run)
+    assert judged["held_by"] == ["mrr_at_20"]  # still among the first ten, but no more the first
+    assert verdicts(judged, "MRR@20") == ["held back, 83.9 % on the wrong side"]
+
+
+def test_too_few_users_to_compare(root: Root) -> None:
+    run = make_release(root, "tonight", evaluate=compare_with(root, [50.0] * 99, [1.0] * 99))
+    told = "nothing to go by: 99 users were compared, fewer than 100"
+    assert verdicts(judge(run), "hit@10", "MRR@20", "items in anyone's") == [told] * 3
+    assert not judge(run, min_compared=99)["passes"]
+
+
+def test_a_comparison_with_another_release_is_none(root: Root) -> None:
+    evaluation = compare_with(root, [50.0] * 200, [1.0] * 200, champion="older")
+    judged = judge(make_release(root, "tonight", evaluate=evaluation))
+    assert judged["passes"]
+    assert verdicts(judged, "hit@10") == ["nothing to go by: it was compared with release older, which does not serve"]
+    reason = {"comparison": {"champion": "before", "reason": "the corpus is gone"}}
+    judged = judge(make_release(root, "again", evaluate=reason))
+    assert verdicts(judged, "hit@10") == ["nothing to go by: the corpus is gone"]
+
+
+@pytest.mark.parametrize(("coverage", "held_by"), [(0.4, []), (0.39, ["coverage"])])
+def test_fewer_items_are_recommended(root: Root, coverage: float, held_by: list[str]) -> None:
+    same = [1.0] * 200
+    run = make_release(root, "tonight", evaluate=compare_with(root, same, same, coverage=coverage))
+    assert judge(run)["held_by"] == held_by
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("own_hit_at_10", {"evaluate": {"metrics": {"hit_at_10": 0.08}}}),
+        ("with_vector", {"corpus": {"funnel": [["users in the window", 1000], ["users kept", 320]]}}),
+        ("users", {"export": {"num_users": 160}}),
+        ("items", {"export": {"num_items": 8}}),
+    ],
+)
+def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None:
+    run = make_release(root, "tonight", **steps)
+    judged = judge(run)
+    assert judged["held_by"] == [name]
+    assert judged["metrics"][f"gate_{name}"] == pytest.approx(0.4)
+    assert judge(run, **{name: 0.39})["passes"]
+    (root.run("before") / "run.json").unlink()
+    judged = judge(run)
+    assert judged["passes"]
+    assert "nothing to go by: the story of release before does not tell it" in verdicts(
+        judged, "users, of", "items, of"
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ({"evaluate": {"num_users": 99}}, "99 users were asked, fewer than 100"),
+        (
+            {"settle": {"kind": "incremental"}},
+            "the night is incremental, the champion's was full: they ask other users",
+        ),
+    ],
+)
+def test_hits_of_few_users_or_of_others_say_nothing(root: Root, steps: dict[str, Any], reason: str) -> None:
+    evaluation = {"metrics": {"hit_at_10": 0.01}} | steps.get("evaluate", {})
+    run = make_release(root, "tonight", **(steps | {"evaluate": evaluation}))
+    story = run.story()["steps"]
+    run.record(steps=story | steps | {"evaluate": evaluation | {"num_users": evaluation.get("num_users", 200)}})
+    judged = judge(run)
+    assert judged["passes"]
+    assert verdicts(judged, "hit@10 on all") == [f"nothing to go by: {reason}"]
+
+
+def turn(share: float) -> Any:
+    """Turn that share of the users' vectors to where they were not."""
+
+    def change(generation: FakeGeneration) -> None:
+        for users in generation.users:
+            users[: round(len(users) * share)] *= -1
+
+    return change
+
+
+def same_space(root: Root, release: str, space_id: str) -> None:
+    """Say that the export of a release is of a space."""
+    path = root.export(release) / "manifest.json"
+    write_json(path, read_json(path) | {"space_id": space_id})
+
+
+@pytest.mark.parametrize(
+    ("share", "held_by"), [(0.0, []), (0.05, ["cosine_p1"]), (0.6, ["cosine_p1", "cosine_median"])]
+)
+def test_vectors_that_moved_without_a_reason(root: Root, share: float, held_by: list[str]) -> None:
+    run = make_release(root, "tonight", turn(share))
+    assert judge(run)["held_by"] == held_by
+    assert judge(run, cosine_p1=-1, cosine_median=-1)["passes"]
+
+
+def test_another_space_is_told_and_held_back_unless_allowed(root: Root) -> None:
+    run = make_release(root, "tonight", turn(1.0))
+    same_space(root, "tonight", "another")
+    judged = judge(run, allow_new_space=True)
+    assert judged["passes"]
+    assert verdicts(judged, "cosine", "the median of") == ["nothing to go by: the spaces differ"] * 2
+    judged = judge(run)
+    assert judged["held_by"] == ["space"]
+
+
+def test_the_registry_alone_knows_that_the_spaces_differ(tmp_path: Path) -> None:
+    """The champion is another root's: none of its files is here."""
+    root = Root(tmp_path)
+    run = make_release(root, "tonight")
+    run.record(champion="theirs")
+    for space, held_by in (("another", ["space"]), ("", ["space"]), ("space-1", [])):
+        case = open_case(run, GateConfig(), "theirs", {"theirs": space}, open_window(100))
+        assert judge_release(case)["held_by"] == held_by
+    allowed = open_case(run, GateConfig(allow_new_space=True), "theirs", {"theirs": "another"}, open_window(100))
+    assert judge_release(allowed)["passes"]
+    first = judge_release(open_case(run, GateConfig(), None, {}, open_window(100)))
+    assert (first["verdict"], first["passes"]) == ("first", True)
+
+
+def test_a_champion_that_came_while_the_first_night_ran(root: Root) -> None:
+    run = make_release(root, "tonight")
+    run.record(champion=None)
+    assert open_case(run, GateConfig(), "before", {}, open_window(1)).has_changed
+
+
+def test_only_users_whose_tokens_did_not_change_count(root: Root) -> None:
+    """Half of the users opened something else, and their vectors turned around; the others have theirs."""
+    histories = {f"user-{i}": [i % NUM_ITEMS, (i + 1 + i % 2) % NUM_ITEMS] for i in range(NUM_USERS)}
+    corpus = write_corpus(root.corpus("window-tonight"), histories, 2, NUM_ITEMS)
+    generation = draw_generation(corpus.folder, seed=1)
+    for partition, users in enumerate(generation.users):
+        odd = [int(user.removeprefix("user-")) % 2 == 1 for user in corpus.read_user_ids(partition)]
+        users[odd] *= -1
+    export_release(root, "tonight", corpus.folder, generation)  # type: ignore[arg-type]
+    run = Run(root, "tonight")
+    run.record(steps=Run(root, "before").story()["steps"])
+    judged = judge(run)
+    assert judged["passes"]
+    assert judged["metrics"]["gate_cosine_p1"] == pytest.approx(1.0)
+
+
+def test_lengths_far_from_the_others(root: Root) -> None:
+    def stretch(generation: FakeGeneration) -> None:
+        for users in generation.users:
+            users[:4] *= 100
+
+    run = make_release(root, "tonight", stretch)
+    judged = judge(run)
+    assert judged["held_by"] == ["norm_outliers"]
+    assert judged["metrics"]["gate_norm_outliers"] == 8 / NUM_USERS
+    assert judge(run, norm_outliers=0.02)["passes"]
+
+
+def test_a_champion_whose_files_are_gone_has_no_vectors_to_compare(root: Root) -> None:
+    (root.export("before") / "manifest.json").unlink()
+    judged = judge(make_release(root, "tonight"))
+    assert verdicts(judged, "cosine") == ["nothing to go by: the export or corpus of release before is gone"]
+
+
+@pytest.mark.parametrize(("events", "held_by"), [(1000, []), (600, []), (500, ["newest_day_events"])])
+def test_a_day_half_delivered(root: Root, events: int, held_by: list[str]) -> None:
+    judged = judge(make_release(root, "tonight"), days=STEADY | {NEWEST: events})
+    assert judged["held_by"] == held_by
+
+
+def test_a_day_that_is_missing(root: Root) -> None:
+    days = {day: events for day, events in STEADY.items() if day != NEWEST - timedelta(1)}
+    run = make_release(root, "tonight")
+    assert judge(run, days=days)["passes"]  # the champion's newest day is that one: it lived without it
+    write_json(root.run("before") / "run.json", {"steps": {"corpus": {"until": (NEWEST - timedelta(2)).isoformat()}}})
+    assert judge(run, days=days)["held_by"] == ["missing_days"]
+    assert judge(run, days=days, missing_days=1)["passes"]
+
+
+def test_a_champion_that_was_rolled_back_meanwhile(root: Root) -> None:
+    judged = judge(make_release(root, "tonight"), has_changed=True)
+    assert judged["held_by"] == ["champion"]
+
+
+def open_window(*events: int) -> Window:
+    files = [EventsFile(Path("x"), date(2026, 6, 1 + n), rows) for n, rows in enumerate(events)]
+    return Window(2, (), None, None, (*files, *files[:1], EventsFile(Path("y"), None, 7)))
+
+
+def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> None:
+    run = make_release(root, "tonight")
+    run.record(champion="before")
+    case = open_case(run, GateConfig(), "before", {"before": "space-1"}, open_window(100, 200, 300))
+    assert case.days == {date(2026, 6, 1): 200, date(2026, 6, 2): 200, date(2026, 6, 3): 300}
+    assert (case.days_before, case.has_changed, case.champion_space) == ({}, False, "space-1")
+    Run(root, "before").step("gate", "", lambda: {"days": {"2026-06-01": 100, "2026-06-02": 20}})
+    Run(root, "same-day").step("gate", "", lambda: {"days": {"2026-06-03": 1}})
+    case = open_case(run, GateConfig(), "older", {}, open_window(100, 200, 300))
+    assert case.days_before == {date(2026, 6, 1): 100, date(2026, 6, 2): 20}
+    assert case.has_changed
+
+
+def test_a_run_that_has_served_is_judged_beside_the_champion_it_met(root: Root) -> None:
+    run = make_release(root, "tonight")
+    run.record(champion="before")
+    run.step("gate", "", lambda: {"champion": "before"})
+    run.step("register", "", lambda: {"alias": "champion"})
+    case = open_case(run, GateConfig(), "tonight", {"tonight": "space-1"}, open_window(1))
+    assert (case.champion, case.has_changed) == ("before", False)
+    Run(root, "tonight").amend(lambda story: story["steps"].pop("register"))  # killed between the alias and the story
+    case = open_case(run, GateConfig(), "tonight", {}, open_window(1))
+    assert (case.champion, case.has_changed) == ("before", False)

@@ -1,0 +1,80 @@
+"""The gate's rules: literal verdicts, and that chance alone holds nothing back."""
+
+import numpy as np
+import pytest
+
+from tasks.gate.rules import Finding, Rule, compare, hits, judge, reciprocals, tell
+
+DROP = Rule("hit_at_10", "hit@10 beside the champion's", -0.02)
+DRIFT = Rule("drift", "drift", 0.1, is_floor=False)
+SHARE = Rule("mrr_at_20", "MRR@20 beside the champion's", -0.05, form="+.1%")
+
+
+@pytest.mark.parametrize(
+    ("finding", "holds_back"),
+    [
+        (Finding(DROP, 0.0), False), (Finding(DROP, -0.02), False), (Finding(DROP, -0.03), True),
+        (Finding(DROP, -0.03, (-0.05, -0.01)), False), (Finding(DROP, -0.05, (-0.07, -0.03)), True),
+        (Finding(DROP, None), False), (Finding(DRIFT, 0.1), False), (Finding(DRIFT, 0.2), True),
+        (Finding(DRIFT, 0.2, (0.05, 0.3)), False),
+    ],
+)  # fmt: skip
+def test_a_rule_holds_back_what_breaks_it_and_not_by_chance(finding: Finding, holds_back: bool) -> None:
+    assert finding.holds_back is holds_back
+
+
+def test_one_rule_suffices_and_the_table_says_which_and_by_how_much() -> None:
+    verdict = judge(
+        [
+            Finding(DROP, 0.01),
+            Finding(DRIFT, 0.25),
+            Finding(DROP, None, reason="no logs"),
+            Finding(SHARE, -0.1, (-0.2, 0.0)),
+        ]
+    )
+    assert not verdict.passes
+    assert [finding.rule for finding in verdict.held_by] == [DRIFT]
+    assert tell(verdict) == [
+        {"rule": "hit@10 beside the champion's", "tonight": "0.01", "limit": ">= -0.02", "verdict": "passed"},
+        {"rule": "drift", "tonight": "0.25", "limit": "<= 0.10", "verdict": "held back, 0.15 on the wrong side"},
+        {"rule": "hit@10 beside the champion's", "tonight": "", "limit": ">= -0.02",
+         "verdict": "nothing to go by: no logs"},
+        {"rule": "MRR@20 beside the champion's", "tonight": "-10.0 % (-20.0 % to +0.0 %)", "limit": ">= -5.0 %",
+         "verdict": "passed: may be chance"},
+    ]  # fmt: skip
+
+
+def test_measures_of_ranks() -> None:
+    ranks = np.array([1.0, 2.5, 10.0, 20.0, 21.0])
+    assert hits(ranks, 10).tolist() == [1, 1, 1, 0, 0]
+    assert reciprocals(ranks).tolist() == [1, 0.4, 0.1, 0.05, 0]
+
+
+def test_a_difference_has_an_interval_that_shrinks_with_users_and_the_same_every_time() -> None:
+    rng = np.random.default_rng(1)
+    widths = []
+    for num_users in (500, 20_000):
+        champion = (rng.random(num_users) < 0.3).astype(float)
+        challenger = np.where(rng.random(num_users) < 0.1, 1 - champion, champion)
+        finding = compare(DROP, challenger, champion)
+        assert finding == compare(DROP, challenger, champion)
+        assert finding.interval is not None
+        assert finding.interval[0] < finding.value < finding.interval[1]
+        widths.append(finding.interval[1] - finding.interval[0])
+    assert widths[1] < widths[0] / 4
+
+
+def test_the_same_answers_differ_by_nothing_and_no_answers_by_none() -> None:
+    same = np.array([0.0, 1.0, 1.0])
+    assert compare(DROP, same, same) == Finding(DROP, 0.0, (0.0, 0.0))
+    assert compare(DROP, np.zeros(0), np.zeros(0)) == Finding(DROP, None, reason="no user was compared")
+    assert compare(DROP, np.ones(3), np.zeros(3)) == Finding(DROP, None, reason="the champion finds nothing")
+
+
+def test_a_bad_night_is_held_back_and_an_ordinary_one_is_not() -> None:
+    rng = np.random.default_rng(2)
+    champion = (rng.random(5_000) < 0.3).astype(float)
+    ordinary = np.where(rng.random(5_000) < 0.05, rng.random(5_000) < 0.3, champion)
+    bad = champion * (rng.random(5_000) < 0.8)
+    assert not compare(DROP, ordinary, champion).holds_back
+    assert compare(DROP, bad, champion).holds_back

@@ -1,0 +1,135 @@
+"""Delimited lines: the fast way and the slow way agree, and every line is accounted for."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tasks.ingest.delimited import FIELDS, Layout, _parse_slowly, parse_fields
+
+LAYOUT = Layout(",", 3, (0, 1, 2, None, None, None))
+Row = tuple[Any, ...]
+
+
+def rows(data: bytes, layout: Layout = LAYOUT, first_line: int = 1) -> list[Row]:
+    """(line, user, url, time, rejected) of each record, by line."""
+    found = parse_fields(data, first_line, layout).to_pylist()
+    return sorted((row["line"], row["user_id"], row["url"], row["time"], row["rejected"]) for row in found)
+
+
+WRONG = "wrong number of columns"
+OPEN = "unterminated quote"
+
+
+def bad(line: int, reason: str) -> Row:
+    return (line, None, None, None, reason)
+
+
+GOOD = b"u,/a,1\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"u,/a,1\nv,/b,2\n", [(1, "u", "/a", "1", None), (2, "v", "/b", "2", None)]),
+        (b"u,/a,1\r\nv,/b,2\r\n", [(1, "u", "/a", "1", None), (2, "v", "/b", "2", None)]),
+        (b'"u","/a,""b""",1\n,,\n', [(1, "u", '/a,"b"', "1", None), (2, "", "", "", None)]),
+        (b'u,/a"b",NULL\n', [(1, "u", '/a"b"', "NULL", None)]),
+        (b"u,/a\nu,/a,1,x\n" + GOOD, [bad(1, WRONG), bad(2, WRONG), (3, "u", "/a", "1", None)]),
+        (b"\n\nu,/a,1\n\r\n \nu,/a,1\n\n", [(3, "u", "/a", "1", None), (6, "u", "/a", "1", None)]),
+        (b'u,"/a,1\n' + GOOD, [bad(1, "unterminated quote"), (2, "u", "/a", "1", None)]),
+        (b'u,"/a,1\nv,"/b,2\n' + GOOD, [bad(1, OPEN), bad(2, OPEN), (3, "u", "/a", "1", None)]),
+        (GOOD + b'u,"/a,1\n', [(1, "u", "/a", "1", None), bad(2, "unterminated quote")]),
+        (b'u,"two\nlines",1\n' + GOOD, [(1, "u", "two\nlines", "1", None), (3, "u", "/a", "1", None)]),
+        (b'u,"a\n\nb\r\nc",1\n' + GOOD, [(1, "u", "a\n\nb\nc", "1", None), (5, "u", "/a", "1", None)]),
+        (b"u,/\xff,1\n" + GOOD, [bad(1, "invalid UTF-8"), (2, "u", "/a", "1", None)]),
+        (b"u,/\x00,1\n" + GOOD, [bad(1, "NUL byte"), (2, "u", "/a", "1", None)]),
+        (b"u,/a\rb,1\n" + GOOD, [(1, "u", "/a\rb", "1", None), (2, "u", "/a", "1", None)]),
+        (b'u,"/a"\rb,1\n' + GOOD, [bad(1, "carriage return inside a line"), (2, "u", "/a", "1", None)]),
+    ],
+)  # fmt: skip
+def test_lines(data: bytes, expected: list[Row]) -> None:
+    assert rows(data) == expected
+    assert rows(data, first_line=1001) == [(line + 1000, *rest) for line, *rest in expected]
+
+
+def test_only_columns_in_use_must_be_text() -> None:
+    layout = Layout(",", 3, (0, 1, None, None, None, None))
+    for odd in (b"\xff", b"\x00"):
+        assert rows(b"u,/a," + odd + b"\nv,/b,1\nw,/" + odd + b",1\n", layout)[:2] == [
+            (1, "u", "/a", None, None),
+            (2, "v", "/b", None, None),
+        ]
+
+
+def test_a_column_may_be_used_twice_and_in_any_order() -> None:
+    layout = Layout("\t", 4, (3, 1, None, None, 0, 3))
+    assert parse_fields(b"a\tb\tc\td\n", 2, layout).to_pylist() == [
+        {
+            "line": 2,
+            "user_id": "d",
+            "url": "b",
+            "time": None,
+            "method": None,
+            "status": "a",
+            "agent": "d",
+            "rejected": None,
+        }
+    ]
+
+
+def test_a_line_longer_than_the_csv_module_likes() -> None:
+    url = "/" + "x" * 1_000_000
+    assert rows(f'u,"{url}",1\nu,"/a,1\n'.encode()) == [(1, "u", url, "1", None), bad(2, "unterminated quote")]
+
+
+PLAIN = st.text(st.sampled_from("ab\"',; \té世"), max_size=6)
+
+
+@given(st.lists(st.tuples(PLAIN, PLAIN, PLAIN), min_size=1, max_size=8))
+def test_what_the_csv_module_writes_is_read(records: list[tuple[str, str, str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(records)
+    data = text.getvalue().encode()
+    expected = [(line, *record, None) for line, record in enumerate(records, 1)]
+    assert rows(data) == [row for row in expected if data.split(b"\n")[row[0] - 1].strip()]
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [GOOD, b'"u","/a",1\n', b'u,"a""b",1\r\n', b"u,/a\n", b"u,/a,1,2\n", b'u,/a"b,1\n', b"u,/\xc3\xa9,1\n"]
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(LINES)
+@example([b'u,/a"b,1\n', b"u,/a\n"])
+def test_fast_and_slow_agree(lines: list[bytes]) -> None:
+    data = b"".join(lines)
+    slow = sorted(tuple(row.values()) for row in _parse_slowly(data, 1, LAYOUT).to_pylist())
+    assert sorted(tuple(row.values()) for row in parse_fields(data, 1, LAYOUT).to_pylist()) == slow
+
+
+@given(
+    st.lists(st.sampled_from([GOOD, b'u,"/a,1\n', b'u,"/a",1\n', b"\xff\n", b"\x00,,\n", b"u\n", b'"\n']), max_size=12)
+)
+def test_every_line_is_a_record_or_part_of_one_or_rejected(lines: list[bytes]) -> None:
+    data = b"".join(lines)
+    if not data:
+        return
+    found = rows(data)
+    numbers = [line for line, *_ in found]
+    assert numbers == sorted(set(numbers))
+    in_records = sum(
+        (row[2] or "").count("\n") + (row[3] or "").count("\n") + (row[1] or "").count("\n") for row in found
+    )
+    assert len(found) + in_records == len(lines)
+
+
+def test_fields_are_those_of_the_models() -> None:
+    assert FIELDS == ("user_id", "url", "time", "method", "status", "agent")

@@ -1,0 +1,426 @@
+"""Ingest from end to end on small logs: formats, what becomes of lines, and what a second delivery changes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.config import EvaluateConfig, IngestConfig
+from tasks.corpus.window import list_inputs, name_corpus, select_window
+from tasks.ingest.ingest import choose_partitions
+from tasks.ingest.sources import read_catalog
+from tasks.root.run import Root
+from tests.ingested import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
+from trainer.errors import ConfigError, InputError
+from trainer.system.files import read_json
+
+EVENTS = [("ann", "https://example.com/a", datetime(2020, 7, 1, 10)), ("bob", "/b", datetime(2020, 7, 1, 11, 30))]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+def dump_delimited(path: Path, delimiter: str) -> None:
+    lines = [delimiter.join((user, url, f"{ts:%Y-%m-%dT%H:%M:%SZ}")) for user, url, ts in EVENTS]
+    path.write_text("\n".join([HEADER.replace(",", delimiter), *lines]) + "\n")
+
+
+def dump_jsonl(path: Path) -> None:
+    lines = [json.dumps({"user_id": user, "url": url, "ts": ts.timestamp()}) for user, url, ts in EVENTS]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def dump_access(path: Path) -> None:
+    path.write_text(
+        "".join(f'{u} - - [{t:%d/%b/%Y:%H:%M:%S} +0000] "GET {url} HTTP/1.1" 200 1\n' for u, url, t in EVENTS)
+    )
+
+
+def dump_parquet(path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([dict(zip(("user_id", "url", "ts"), e, strict=True)) for e in EVENTS]), path)
+
+
+DUMPS: dict[str, Callable[[Path], None]] = {
+    "a.csv": lambda path: dump_delimited(path, ","),
+    "a.tsv": lambda path: dump_delimited(path, "\t"),
+    "a.jsonl": dump_jsonl,
+    "a.log": dump_access,
+    "a.parquet": dump_parquet,
+}
+
+
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("name", DUMPS)
+def test_every_format_gives_the_same_events(tmp_path: Path, root: Path, name: str, compression: str) -> None:
+    path = tmp_path / name
+    DUMPS[name](path)
+    if compression:
+        data = path.read_bytes()
+        path = path.with_name(path.name + compression)
+        with pa.CompressedOutputStream(str(path), "gzip" if compression == ".gz" else "zstd") as stream:
+            stream.write(data)
+    if name == "a.parquet" and compression:
+        with pytest.raises(InputError, match="is no Parquet file"):
+            take_in(root, path)
+        return
+    story = take_in(root, path)
+    first = 2 if name in ("a.csv", "a.tsv") else 1
+    assert read_events(root) == [(*event, first + number) for number, event in enumerate(EVENTS)]
+    assert (story["lines"], story["events"], story["num_rejected"]) == (2, 2, 0)
+
+
+def test_formats_mixed_in_one_run(tmp_path: Path, root: Path) -> None:
+    for name, dump in DUMPS.items():
+        dump(tmp_path / name)
+    story = take_in(root, f"{tmp_path}/a.*")
+    assert story["sources_new"] == 5
+    assert story["events"] == 10
+    assert story["formats"] == {"access": 1, "csv": 1, "jsonl": 1, "parquet": 1, "tsv": 1}
+    assert story["times"] == {
+        "access-log times": 1, "epoch seconds": 1, "text with zone": 2, "timestamps without zone, taken as UTC": 1,
+    }  # fmt: skip
+    assert {row[:3] for row in read_events(root)} == set(EVENTS)
+
+
+def test_what_is_in_the_root(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "b,/x,2020-07-02 01:00", "a,/y,2020-07-01", "a,/x,2020-07-01", "a,,2020-07-01")
+    take_in(root, log, max_reject_ratio=1)
+    (source,) = read_json(root / "sources.json")["sources"]
+    first, second = (
+        f"events/day=2020-07-01/{source['sha256'][:16]}.parquet",
+        f"events/day=2020-07-02/{source['sha256'][:16]}.parquet",
+    )
+    assert (source["name"], source["copies"], source["bytes"]) == (str(log), [], log.stat().st_size)
+    assert (source["lines"], source["events"], source["rejected"], source["left_out"]) == (4, 3, {"no URL": 1}, {})
+    assert source["days"] == {"2020-07-01": 2, "2020-07-02": 1}
+    assert {name: file["rows"] for name, file in source["files"].items()} == {first: 2, second: 1}
+    schema = pq.read_schema(root / first)
+    assert [f"{field.name} {field.type}" for field in schema] == [
+        "micro_partition int32", "user_id string", "ts timestamp[us]", "source uint64", "line int64", "url string",
+    ]  # fmt: skip
+    assert pq.read_table(root / first)["source"].to_pylist() == [int(source["sha256"][:16], 16)] * 2
+    assert pq.read_table(root / first)["line"].to_pylist() == [3, 4]
+
+
+def test_ingesting_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.csv", *(f"u{n % 97},/p{n * 31 % 53},{1_593_604_800 + n * 7001}" for n in range(2000)))
+    for name in ("one", "two"):
+        take_in(tmp_path / name, log, partitions=None)
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+
+
+def test_lines_that_are_left_out_are_no_rejects(tmp_path: Path, root: Path) -> None:
+    lines = ["u,/a,GET,200", "u,/a.css,GET,200", "u,/a,POST,200", "u,/a,GET,404", "u,/b,,", "u,about:blank,GET,200"]
+    log = write_log(
+        tmp_path / "a.csv", *[f"{line},2020-07-01" for line in lines], header="user_id,url,method,status,ts"
+    )
+    story = take_in(root, log, max_reject_ratio=0)
+    assert [row[1] for row in read_events(root)] == ["/a", "/b"]
+    assert story["left_out"] == {"not a GET request": 1, "not a page": 1, "static asset": 1, "status 400 or above": 1}
+    assert read_rejects(root) == []
+
+
+def test_a_log_without_method_or_status_keeps_its_assets(tmp_path: Path, root: Path) -> None:
+    log = write_log(
+        tmp_path / "a.csv", "u,/a.png,2020-07-01,me", "u,/a,2020-07-01,Googlebot", header=f"{HEADER},user_agent"
+    )
+    assert take_in(root, log)["left_out"] == {"crawler": 1}
+    assert [row[1] for row in read_events(root)] == ["/a.png"]
+
+
+def test_settings_of_columns_zone_and_items(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "u,https://www.example.com/a/b?id=1,2020-07-01 01:00", header="host,page,time")
+    columns = {"user": ("nobody", "host"), "url": "page", "time": "time"}
+    take_in(root, log, columns=columns, timezone="Europe/Berlin", granularity="prefix", keep_query="id")
+    assert read_events(root) == [("u", "https://example.com/a", datetime(2020, 6, 30, 23), 2)]
+    assert read_json(root / "sources.json")["rules"] == {
+        "version": 2, "timezone": "Europe/Berlin", "granularity": "prefix", "prefix_depth": 1, "keep_query": ["id"],
+        "mask_secrets": True,
+    }  # fmt: skip
+
+
+HASH = "5f4dcc3b5aa765d61d8327deb882cf99"
+SECRETS = (
+    f"ann,/reset/{HASH},2020-07-01", f"ann,/reset/{HASH}/done,2020-07-01", f"bob,/reset/{HASH[::-1]},2020-07-01",
+    f"ann,/doc/{HASH.upper()},2020-07-01", f"bob,/doc/{HASH.upper()}?x,2020-07-01",
+    "ann,https://e.com/u/ann%40e.com/,2020-07-01", "ann,/a.jsp;jsessionid=7,2020-07-01", f"bob,{HASH[1:]}0,2020-07-01",
+)  # fmt: skip
+
+
+def test_secrets_do_not_reach_events(tmp_path: Path, root: Path) -> None:
+    take_in(root, write_log(tmp_path / "a.csv", *SECRETS))
+    assert [row[1] for row in sorted(read_events(root), key=lambda row: row[3])] == [
+        "/reset/(token)", "/reset/(token)/done", "/reset/(token)", f"/doc/{HASH.upper()}", f"/doc/{HASH.upper()}",
+        "https://e.com/u/(email)", "/a.jsp", f"{HASH[1:]}0",
+    ]  # fmt: skip
+
+
+def test_secrets_stay_where_that_is_asked_for(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", *SECRETS)
+    take_in(root, log, mask_secrets=False)
+    assert {row[1] for row in read_events(root)} == {
+        f"/reset/{HASH}", f"/reset/{HASH}/done", f"/reset/{HASH[::-1]}", f"/doc/{HASH.upper()}",
+        "https://e.com/u/ann%40e.com", "/a.jsp;jsessionid=7", f"{HASH[1:]}0",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"ingest\.mask_secrets is True, but was False when"):
+        take_in(root)
+
+
+def test_a_root_of_older_rules_is_read_again_and_that_is_said(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "ann,https://e.com\\@evil.com/x,2020-07-01")
+    take_in(root, log)
+    catalog = read_catalog(Root(root))
+    catalog.rules = {"version": 1, "timezone": "UTC", "granularity": "page", "prefix_depth": None, "keep_query": []}
+    catalog.write(Root(root))
+    with pytest.raises(ConfigError, match=r"are of version 2, but were of 1 when .* made: give all logs again"):
+        take_in(root)
+    messages: list[str] = []
+    take_in(root, log, on_event=lambda name, values: messages.append(values.get("message", "")))
+    again = "all logs are read again: the rules from URL to item (docs/urls.md) are of version 2, but were of 1"
+    assert again in messages
+    assert [row[1] for row in read_events(root)] == ["https://e.com/@evil.com/x"]
+    assert read_json(root / "sources.json")["rules"]["version"] == 2
+
+
+def test_what_is_said_of_one_small_log_reads_well(tmp_path: Path, root: Path) -> None:
+    messages: list[str] = []
+    log = write_log(tmp_path / "a.csv", "ann,/a,2020-07-01")
+    take_in(root, log, partitions=None, on_event=lambda name, values: messages.append(values.get("message", "")))
+    assert any(message.startswith("reading 1 new log file, ") for message in messages), messages
+    assert "8 micro-partitions, for few users" in messages
+
+
+def test_pages_with_very_many_queries_are_told_of(tmp_path: Path, root: Path) -> None:
+    lines = [f"u{n % 9},/index.php?u{n}@example.com&lang=en&id={n}#x,2020-07-01" for n in range(800)]
+    lines += [f"u{n % 9},https://e.com/?gclid={n}&utm_source={n},2020-07-01" for n in range(800)]
+    lines += [f"u{n % 9},/few?page={n % 9},2020-07-01" for n in range(800)]
+    story = take_in(root, write_log(tmp_path / "a.csv", *lines), write_log(tmp_path / "b.csv", *lines[:700]))
+    [told] = story["many_queries"]
+    assert (told["page"], told["keys"]) == ("/index.php", ["id", "lang"])
+    assert 400 <= told["num_queries"] <= 1600  # one in sixteen is looked at
+    kept = tmp_path / "kept"
+    assert take_in(kept, tmp_path / "a.csv", keep_query="id")["many_queries"] == []
+
+
+@pytest.mark.parametrize("columns", [("User_ID", "user_id"), ("user_id", "User_ID")])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_columns_that_differ_by_case_are_told_apart(
+    tmp_path: Path, root: Path, columns: tuple[str, str], suffix: str
+) -> None:
+    row = {name: "right" if name == "user_id" else "wrong" for name in columns} | {"url": "/a", "ts": "2020-07-01"}
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    elif suffix == "jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        delimiter = "," if suffix == "csv" else "\t"
+        path.write_text(f"{delimiter.join(row)}\n{delimiter.join(row.values())}\n")
+    take_in(root, path)
+    assert [user for user, *_ in read_events(root)] == ["right"]
+
+
+def test_a_source_is_read_again_when_the_settings_that_read_it_change(tmp_path: Path, root: Path) -> None:
+    a = write_log(tmp_path / "a.csv", "ann,1.2.3.4,/a,01.07.2020", header="user_id,host,url,ts")
+    b = write_log(tmp_path / "b.csv", "bob,/b,2020-07-01")
+    assert take_in(root, a, time_format="%d.%m.%Y")["sources_new"] == 1
+    window = select_window(Root(root), None, None, None)
+    take_in(root, b)  # other settings are no fault of a source that is not given again
+    assert [user for user, *_ in read_events(root)] == ["ann", "bob"]
+    by_host = {"columns": {"user": ("host", "user_id")}, "time_format": "%d.%m.%Y"}
+    assert take_in(root, a, **by_host)["sources_replaced"] == 1
+    assert take_in(root, a, **by_host)["sources_known"] == 1
+    assert [user for user, *_ in read_events(root)] == ["1.2.3.4", "bob"]
+    other = select_window(Root(root), None, None, None)
+    assert window.read_by != other.read_by
+    assert name_corpus(list_inputs(window, IngestConfig(), EvaluateConfig())) != name_corpus(
+        list_inputs(replace(other, source_digests=window.source_digests), IngestConfig(), EvaluateConfig())
+    )
+
+
+def test_a_log_in_the_order_of_its_lines(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "u,/b", "u,/a", "u,/b", header="user_id,url")
+    take_in(root, log, columns={"time": ()})
+    assert read_events(root, "line, url, epoch_us(ts)") == [(2, "/b", 2), (3, "/a", 3), (4, "/b", 4)]
+    assert "day=undated" in events_files(root)[0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9)]
+)
+def test_units_of_numbers_are_recognised_and_said(tmp_path: Path, root: Path, unit: str, factor: int) -> None:
+    times = [1_593_600_000 + n for n in range(5)]
+    log = write_log(tmp_path / "a.csv", *(f"u,/{n},{time * factor}" for n, time in enumerate(times)))
+    messages: list[str] = []
+    take_in(root, log, on_event=lambda name, values: messages.append(values.get("message", "")))
+    assert any(
+        f"a.csv: csv, user: user_id, page: url, time: epoch {unit}; 5 lines, 5 events" in message
+        for message in messages
+    )
+    assert [ts.replace(tzinfo=UTC).timestamp() for _, _, ts, _ in read_events(root)] == times
+
+
+def test_progress_goes_from_nothing_to_all(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "u,/a,2020-07-01")
+    seen: list[dict[str, Any]] = []
+    take_in(root, log, on_event=lambda name, values: seen.append(values) if name == "progress" else None)
+    assert seen[-1] == {"step": "ingest", "done": log.stat().st_size, "total": log.stat().st_size, "unit": "bytes"}
+
+
+def test_a_late_file_adds_and_the_others_stay(tmp_path: Path, root: Path) -> None:
+    take_in(root, write_log(tmp_path / "a.csv", "u,/a,2020-07-01"))
+    before = snapshot(root)
+    story = take_in(root, write_log(tmp_path / "b.csv", "u,/b,2020-07-01"))
+    assert (story["sources_new"], story["lines"]) == (1, 1)
+    assert [row[1] for row in read_events(root)] == ["/a", "/b"]
+    assert {name: snapshot(root)[name] for name in before if name != "sources.json"}.items() <= before.items()
+
+
+def test_a_file_delivered_again_replaces_its_own_rows(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,/a,2020-07-01", "u,/a2,2020-07-02", "u,/broken,never")
+    write_log(tmp_path / "b.csv", "u,/b,2020-07-01")
+    take_in(root, f"{tmp_path}/*.csv", max_reject_ratio=1)
+    write_log(tmp_path / "a.csv", "u,/new,2020-07-03")
+    story = take_in(root, tmp_path / "a.csv")
+    assert (story["sources_new"], story["sources_replaced"], story["sources_known"]) == (0, 1, 0)
+    assert [row[1] for row in read_events(root)] == ["/b", "/new"]
+    assert read_rejects(root) == []
+    assert sorted(path.name for path in (root / "events").iterdir()) == ["day=2020-07-01", "day=2020-07-03"]
+
+
+def test_the_same_bytes_count_once(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,/a,2020-07-01")
+    (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes())
+    first = take_in(root, f"{tmp_path}/*.csv")
+    before = snapshot(root)
+    again = take_in(root, f"{tmp_path}/*.csv")
+    assert snapshot(root) == before
+    assert (first["sources_new"], first["sources_known"]) == (1, 1)
+    assert again == first | {"sources_new": 0, "sources_known": 2}
+    assert take_in(root) == again | {"sources_known": 0}
+
+
+def test_old_bytes_stay_under_the_name_of_their_copy(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,/old,2020-07-01")
+    (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes())
+    take_in(root, f"{tmp_path}/*.csv")
+    write_log(tmp_path / "a.csv", "u,/new,2020-07-01")
+    take_in(root, tmp_path / "a.csv")
+    assert [row[1] for row in read_events(root)] == ["/new", "/old"]
+    assert [Path(source["name"]).name for source in read_json(root / "sources.json")["sources"]] == ["a.csv", "b.csv"]
+
+
+def test_other_rules_want_all_logs_again(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,https://e.com/a/1,2020-07-01")
+    write_log(tmp_path / "b.csv", "u,https://e.com/b/1,2020-07-01")
+    take_in(root, f"{tmp_path}/*.csv")
+    before = snapshot(root)
+    with pytest.raises(ConfigError, match=r"granularity is 'host', but was 'page'.*1 are missing: .*b\.csv"):
+        take_in(root, tmp_path / "a.csv", granularity="host")
+    with pytest.raises(ConfigError, match="give all logs again"):
+        take_in(root, granularity="host")
+    assert snapshot(root) == before
+    assert take_in(root, f"{tmp_path}/*.csv", granularity="host")["sources_replaced"] == 2
+    assert {row[1] for row in read_events(root)} == {"https://e.com/"}
+    take_in(root, f"{tmp_path}/*.csv")
+    assert snapshot(root) == before
+
+
+def test_damaged_events_are_made_again_from_their_log(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "u,/a,2020-07-01", "u,/a,2020-07-02")
+    take_in(root, log)
+    before = snapshot(root)
+    missing, cut = (Path(name) for name in events_files(root))
+    missing.unlink()
+    cut.write_bytes(cut.read_bytes()[:-1])
+    assert take_in(root, log)["sources_replaced"] == 1
+    assert {row[2] for row in read_events(root)} == {datetime(2020, 7, 1), datetime(2020, 7, 2)}
+    assert sorted(snapshot(root).values()) != sorted(before.values()) or snapshot(root) == before
+
+
+def test_the_number_of_micro_partitions_is_fixed_by_the_first_ingest(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", *(f"u{n},/a,2020-07-01" for n in range(100)))
+    write_log(tmp_path / "b.csv", "u,/a,2020-07-01")
+    take_in(root, tmp_path / "a.csv", partitions=16)
+    with pytest.raises(
+        ConfigError, match=r"store\.partitions is 32, but .* has 16 micro-partitions.*surf2vec repartition"
+    ):
+        take_in(root, tmp_path / "b.csv", partitions=32)
+    take_in(root, tmp_path / "b.csv", partitions=None)
+    assert {partition for (partition,) in read_events(root, "micro_partition")} == set(range(16))
+
+
+def test_micro_partitions_by_default(tmp_path: Path, root: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        write_log(tmp_path / name, f"u,/{name},2020-07-01")
+    take_in(root, f"{tmp_path}/*.csv", partitions=None)
+    assert read_json(root / "sources.json")["partitions"] == 8
+
+
+@pytest.mark.parametrize(
+    ("num_users", "partitions"), [(0, 8), (400_000, 8), (700_000, 16), (20_000_000, 512), (10**12, 65_536)]
+)
+def test_a_micro_partition_has_about_50_000_users(num_users: int, partitions: int) -> None:
+    assert choose_partitions(num_users) == partitions
+
+
+def test_nothing_ingested_and_nothing_given(root: Path) -> None:
+    with pytest.raises(InputError, match="nothing was ingested into .*: give logs with --logs"):
+        take_in(root)
+
+
+TEXTS = st.text(st.sampled_from("ab,;\"'\té \\{}[]?/"), min_size=1, max_size=8).filter(
+    lambda text: text.strip() == text
+)
+
+
+@settings(max_examples=10)
+@given(rows=st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 10**6)), min_size=1, max_size=12))
+def test_any_text_survives_csv_and_json(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    with duckdb.connect() as con:
+        con.register(
+            "rows",
+            pa.table(
+                {"user_id": [r[0] for r in rows], "url": ["id " + r[1] for r in rows], "ts": [r[2] for r in rows]}
+            ),
+        )
+        con.execute(f"copy rows to '{folder}/a.csv' (header, force_quote (user_id))")
+        con.execute(f"copy rows to '{folder}/a.jsonl' (format json)")
+    found = []
+    for name in ("a.csv", "a.jsonl"):
+        take_in(folder / f"root-{name}", folder / name)
+        found.append(read_events(folder / f"root-{name}", "user_id, url, epoch_us(ts)"))
+    assert found[0] == found[1] == sorted((user, "id " + url, order) for user, url, order in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "lines", "events", "left_out"),
+    [
+        ("nasa_19950801.tsv.gz", {"user": "host", "time": "time"}, 30_969, 9_666, 21_303),
+        ("apache_combined.log.gz", {}, 10_000, 2_220, 7_780),
+        ("yoochoose_100k.parquet", {}, 83_846, 83_846, 0),
+        ("msweb.parquet", {}, 113_845, 113_845, 0),
+        ("gowalla_test.parquet", {}, 217_242, 217_242, 0),
+        pytest.param("wikispeedia_unfinished.parquet", {}, 129_295, 129_295, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_real_logs(
+    data_dir: Path, root: Path, name: str, columns: dict[str, Any], lines: int, events: int, left_out: int
+) -> None:
+    story = take_in(root, data_dir / name, columns=columns, partitions=None)
+    assert (story["lines"], story["events"], sum(story["left_out"].values())) == (lines, events, left_out)
+    assert story["num_rejected"] == 0

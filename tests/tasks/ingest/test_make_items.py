@@ -1,0 +1,164 @@
+"""Distinct URLs as items, whole columns at once: the same that the rules make of each."""
+
+import re
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tasks.ingest import make_items as source_pages
+from tasks.ingest.make_items import find_pages
+from tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item
+
+PAGES = [
+    "https://www.a.example/b", "https://www.a.example/b/", "https://www.a.example/b//", "https://www.a.example",
+    "https://www.a.example/", "https://www.a.example//", "http://www.a.example/b/", "https://www.www.a.example/b",
+    "https://www.example", "https://www.a.example/index.html", "https://www.a.example/b/index.html/", "httpfoo/",
+    "https://WWW.a.example/b", "https://WWW.A.example/b/", "https://www.a.example:443/b",
+    "http://A.example:80/b/", "http://a.example:443/b", "https://a.example:443:443/b", "https://a.example:0443/b",
+    "https://a.example:80/b", "https://www.a.example/ä/",
+    "/b/", "www.a.example/", "http://a.example/www.b/", "https://www.a.example/b/../c", "http:///b/", "https://A.example",
+    "http://A.example/B//C/", "HTTP://A.example/b", "https://A.example/b?c#d", "about:blank", "  ", "", "https://", "http://A",
+    "https://\N{KELVIN SIGN}.example/a", "https://\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}.example/a", "id-7", "A/b\n",
+    "https://a.example/b\n", "https://A.example/b\n",
+]  # fmt: skip
+HASH = "5f4dcc3b5aa765d61d8327deb882cf99"
+RULES = [UrlRules(), UrlRules("host"), UrlRules("prefix", 2), UrlRules(keep_query=("c",)), UrlRules(mask_secrets=False)]
+PARTS = ["/", "/a", "/B.html", "/.", "/..", "/...", ".", "/index.html", "/Default.ASPX", "/index", "/_~-", "%2e", f"/{HASH}",
+         "/eyJhbGciOiJ.b.c", "/i.x", ";jsessionid=7", "/a@b.de", "\\", " "]  # fmt: skip
+URL = st.builds(
+    "{}{}{}{}{}".format,
+    st.sampled_from(["https://", "http://", "HTTPS://", "ftp://", "http:/", "", "", "/", "https:/", "about:", " "]),
+    st.sampled_from(["www.", "WWW.", "www.www.", "a.example", "B.example", "1.2", "www.xn--a", ""]),
+    st.text("aAwW.:@43ä-", max_size=6) | st.sampled_from([":80", ":443", ":8080", ".:80"]),
+    st.lists(st.sampled_from(PARTS), max_size=5).map("".join),
+    st.just("") | st.text("/.abAB?#%2 ä\n\0", max_size=10),
+)
+
+
+def items_of(page_keys: pa.Array, rules: UrlRules) -> pa.Array:
+    return find_pages(page_keys, rules, drops_assets=False)[0]
+
+
+def rows_of(pages: tuple[pa.Array, pa.Array]) -> list[tuple[str | None, str | None]]:
+    items, verdicts = pages
+    return list(zip(items.to_pylist(), verdicts.to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_columns_are_what_the_rules_make_of_each(rules: UrlRules) -> None:
+    assert items_of(pa.array(PAGES), rules).to_pylist() == [canonical_item(page, rules) for page in PAGES]
+
+
+@given(st.lists(URL, max_size=5), st.sampled_from(RULES))
+@example(
+    ["https://a.example/b//c", "//b", "/b//", "https://a.example//b", "https://a.example/b/c/d/"], UrlRules("prefix", 2)
+)
+@example(["/eyJhbGciOiJ.b.c", "https://a.example/eyJhbGciOiJ.b.c/"], UrlRules())
+@example(["https://www.1.2/a", "https://a..example/b", "https://xn--a.example/", "https://-/"], UrlRules())
+def test_any_urls(pages: list[str], rules: UrlRules) -> None:
+    made = find_pages(pa.array(pages, pa.string()), rules, False, lambda tokens: tokens[:0])[0].to_pylist()
+    assert made == [canonical_item(page, rules) for page in pages]
+
+
+@pytest.mark.parametrize("width", [pa.string(), pa.large_string()])
+def test_arrays_of_any_kind(width: pa.DataType) -> None:
+    pages = ["https://www.a.example/b/", None, "/ä", "about:blank", "https://a.example", "7"]
+    items = ["https://a.example/b", None, "/%C3%A4", None, "https://a.example/", "7"]
+    array = pa.array(pages, width)
+    for first in range(len(pages) + 1):
+        for last in range(first, len(pages) + 1):
+            made = items_of(array.slice(first, last - first), UrlRules())
+            assert made.type == pa.large_string()
+            assert made.to_pylist() == items[first:last]
+    assert items_of(pa.array([], width), UrlRules()).to_pylist() == []
+    assert items_of(pa.nulls(2, width), UrlRules()).to_pylist() == [None, None]
+    assert rows_of(find_pages(pa.array([], width), UrlRules(), drops_assets=True)) == []
+
+
+def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
+    offsets, is_there = pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"\x01")
+    keys = pa.Array.from_buffers(pa.string(), 2, [is_there, offsets, pa.py_buffer(b"/a/b")])
+    assert rows_of(find_pages(keys, UrlRules(), drops_assets=True)) == [("/a", None), (None, "no URL")]
+
+
+def test_plain_pages_are_not_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [
+        "https://WWW.a.example:443/b/c/", "https://WWW.a.example:443/b", "http://a.example", "https://b.example/a.html",
+        "/b/c", "/logo.png", "7", None,
+    ]  # fmt: skip
+    items = [None if page is None else canonical_item(page, UrlRules()) for page in pages]
+    asked: list[str] = []
+    monkeypatch.setattr(
+        source_pages, "canonical_item", lambda page, *rules: asked.append(page) or canonical_item(page, *rules)
+    )
+    assert items_of(pa.array(pages), UrlRules()).to_pylist() == items
+    assert sorted(asked) == ["http://a.example", "https://WWW.a.example:443", "https://b.example"]
+
+
+def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = pa.array([*PAGES, f"/{HASH}", f"/x/{HASH}", f"/{HASH[::-1]}", None])
+    whole = rows_of(find_pages(keys, UrlRules(), True, lambda tokens: tokens.filter(tokens == HASH)))
+    monkeypatch.setattr(source_pages, "BATCH", 3)
+    assert rows_of(find_pages(keys, UrlRules(), True, lambda tokens: tokens.filter(tokens == HASH))) == whole
+    assert [item for item, _ in whole[-4:]] == [f"/{HASH}", f"/x/{HASH}", "/(token)", None]
+
+
+def test_it_is_asked_once_who_has_a_token_and_only_where_there_is_one() -> None:
+    asked: list[list[str]] = []
+
+    def ask(tokens: pl.Series) -> pl.Series:
+        asked.append(sorted(tokens))
+        return tokens
+
+    slug = "/how-to-make-the-best-sourdough-bread-at-home-in-2024"
+    find_pages(pa.array([slug, "https://a.example" + slug, "7"]), UrlRules(), True, ask)
+    find_pages(pa.array([f"/{HASH}"]), UrlRules(mask_secrets=False), True, ask)
+    assert asked == []
+    find_pages(pa.array([f"/{HASH}", f"https://a.example/{HASH}/x", slug]), UrlRules(), True, ask)
+    assert asked == [[HASH]]
+
+
+@given(st.lists(URL | st.none(), max_size=5), st.sampled_from(["", ".css", ".Woff2", ".js?", ".js/"]), st.booleans())
+def test_verdicts_on_any_urls(urls: list[str | None], end: str, drops_assets: bool) -> None:
+    keys = [None if url is None else url + end for url in urls]
+    expected = []
+    for key in keys:
+        item = None if key is None else canonical_item(key, UrlRules())
+        if key is None or not key.strip():
+            verdict = "no URL"
+        elif drops_assets and re.search(ASSET_PATTERN.removesuffix("$") + r"\Z", re.split("[?#]", key)[0]):
+            verdict = "static asset"
+        else:
+            verdict = None if item is not None else "not a page"
+        expected.append((item, verdict))
+    pages = find_pages(pa.array(keys, pa.string()), UrlRules(), drops_assets, lambda tokens: tokens[:0])
+    assert rows_of(pages) == expected
+
+
+def test_why_something_is_no_page() -> None:
+    keys = [
+        "/a",
+        "https://www.example.com/b/",
+        "about:blank",
+        "/logo.png",
+        "/x.css?v=1",
+        "  ",
+        "",
+        None,
+        "\t",
+        "\u00a0",
+        "-",
+    ]
+    items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=True)
+    assert dict(zip(keys, verdicts.to_pylist(), strict=True)) == {
+        "/a": None, "https://www.example.com/b/": None, "about:blank": "not a page", "/logo.png": "static asset",
+        "/x.css?v=1": "static asset", "  ": "no URL", "": "no URL", None: "no URL",
+        "\t": "no URL", "\u00a0": "no URL", "-": "not a page",
+    }  # fmt: skip
+    assert items.to_pylist()[:2] == ["/a", "https://example.com/b"]
+    items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=False)
+    assert verdicts.to_pylist()[3:5] == [None, None]
+    assert items.to_pylist()[3:5] == ["/logo.png", "/x.css"]

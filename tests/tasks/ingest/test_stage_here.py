@@ -1,0 +1,105 @@
+"""Sources staged two at a time: the same as one by one, in order, and nothing goes on after a failure."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tasks.ingest import staging
+from tests.ingested import read_events, read_rejects, snapshot, take_in, write_log
+from trainer.errors import InputError
+
+
+def write_logs(folder: Path, num_files: int, num_lines: int) -> str:
+    draw = random.Random(1)
+    for number in range(num_files):
+        lines = (
+            f"u{draw.randrange(300)},/p{draw.randrange(50)}?{draw.random()},{1_593_604_800 + n}"
+            for n in range(num_lines)
+        )
+        write_log(folder / f"{number}.csv", *lines, "u,/a,never")
+    return f"{folder}/*.csv"
+
+
+@pytest.mark.parametrize("partitions", [8, None])
+def test_many_sources_in_one_call_are_what_one_call_each_makes(tmp_path: Path, partitions: int | None) -> None:
+    write_logs(tmp_path, 5, 400)
+    take_in(tmp_path / "once", f"{tmp_path}/*.csv", partitions=partitions)
+    for number in range(5):
+        take_in(tmp_path / "each", tmp_path / f"{number}.csv", partitions=8)
+    assert read_events(tmp_path / "once", "*") == read_events(tmp_path / "each", "*")
+    files = {name: data for name, data in snapshot(tmp_path / "once").items() if name.endswith(".parquet")}
+    assert files == {name: data for name, data in snapshot(tmp_path / "each").items() if name.endswith(".parquet")}
+
+
+def test_the_memory_changes_no_byte(tmp_path: Path) -> None:
+    logs = write_logs(tmp_path, 3, 30_000)
+    for memory_bytes in (200_000_000, 2_000_000_000):
+        take_in(tmp_path / str(memory_bytes), logs, memory_bytes=memory_bytes)
+    assert snapshot(tmp_path / "200000000") == snapshot(tmp_path / "2000000000")
+
+
+def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several days in a file, of which some parts have none, and more events a day than a row group has."""
+    draw = random.Random(2)
+    days = [draw.choice((1, 1, 1, 1, 2)) for _ in range(30_000)]
+    pages = [
+        *range(50),
+        *(f"{draw.getrandbits(160):040x}" for _ in range(20_000)),
+    ]  # some of these tokens two users have
+    lines = [f"u{draw.randrange(900)},/p{draw.choice(pages)},2026-07-0{day} 0{n % 10}:00" for n, day in enumerate(days)]
+    log = write_log(tmp_path / "a.csv", *lines, "u,/a,2026-07-03", "u,/a,never", ",/a,2026-07-01")
+    whole = take_in(tmp_path / "whole", log, max_reject_ratio=1)
+    monkeypatch.setattr(staging, "_choose_part_lines", lambda *_: 7000)
+    assert take_in(tmp_path / "parts", log, max_reject_ratio=1) == whole
+    assert snapshot(tmp_path / "parts") == snapshot(tmp_path / "whole")
+    items = {row[1] for row in read_events(tmp_path / "whole")}
+    assert "/(token)" in items
+    assert 50 < len(items) < 10_000
+    assert read_rejects(tmp_path / "parts") == read_rejects(tmp_path / "whole") != []
+
+
+@pytest.mark.parametrize(("num_lines", "num_parts"), [(0, 0), (1, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
+def test_parts_are_as_large_as_may_be(num_lines: int, num_parts: int) -> None:
+    size = staging.SourceSize(num_lines, 20 * num_lines, 2 * num_lines, 20 * num_lines)
+    part_lines = staging._choose_part_lines(size, 100 * (120 + 2 * 60 + 3 * 20))
+    assert 1 <= part_lines <= 100
+    assert len(range(0, num_lines, part_lines)) == num_parts
+
+
+def test_a_source_that_repeats_itself_has_larger_parts() -> None:
+    size = staging.SourceSize(1000, 20_000, 50, 500)
+    assert staging._choose_part_lines(size, 1000 * 120 + 50 * 60 + 3 * 500) == 1000
+    assert staging._choose_part_lines(size, 1000 * 120 + 50 * 60 + 3 * 500 - 1) == 500
+
+
+def test_sources_are_told_of_in_order_and_progress_ends_whole(tmp_path: Path) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+    logs = write_logs(tmp_path, 4, 2000)
+    take_in(tmp_path / "root", logs, partitions=None, on_event=lambda *event: told.append(event))
+    names = [values["message"].split(":")[0] for name, values in told if name == "log" and "lines" in values["message"]]
+    assert names == ["0.csv", "1.csv", "2.csv", "3.csv"]
+    done = [values["done"] for name, values in told if name == "progress"]
+    assert done == sorted(done)
+    assert done[-1] == [values["total"] for name, values in told if name == "progress"][-1]
+
+
+def test_the_first_that_fails_is_named_and_the_others_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = write_logs(tmp_path, 6, 100)
+    staged: list[str] = []
+    recognise_times = staging.recognise_times
+
+    def fail_second(con: duckdb.DuckDBPyConnection, log: Any, *rest: Any) -> Any:
+        staged.append(log.path.name)
+        if log.path.name == "1.csv":
+            raise InputError("1.csv is damaged")
+        return recognise_times(con, log, *rest)
+
+    monkeypatch.setattr(staging, "recognise_times", fail_second)
+    with pytest.raises(InputError, match=r"1\.csv is damaged"):
+        take_in(tmp_path / "root", logs)
+    assert "1.csv" in staged
+    assert not (tmp_path / "root" / "sources.json").exists()
+    assert not list((tmp_path / "root").glob(".tmp/ingest.*"))

@@ -1,0 +1,96 @@
+"""Similar users and items, against brute force."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.export.export import unit_rows
+from tasks.queries.similar import similar_items, similar_users
+from tasks.root.run import Root
+from tests.releases import ODD_IDS, draw_generation, export_release, make_corpus, make_release, read_items, read_users
+from trainer.errors import DamageError, InputError
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    made = Root(tmp_path_factory.mktemp("root"))
+    make_release(made, num_users=300)
+    return made
+
+
+@pytest.mark.parametrize("user_id", ["user-7", *ODD_IDS])
+def test_neighbours_and_items_are_those_of_brute_force(root: Root, user_id: str) -> None:
+    found = similar_users(root, root.export("r1"), user_id, k=5)
+    users = read_users(root.export("r1"))
+    others = [other for other in users if other != user_id]
+    cosines = unit_rows(np.stack([users[other] for other in others])) @ unit_rows(users[user_id][None])[0]
+    assert [one["user_id"] for one in found["neighbours"]] == [others[i] for i in np.argsort(-cosines)[:5]]
+    np.testing.assert_allclose([one["score"] for one in found["neighbours"]], -np.sort(-cosines)[:5], atol=1e-3)
+
+    urls, items = read_items(root.export("r1"))
+    scores = dict(zip(urls, items @ users[user_id], strict=True))
+    new = sorted((url for url in urls if url not in found["seen"]), key=lambda url: -scores[url])
+    assert [one["url"] for one in found["items"]] == new[:5]
+    np.testing.assert_allclose([one["score"] for one in found["items"]], [scores[url] for url in new[:5]], rtol=1e-5)
+
+
+def test_seen_pages_are_the_newest_first(root: Root) -> None:
+    assert similar_users(root, root.export("r1"), "user-7", k=1)["seen"] == ["/page/7", "/page/8"]
+
+
+def test_without_its_corpus_a_release_still_answers(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    folder = make_release(root)
+    shutil.rmtree(root.corpus("window-r1"))
+    found = similar_users(root, folder, "user-7", k=100)
+    assert found["seen"] == []
+    assert (len(found["items"]), len(found["neighbours"])) == (40, 66)
+
+
+def test_an_unknown_user_is_told_what_it_may_be(root: Root) -> None:
+    with pytest.raises(InputError, match="not among the 307 users of release r1") as caught:
+        similar_users(root, root.export("r1"), "nobody-9731", k=5)
+    assert "9731" not in str(caught.value)
+
+
+def test_similar_items_are_those_of_brute_force(root: Root) -> None:
+    urls, items = read_items(root.export("r1"))
+    cosines = unit_rows(items) @ unit_rows(items)[3]
+    cosines[3] = -1
+    found = similar_items(root.export("r1"), "/page/3", k=4)
+    assert [one["url"] for one in found] == [urls[i] for i in np.argsort(-cosines)[:4]]
+    assert len(similar_items(root.export("r1"), "/page/3", k=1000)) == 39
+
+
+def test_similar_items_are_alike_but_for_their_popularity(tmp_path: Path) -> None:
+    """The last coordinate of a release with a bias tells how popular an item is, and no more."""
+    corpus_dir = make_corpus(Root(tmp_path))
+    generation = draw_generation(corpus_dir)
+    generation.bias = 0.5
+    generation.items[:, -1] *= 1000
+    folder = export_release(Root(tmp_path), "r1", corpus_dir, generation)
+    units = unit_rows(generation.items[:, :-1])
+    found = similar_items(folder, "/page/3", k=4)
+    assert [one["url"] for one in found] == [f"/page/{i}" for i in np.argsort(-(units @ units[3]))[1:5]]
+
+
+def test_an_unknown_item_is_told_what_is_alike(root: Root) -> None:
+    with pytest.raises(InputError, match=r"'PAGE/39' is not among the 40 items .*; alike are /page/39"):
+        similar_items(root.export("r1"), "PAGE/39", k=4)
+
+
+def test_k_below_one_and_a_missing_export_are_refused(root: Root) -> None:
+    with pytest.raises(InputError, match="k is 0"):
+        similar_users(root, root.export("r1"), "user-7", k=0)
+    with pytest.raises(InputError, match="no export in .*: run `surf2vec run` first"):
+        similar_items(root.export("r9"), "/page/3", k=4)
+
+
+def test_a_damaged_index_is_named(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    folder = make_release(root)
+    (folder / "index" / "users.faiss").write_bytes(b"nothing")
+    with pytest.raises(DamageError, match=r"users\.faiss has 7 bytes where its manifest says .*`surf2vec pull"):
+        similar_users(root, folder, "user-7", k=5)

@@ -1,0 +1,281 @@
+"""Which release serves, on a real registry: promoted, rolled back, called again, cut short, and what of each is kept."""
+
+import os
+import shutil
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tasks.config import PublishConfig
+from tasks.registry import tracking
+from tasks.registry.promotion import (
+    choose_aliases,
+    find_alias,
+    find_champion,
+    lock_aliases,
+    pin_release,
+    promote,
+    read_registry,
+    rollback,
+    rollback_targets,
+    settle_aliases,
+)
+from tasks.registry.publish import publish_release
+from tasks.root.run import Root, Run, lock_root
+from tests.dying import start
+from tests.nights import FIRST, HELD, PASSED, PUBLISH, make_night
+from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
+from trainer.store.generation import lock_store
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two nights that passed and one that was held."""
+    root = Root(tmp_path_factory.mktemp("promotion") / "root")
+    root.path.mkdir()
+    aliases = [make_night(root, name, gate)["alias"] for name, gate in (("r1", FIRST), ("r2", PASSED), ("r3", HELD))]
+    assert aliases == ["champion", "champion", "challenger"]
+    return root.path
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Root:
+    shutil.copytree(made, tmp_path / "root")
+    return Root(tmp_path / "root")
+
+
+def aliases_of(root: Root) -> dict[str, int]:
+    return read_registry(root, PUBLISH).aliases
+
+
+def tags_of(root: Root, number: int) -> dict[str, str]:
+    return next(one.tags for one in read_registry(root, PUBLISH).versions if one.number == number)
+
+
+def pins_of(root: Root) -> set[str]:
+    return {path.stem for path in (root.store / "pinned").glob("*.json")}
+
+
+@pytest.mark.parametrize(
+    ("version", "aliases", "may_serve", "expected"),
+    [
+        (1, {}, True, ["challenger", "champion"]),
+        (1, {}, False, ["challenger", "champion"]),  # somebody has to serve
+        (3, {"challenger": 2, "champion": 2}, True, ["challenger", "champion"]),
+        (3, {"challenger": 2, "champion": 2}, False, ["challenger"]),
+        (3, {"challenger": 4, "champion": 2}, True, ["champion"]),
+        (3, {"challenger": 4, "champion": 2}, False, []),
+        (2, {"challenger": 3, "champion": 2}, True, []),
+        (1, {"challenger": 3, "champion": 2}, True, []),
+    ],
+)
+def test_which_aliases_a_version_takes(
+    version: int, aliases: dict[str, int], may_serve: bool, expected: list[str]
+) -> None:
+    assert choose_aliases(version, aliases, may_serve) == expected
+
+
+def test_a_held_night_is_the_challenger_and_the_champion_keeps_serving(root: Root) -> None:
+    assert aliases_of(root) == {"challenger": 3, "champion": 2}
+    assert find_champion(root, PUBLISH) == "r2"
+    assert [tags_of(root, number)["gate"] for number in (1, 2, 3)] == ["first", "passed", "held"]
+    assert tags_of(root, 3)["held_by"] == "newest_day_events, users"
+    assert tags_of(root, 2)["champion_before"] == "1"
+    assert "champion_before" not in tags_of(root, 1)
+    assert pins_of(root) == {"r1", "r2", "r3"}  # the rollback's target, the champion, the challenger
+
+
+def test_a_held_version_needs_a_reason_which_is_kept(root: Root) -> None:
+    with pytest.raises(HeldBackError, match=r"version 3 was held back by newest_day_events, users: .* --override"):
+        promote(root, PUBLISH, None, None)
+    assert aliases_of(root)["champion"] == 2
+    lines: list[str] = []
+    told = promote(root, PUBLISH, None, "the shop was closed", lambda name, values: lines.append(values["message"]))
+    assert (told["model_version"], told["champion_before"], told["changed"]) == (3, 2, True)
+    assert aliases_of(root) == {"challenger": 3, "champion": 3}
+    expected = {"gate": "overridden", "override_reason": "the shop was closed", "champion_before": "2"}
+    assert expected.items() <= tags_of(root, 3).items()
+    story = Run(root, "r3").story()
+    assert "the shop was closed" in story["promotions"][0]["message"]
+    assert story["steps"]["gate"]["overridden"] == "the shop was closed"
+    assert story["steps"]["register"]["alias"] == "champion"
+    assert "the shop was closed" in lines[0]
+    tags = tags_of(root, 3)
+    again = promote(root, PUBLISH, None, "another reason")
+    assert (again["changed"], again["message"]) == (False, "version 3 serves already")
+    assert tags_of(root, 3) == tags
+
+
+def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
+    told = rollback(root, PUBLISH, None)
+    assert (told["model_version"], told["champion_before"], told["changed"]) == (1, 2, True)
+    assert told["message"] == "version 1 (release r1) serves again, in place of 2"
+    assert told["seconds"] < 5  # a second of work; the machine may be busy
+    assert aliases_of(root) == {"challenger": 3, "champion": 1}
+    assert tags_of(root, 1)["rolled_back_from"] == "2"
+    assert "rolled_back_at" in tags_of(root, 2)
+    assert [Run(root, name).story()["promotions"][0]["message"] for name in ("r1", "r2")] == [told["message"]] * 2
+    again = rollback(root, PUBLISH, None)
+    assert not again["changed"]
+    assert "version 1 serves already, rolled back from version 2: nothing was changed" in again["message"]
+    assert rollback(root, PUBLISH, 1)["changed"] is False
+    assert aliases_of(root)["champion"] == 1
+
+
+def test_a_run_tells_the_alias_that_its_version_has_now(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = {number: {"model_version": number, "alias": "champion"} for number in (1, 2)}
+    assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == [None, "champion"]
+    rollback(root, PUBLISH, None)
+    assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == ["champion", None]
+
+    def be_away(*arguments: Any) -> None:
+        raise UnavailableError("MLflow is away")
+
+    monkeypatch.setattr(tracking, "get_registered", be_away)
+    assert find_alias(root, PUBLISH, registered[2]) == "champion"
+
+
+def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) -> None:
+    rollback(root, PUBLISH, None)
+    assert settle_aliases(root, PUBLISH, 2, PASSED) is None
+    story = Run(root, "r2").story()
+    assert publish_release(root, PUBLISH, story, root.export("r2"), None)["alias"] is None
+    assert aliases_of(root)["champion"] == 1
+    with pytest.raises(HeldBackError, match="version 2 was rolled back at"):
+        promote(root, PUBLISH, 2, None)
+    assert promote(root, PUBLISH, 2, "it was not its fault")["changed"]
+    assert aliases_of(root)["champion"] == 2
+    assert not {"rolled_back_at", "rolled_back_from"} & set(tags_of(root, 2))
+    assert rollback(root, PUBLISH, None)["model_version"] == 1
+
+
+def test_a_verdict_about_another_champion_moves_no_alias(root: Root) -> None:
+    rollback(root, PUBLISH, None)
+    passed, before = PASSED | {"champion": "r2"}, read_registry(root, PUBLISH)
+    with pytest.raises(HeldBackError, match="version 4 was judged beside release r2, but release r1 serves now"):
+        make_night(root, "r4", passed)
+    assert read_registry(root, PUBLISH).aliases == before.aliases
+    assert not {"gate", "promoted_at"} & set(tags_of(root, 4))
+    held = {"passes": False, "verdict": "held", "held_by": ["champion"], "champion": "r1"}
+    assert make_night(root, "r4", held)["alias"] == "challenger"
+    with pytest.raises(HeldBackError, match="version 4 was held back by champion"):
+        promote(root, PUBLISH, None, None)
+    assert promote(root, PUBLISH, None, "it is good")["model_version"] == 4
+
+
+def test_the_first_release_of_two_roots_serves_and_the_other_does_not(root: Root) -> None:
+    with pytest.raises(HeldBackError, match="version 4 was judged beside no champion, but release r2 serves now"):
+        make_night(root, "r4", FIRST | {"champion": None})
+
+
+def test_a_rollback_over_several_versions_leaves_them_all(root: Root) -> None:
+    make_night(root, "r4", PASSED | {"champion": "r2"}, PublishConfig(keep_releases=4))
+    assert rollback(root, PUBLISH, 1)["changed"]
+    assert ["rolled_back_at" in tags_of(root, number) for number in (1, 2, 3, 4)] == [False, True, False, True]
+    assert settle_aliases(root, PUBLISH, 2, PASSED | {"champion": "r1"}) is None
+    assert aliases_of(root)["champion"] == 1
+
+
+def test_the_next_night_builds_up_from_what_serves_again(root: Root) -> None:
+    rollback(root, PUBLISH, None)
+    assert make_night(root, "r4", PASSED)["alias"] == "champion"
+    assert tags_of(root, 4)["champion_before"] == "1"
+    assert pins_of(root) == {"r1", "r4"}  # nobody can return to the held one, nor to the one that was rolled back
+    assert rollback(root, PUBLISH, None)["model_version"] == 1
+
+
+def test_what_was_held_is_no_place_to_roll_back_to(root: Root) -> None:
+    with pytest.raises(InputError, match="version 3 was held back and never served"):
+        rollback(root, PUBLISH, 3)
+    with pytest.raises(InputError, match=r"there is no version 9 in this registry; the newest are: 1, 2, 3"):
+        rollback(root, PUBLISH, 9)
+    rollback(root, PUBLISH, None)
+    tracking.set_tags(root.tracking_uri, read_registry(root, PUBLISH).versions[0], {"rolled_back_from": None})
+    with pytest.raises(InputError, match="no version served before version 1"):
+        rollback(root, PUBLISH, None)
+
+
+def test_without_anything_to_serve_nothing_moves(root: Root, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no champion"):
+        rollback(Root(tmp_path), PUBLISH, None)
+    with pytest.raises(InputError, match="no challenger"):
+        promote(Root(tmp_path), PUBLISH, None, None)
+    (root.store / "pinned" / "r1.json").unlink()
+    with pytest.raises(DamageError, match="version 1 cannot serve: its generation is kept no more"):
+        rollback(root, PUBLISH, None)
+    shutil.rmtree(root.export("r3"))
+    with pytest.raises(DamageError, match="version 3 cannot serve: its export .* is gone"):
+        promote(root, PUBLISH, None, "why not")
+    assert aliases_of(root) == {"challenger": 3, "champion": 2}
+
+
+@pytest.mark.parametrize(
+    "move", [lambda root: rollback(root, PUBLISH, None), lambda root: promote(root, PUBLISH, 3, "x")]
+)
+def test_a_call_cut_off_before_the_alias_is_completed(root: Root, monkeypatch: pytest.MonkeyPatch, move: Any) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "set_alias", stop)
+        with pytest.raises(KeyboardInterrupt):
+            move(root)
+    assert aliases_of(root)["champion"] == 2
+    assert move(root)["changed"]
+    assert aliases_of(root)["champion"] != 2
+    assert not move(root)["changed"]
+
+
+def register_and_die(path: Path) -> None:
+    """A night whose process leaves when its version is there and tagged, and before it has an alias."""
+    tracking.set_alias = lambda *arguments: os._exit(9)
+    make_night(Root(path), "r4", PASSED)
+
+
+def test_a_night_killed_between_registering_and_the_alias_is_completed(root: Root) -> None:
+    process = start(register_and_die, root.path)
+    process.join()
+    assert process.exitcode == 9
+    assert len(read_registry(root, PUBLISH).versions) == 4
+    assert aliases_of(root) == {"challenger": 3, "champion": 2}
+    assert make_night(root, "r4", PASSED)["alias"] == "champion"
+    assert (tags_of(root, 4)["gate"], tags_of(root, 4)["champion_before"]) == ("passed", "2")
+    assert len(read_registry(root, PUBLISH).versions) == 4
+
+
+def test_a_rollback_does_not_wait_for_a_night(root: Root) -> None:
+    with lock_root(root, "run"), lock_store(root.store):
+        assert rollback(root, PUBLISH, None)["changed"]
+
+
+def test_a_rollback_waits_for_whoever_moves_aliases(root: Root) -> None:
+    done: list[dict[str, Any]] = []
+    with lock_aliases(root):
+        thread = Thread(target=lambda: done.append(rollback(root, PUBLISH, None)))
+        thread.start()
+        thread.join(0.5)
+        assert (thread.is_alive(), done, aliases_of(root)["champion"]) == (True, [], 2)
+    thread.join()
+    assert aliases_of(root)["champion"] == 1
+
+
+def test_a_verdict_that_other_settings_changed_counts(root: Root) -> None:
+    assert settle_aliases(root, PUBLISH, 3, PASSED) == "champion"
+    assert tags_of(root, 3)["gate"] == "passed"
+    assert "held_by" not in tags_of(root, 3)
+    assert settle_aliases(root, PUBLISH, 3, HELD) == "champion"  # it serves; only a rollback takes that away
+    assert tags_of(root, 3)["gate"] == "passed"
+
+
+def test_where_a_rollback_would_go(root: Root) -> None:
+    assert rollback_targets(read_registry(root, PUBLISH)) == {1}
+    rollback(root, PUBLISH, None)
+    assert rollback_targets(read_registry(root, PUBLISH)) == set()
+
+
+def test_only_the_generation_of_a_release_is_pinned_under_its_name(root: Root) -> None:
+    (root.store / "pinned" / "r1.json").unlink()
+    pin_release(root, "r1")  # the store has moved on
+    assert "r1" not in pins_of(root)

@@ -1,0 +1,323 @@
+"""Registering: what stands in MLflow afterwards, that a second call adds nothing, and that a cut-off one is completed."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tasks.config import PublishConfig
+from tasks.registry import tracking
+from tasks.registry.publish import (
+    attach_report,
+    current_release,
+    flatten,
+    list_metrics,
+    pin_requirements,
+    publish_release,
+)
+from tasks.root.run import Root
+from tests.releases import STORAGES, make_release, read_users, tell_story
+from trainer.errors import DamageError, InputError
+
+mlflow = tracking.mlflow
+PUBLISH = PublishConfig()
+
+
+def register(
+    root: Root, publish: PublishConfig = PUBLISH, release: str = "r1", report: Path | None = None
+) -> dict[str, Any]:
+    return publish_release(root, publish, tell_story(release), root.export(release), report)
+
+
+def client_of(root: Root) -> Any:
+    return tracking.MlflowClient(root.tracking_uri, root.tracking_uri)
+
+
+def models_of(root: Root) -> list[Path]:
+    return list((root.artifacts / "models").iterdir())
+
+
+@pytest.fixture(scope="module", params=STORAGES)
+def storage(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def publish(storage: str) -> PublishConfig:
+    return STORAGES[storage]
+
+
+@pytest.fixture(scope="module")
+def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables in it: making them takes a second, which each root would pay again."""
+    root = Root(tmp_path_factory.mktemp("empty"))
+    tracking.list_models(root.tracking_uri)
+    return root.path / "mlflow.db"
+
+
+@pytest.fixture
+def root(tmp_path: Path, empty_registry: Path) -> Root:
+    """A root with a release that is not registered yet."""
+    made = Root(tmp_path)
+    shutil.copy(empty_registry, made.path / "mlflow.db")
+    make_release(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def published(
+    tmp_path_factory: pytest.TempPathFactory, empty_registry: Path, publish: PublishConfig
+) -> tuple[Root, dict[str, Any]]:
+    """A root whose release is registered; only read by its tests."""
+    root = Root(tmp_path_factory.mktemp("published"))
+    shutil.copy(empty_registry, root.path / "mlflow.db")
+    make_release(root)
+    report = root.path / "report.html"
+    report.write_text("<p>good morning</p>")
+    return root, register(root, publish, report=report)
+
+
+def test_the_story_of_the_step(published: tuple[Root, dict[str, Any]], storage: str) -> None:
+    root, told = published
+    assert told | {"mlflow_run_id": ""} == {
+        "model_name": "surf2vec-users", "model_version": 1, "alias": "champion",
+        "storage": storage, "tracking_uri": root.tracking_uri, "mlflow_run_id": "", "mlflow_page": None,
+    }  # fmt: skip
+    assert current_release(root, PUBLISH) == "r1"
+
+
+def test_the_version_has_tags_signature_example_and_requirements(
+    published: tuple[Root, dict[str, Any]], storage: str
+) -> None:
+    root, _ = published
+    version = client_of(root).get_model_version("surf2vec-users", "1")
+    expected = {
+        "release": "r1", "space_id": "space-1", "run_id": "run-r1", "num_users": "67", "num_items": "40",
+        "hit_at_10": "0.25", "window_since": "2015-05-17", "window_until": "2015-05-18",
+        "storage": storage,
+    }  # fmt: skip
+    assert expected.items() <= version.tags.items()
+    assert int(version.tags["bytes"]) > 0
+    assert "for each of 67 users" in version.description
+    assert (root.export("r1").as_uri() in version.description) == (storage == "reference")
+    [folder] = models_of(root)
+    assert (folder / "artifacts" / "requirements.txt").read_text().split() == pin_requirements()
+    assert (folder / "artifacts" / "input_example.json").exists()
+    info = mlflow.models.Model.load(str(folder / "artifacts"))
+    assert info.signature.inputs.input_names() == ["user_id"]
+    assert info.signature.outputs.input_names()[:2] == ["user_id", "vector"]
+    assert {spec.name: spec.default for spec in info.signature.params.params} == {"k": 0, "items": 0}
+
+
+def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, dict[str, Any]]) -> None:
+    root, told = published
+    client = client_of(root)
+    run = client.get_run(told["mlflow_run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["train.epochs"] == "5"
+    assert run.data.metrics["hit_at_10"] == 0.25
+    assert run.data.metrics["funnel_lines"] == 100
+    assert run.data.metrics["seconds_train"] == 2.5
+    loss = client.get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.value) for point in loss] == [(500, 2.0), (1000, 1.5)]
+    assert len(client.get_metric_history(run.info.run_id, "heldout_loss")) == 1
+    names = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert names == {"manifest.json", "report.html", "run.json"}
+
+
+def test_no_password_reaches_the_registry(published: tuple[Root, dict[str, Any]]) -> None:
+    root, told = published
+    params = client_of(root).get_run(told["mlflow_run_id"]).data.params
+    assert params["publish.tracking_uri"] == "http://***@mlflow.example"
+    files = [path for path in root.path.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
+
+
+def test_the_registered_model_answers(published: tuple[Root, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    root, _ = published
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", root.tracking_uri)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(root.tracking_uri)
+    try:
+        model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
+    finally:
+        mlflow.set_tracking_uri(before)
+    ids = ["user-7", "nobody", "ünïcode-Ω", "user-7"]
+    answer = model.predict(pd.DataFrame({"user_id": ids}), params={"k": 2, "items": 2})
+    users = read_users(root.export("r1"))
+    assert answer["vector"].tolist() == [users[user].tolist() if user in users else None for user in ids]
+    assert [urls and len(urls) for urls in answer["items"]] == [2, None, 2, 2]
+    assert model.predict(pd.DataFrame({"user_id": []})).empty
+    assert model.predict(pd.DataFrame({"user_id": [12]}))["vector"].tolist() == [users["12"].tolist()]
+
+
+def test_only_a_copy_has_the_vectors_in_the_registry(published: tuple[Root, dict[str, Any]], storage: str) -> None:
+    root, _ = published
+    [folder] = models_of(root)
+    vectors = [path for path in folder.rglob("*") if path.suffix in (".parquet", ".faiss")]
+    export_bytes = int(client_of(root).get_model_version("surf2vec-users", "1").tags["bytes"])
+    assert sum(path.stat().st_size for path in vectors) == (export_bytes if storage == "copy" else 0)
+    [manifest] = folder.rglob("manifest.json")
+    assert manifest.read_bytes() == (root.export("r1") / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize(("above", "expected"), [(0, "reference"), (1, "copy")])
+def test_exports_from_the_size_of_the_setting_on_are_referred_to(root: Root, above: int, expected: str) -> None:
+    size_bytes = sum(path.stat().st_size for path in root.export("r1").rglob("*.*") if path.name != "manifest.json")
+    assert register(root, PublishConfig(copy_below=f"{size_bytes + above}"))["storage"] == expected
+
+
+def test_another_size_later_registers_nothing(root: Root) -> None:
+    assert register(root, STORAGES["reference"]) == register(root, STORAGES["copy"])
+    assert len(models_of(root)) == 1
+
+
+def test_the_same_release_again_registers_nothing(
+    root: Root, publish: PublishConfig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = register(root, publish)
+    counts = [len(client_of(root).get_metric_history(first["mlflow_run_id"], name)) for name in ("loss", "hit_at_10")]
+    assert register(root, publish) == first
+    client = client_of(root)
+    assert len(client.search_model_versions("name = 'surf2vec-users'")) == 1
+    assert len(client.search_runs(["1"])) == len(models_of(root)) == 1
+    assert [len(client.get_metric_history(first["mlflow_run_id"], name)) for name in ("loss", "hit_at_10")] == counts
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("cut_off", ["log_model", "register", "set_alias", "log_metrics", "end_run"])
+def test_a_call_cut_off_before_any_step_is_completed(
+    root: Root, publish: PublishConfig, monkeypatch: pytest.MonkeyPatch, cut_off: str
+) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, cut_off, stop)
+        with pytest.raises(KeyboardInterrupt):
+            register(root, publish)
+    assert (register(root, publish)["model_version"], register(root, publish)["alias"]) == (1, "champion")
+    assert len(models_of(root)) == len(client_of(root).search_runs(["1"])) == 1
+
+
+def test_a_copy_cut_short_is_taken_up_again(
+    root: Root, publish: PublishConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking.MlflowClient, "log_model_artifacts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            register(root, publish)
+    register(root, publish)
+    assert len(models_of(root)) == 1
+
+
+def test_a_call_cut_off_and_completed_in_the_other_way_mixes_nothing(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "register", stop)
+        with pytest.raises(KeyboardInterrupt):
+            register(root, STORAGES["copy"])
+    assert register(root, STORAGES["reference"])["storage"] == "reference"
+    source = client_of(root).get_model_version("surf2vec-users", "1").source
+    [folder] = [path for path in models_of(root) if path.name == source.removeprefix("models:/")]
+    assert list((folder / "artifacts" / "artifacts").iterdir()) == [
+        folder / "artifacts" / "artifacts" / "manifest.json"
+    ]
+
+
+def test_the_next_release_takes_over_and_an_older_one_does_not(root: Root) -> None:
+    make_release(root, "r2", seed=2)
+    first, second = register(root, release="r1"), register(root, release="r2")
+    assert (first["alias"], second["alias"]) == ("champion", "champion")
+    aliases = client_of(root).get_registered_model("surf2vec-users").aliases
+    assert {name: int(version) for name, version in aliases.items()} == {"challenger": 2, "champion": 2}
+    assert register(root, release="r1")["alias"] is None
+    assert current_release(root, PUBLISH) == "r2"
+
+
+def test_a_run_that_was_overtaken_does_not_serve(root: Root) -> None:
+    """A night of older days may end, or be run, after that of newer ones: registered later, it is none the newer."""
+    told = []
+    register(root, release="r1")
+    for number, (release, until) in enumerate([("r2", "2015-05-17"), ("r3", "2015-05-18")], start=2):
+        make_release(root, release, seed=number)
+        story = tell_story(release)
+        story["steps"]["corpus"]["until"] = until
+        told.append(publish_release(root, PUBLISH, story, root.export(release), None)["alias"])
+        assert current_release(root, PUBLISH) == ("r1" if release == "r2" else "r3")
+    assert told == [None, "champion"]
+
+
+def test_the_report_comes_after(root: Root) -> None:
+    told = register(root)
+    report = root.path / "report.html"
+    report.write_text("<p>good morning</p>")
+    attach_report(root, PUBLISH, told, report)
+    names = [file.path for file in client_of(root).list_artifacts(told["mlflow_run_id"])]
+    assert "report.html" in names
+
+
+def test_a_copied_root_writes_nothing_into_the_old_one(root: Root, tmp_path: Path) -> None:
+    register(root)
+    before = sorted(root.artifacts.rglob("*"))
+    copy = Root(tmp_path / "copy ü")
+    shutil.copytree(root.path, copy.path, ignore=shutil.ignore_patterns("mlartifacts", "copy*"))
+    make_release(copy, "r2", seed=2)
+    assert register(copy, release="r2")["model_version"] == 2
+    assert sorted(root.artifacts.rglob("*")) == before
+    assert len(models_of(copy)) == 1
+
+
+def test_an_export_that_is_not_whole_is_refused(root: Root, publish: PublishConfig) -> None:
+    part = root.export("r1") / "user_vectors" / "part-00000.parquet"
+    part.write_bytes(b"short")
+    with pytest.raises(DamageError, match=r"part-00000\.parquet has 5 bytes where its manifest says"):
+        register(root, publish)
+    assert not root.artifacts.exists()
+
+
+def test_nothing_registered_has_no_release(root: Root) -> None:
+    with pytest.raises(InputError, match="no model 'surf2vec-users' with a version"):
+        current_release(root, PUBLISH)
+
+
+def test_metrics_have_names_that_mlflow_takes() -> None:
+    story = tell_story()
+    story["steps"]["corpus"]["funnel"] = [["left out: bots & crawlers (50%)", 3]]
+    names = {point.name for point in list_metrics(story)}
+    assert "funnel_left out_ bots _ crawlers _50_" in names
+    assert list_metrics(story) == list_metrics(json.loads(json.dumps(story)))
+
+
+def test_what_a_smaller_release_loses_is_a_metric() -> None:
+    story = tell_story()
+    story["steps"]["export"] = {"metrics": {"export_hit_at_10_loss": 0.002, "index_recall_at_10": 0.95}}
+    values = {point.name: point.value for point in list_metrics(story)}
+    assert (values["export_hit_at_10_loss"], values["index_recall_at_10"]) == (0.002, 0.95)
+
+
+def test_training_beside_its_plan_is_in_the_metrics() -> None:
+    story = tell_story()
+    plan = {"seconds": 3.0, "peak_bytes": 9, "read_bytes": 5}
+    story["steps"]["train"] |= {"train_seconds": 2.0, "commit_stall": 0.5, "stall": 0.25, "bytes_read": 4, "plan": plan}
+    values = {point.name: point.value for point in list_metrics(story)}
+    expected = {
+        "train_seconds": 3.0, "train_predicted_seconds": 3.0, "train_stall": 0.25, "train_bytes_read": 4.0,
+        "train_predicted_bytes_read": 5.0, "train_predicted_peak_bytes": 9.0,
+    }  # fmt: skip
+    assert expected.items() <= values.items()
+    assert "train_peak_bytes" not in values
+
+
+def test_settings_are_flattened_by_dotted_name() -> None:
+    assert flatten({"train": {"epochs": 5, "on": None}, "a": [1]}) == {"train.epochs": 5, "train.on": None, "a": [1]}

@@ -1,0 +1,258 @@
+"""Pull with --since: an older pull becomes the newest release byte for byte, or a new folder gets what changed; few bytes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tasks.registry import tracking
+from tasks.registry.pull import pull
+from tasks.registry.pull_since import pull_since
+from tasks.root.run import Root
+from tests.releases import STORAGES
+from tests.series import State, bytes_of, many_users, publish_state, read_table
+from trainer.errors import DamageError, InputError
+from trainer.system.files import read_json, verify_file, write_json
+
+CHAMPION = "models:/surf2vec-users@champion"
+README = Path(__file__).parents[3] / "README.md"
+STATES: list[State] = [many_users(2000)]
+STATES.append(STATES[0].change({f"user-{n}": 1 for n in range(40)} | {"new-1": 0}, ("user-100", "user-101"), {3: 1}))
+STATES.append(STATES[1].change({"user-7": 2, "user-100": 1, "new-2": 0}, ("new-1", "user-102"), {30: 0}))
+
+
+@pytest.fixture(scope="module", params=STORAGES)
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Root:
+    """Three releases, each with what it changed."""
+    made = Root(tmp_path_factory.mktemp("root"))
+    # The second night is by user id as a full one is, the third has those it added last, as an incremental one.
+    for number, state in enumerate(STATES, start=1):
+        since, last = (f"r{number - 1}" if number > 1 else None), ("user-100", "new-2") if number == 3 else ()
+        publish_state(made, STORAGES[request.param], f"r{number}", state, since, last)
+    return made
+
+
+def pull_version(root: Root, version: int, out: Path) -> Path:
+    pull(f"models:/surf2vec-users/{version}", out, root.tracking_uri)
+    return out
+
+
+@pytest.mark.parametrize("since", [1, 2, 3])
+def test_an_older_pull_becomes_the_newest_byte_for_byte(root: Root, tmp_path: Path, since: int) -> None:
+    out = pull_version(root, since, tmp_path / "out")
+    told = pull_since(CHAMPION, out, since, root.tracking_uri)
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+    assert told["fetched_bytes"] < told["bytes"] / 4
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def apply_as_the_readme_says(vectors: pl.DataFrame, changes: Path) -> pl.DataFrame:
+    """What the three lines of the README make of the older vectors and a folder of changes."""
+    lines = re.search(r"```python\nimport polars as pl\n\n(.*?)```", README.read_text(), re.DOTALL)
+    assert lines is not None
+    assert len(lines[1].splitlines()) == 3
+    names: dict[str, Any] = {"pl": pl, "vectors": vectors}
+    exec(lines[1].replace('"changes/', f'"{changes}/'), names)
+    return names["vectors"]
+
+
+@pytest.mark.parametrize("since", [1, 2, 3])
+def test_a_new_folder_gets_the_changes_which_the_readmes_lines_apply(root: Root, tmp_path: Path, since: int) -> None:
+    told = pull_since(CHAMPION, tmp_path / "changes", since, root.tracking_uri)
+    older = read_table(root.export(f"r{since}"))
+    made = apply_as_the_readme_says(older, tmp_path / "changes")
+    assert made.sort("user_id").equals(read_table(root.export("r3")))
+    gone = pl.read_parquet(tmp_path / "changes" / "removed_users.parquet")["user_id"].to_list()
+    assert gone == {1: ["new-1", "user-101", "user-102"], 2: ["new-1", "user-102"], 3: []}[since]
+    assert told["changed_users"] == {1: 42, 2: 3, 3: 0}[since]
+    assert told["fetched_bytes"] < told["bytes"] / 10
+    assert (
+        pull_since(CHAMPION, tmp_path / "changes", since, root.tracking_uri)["changed_users"] == told["changed_users"]
+    )
+
+
+def test_a_broken_chain_is_said_and_ends_in_the_same(root: Root, tmp_path: Path) -> None:
+    client = tracking.MlflowClient(root.tracking_uri, root.tracking_uri)
+    second = client.get_model_version("surf2vec-users", "2")
+    out, lines = pull_version(root, 1, tmp_path / "out"), []
+
+    def listen(name: str, values: dict[str, Any]) -> None:
+        lines.append(str(values.get("message")))
+
+    client.set_model_version_tag("surf2vec-users", "2", "manifest_sha256", "0" * 64)
+    try:
+        told = pull_since(CHAMPION, out, 1, root.tracking_uri, listen)
+        pull_since(CHAMPION, tmp_path / "changes", 1, root.tracking_uri, listen)
+    finally:
+        client.set_model_version_tag("surf2vec-users", "2", "manifest_sha256", second.tags["manifest_sha256"])
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+    assert sum("release r2, which version 3 builds on, is not in the registry any more" in line for line in lines) == 2
+    assert "not in the registry" in told["way"]
+    pull_since(CHAMPION, tmp_path / "linked", 1, root.tracking_uri)
+    for kind in ("user", "item"):
+        assert read_table(tmp_path / "changes", kind).equals(read_table(tmp_path / "linked", kind))
+
+
+def test_the_older_pull_may_be_damaged_and_the_version_gone(root: Root, tmp_path: Path) -> None:
+    out = pull_version(root, 2, tmp_path / "out")
+    part = out / "user_vectors" / "part-00001.parquet"
+    part.write_bytes(part.read_bytes()[:-3])
+    (out / "item_vectors" / "part-00000.parquet").unlink()
+    pull_since(CHAMPION, out, 2, root.tracking_uri)
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+
+
+class Gone:
+    """Somebody who was forgotten after the newest release was made."""
+
+    def is_forgotten(self, user_ids: Any) -> np.ndarray:
+        return np.array([user == "user-7" for user in user_ids.to_pylist()])
+
+
+def test_who_was_forgotten_since_is_gone(root: Root, tmp_path: Path) -> None:
+    told = pull_since(CHAMPION, tmp_path / "changes", 1, root.tracking_uri, forgotten=Gone())
+    changes = tmp_path / "changes"
+    gone = pl.read_parquet(changes / "removed_users.parquet")["user_id"].to_list()
+    assert gone == ["new-1", "user-101", "user-102", "user-7"]
+    assert "user-7" not in read_table(changes)["user_id"].to_list()
+    assert (told["changed_users"], told["removed_users"]) == (41, 4)
+    for name, about in read_json(changes / "manifest.json")["files"].items():
+        verify_file(changes / name, about)
+    out, cleaned = pull_version(root, 3, tmp_path / "out"), []
+    pull_since(
+        CHAMPION, out, 3, root.tracking_uri, forgotten=Gone(), leave_out=lambda folder: cleaned.append(folder.name)
+    )
+    assert cleaned == [".out.pull.tmp"]
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+    write_json(out / "manifest.json", read_json(out / "manifest.json") | {"users_forgotten": 1})
+    assert "forgotten are left out" in pull_since(CHAMPION, out, 3, root.tracking_uri)["way"]
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+
+
+def test_a_folder_with_another_release_is_told(root: Root, tmp_path: Path) -> None:
+    out = pull_version(root, 1, tmp_path / "out")
+    before = bytes_of(out)
+    with pytest.raises(InputError, match=r"holds release r1 \(version 1\), not version 2: say --since"):
+        pull_since(CHAMPION, out, 2, root.tracking_uri)
+    with pytest.raises(InputError, match="of the versions the newest are 1, 2, 3"):
+        pull_since(CHAMPION, tmp_path / "new", 9, root.tracking_uri)
+    assert bytes_of(out) == before
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_corrupt_file_of_changes_is_named_and_what_is_there_stays(root: Root, tmp_path: Path) -> None:
+    out = pull_version(root, 1, tmp_path / "out")
+    before = bytes_of(out)
+    inside = [
+        *(root.artifacts / "models").rglob("changes/removed_users.parquet"),
+        *root.path.glob("export/r2/changes/removed_users.parquet"),
+    ]
+    kept = {path: path.read_bytes() for path in inside}
+    for path in inside:
+        path.write_bytes(kept[path][:-1])
+    try:
+        with pytest.raises(DamageError, match=r"changes/removed_users.parquet of models:/surf2vec-users/2 has"):
+            pull_since(CHAMPION, out, 1, root.tracking_uri)
+    finally:
+        for path, data in kept.items():
+            path.write_bytes(data)
+    assert bytes_of(out) == before
+    pull_since(CHAMPION, out, 1, root.tracking_uri)
+    assert bytes_of(out) == bytes_of(root.export("r3"))
+
+
+# For every few steps: a child that is killed before it, then one that finishes; prints a line a step.
+DYING = """
+import json, os, shutil, sys
+from pathlib import Path
+from tasks.registry import pull
+from tasks.registry import pull_since
+from tasks.registry import whole_folder as pulled_folder
+from tests.series import bytes_of
+
+def count_down(module, name):
+    real = getattr(module, name)
+    def dying(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), 9)
+        return real(*arguments, **named)
+    setattr(module, name, dying)
+
+def run(steps):
+    global left
+    left = steps
+    child = os.fork()
+    if child == 0:
+        told = make("models:/surf2vec-users@champion", out, *since, sys.argv[4])
+        told_path.write_text(json.dumps(told))
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+older, newer, out = map(Path, sys.argv[1:4])
+told_path = out.with_name("told.json")
+make, since = (pull_since.pull_since, [1]) if sys.argv[5] == "since" else (pull.pull, [])
+for module, name in (
+    (pull, "_fetch"), (os, "replace"), (Path, "rename"), (pulled_folder, "sync_folder"), (pulled_folder, "_exchange"),
+):
+    count_down(module, name)
+for step in range(2, 90, 7):
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(older, out)
+    ended = run(step)
+    between = bytes_of(out)
+    last = run(0)
+    told = json.loads(told_path.read_text())
+    told_path.unlink()
+    is_new = bytes_of(out) == bytes_of(newer)
+    left_over = sorted(path.name for path in out.parent.iterdir())
+    print(json.dumps([ended, last, between in (bytes_of(older), bytes_of(newer)), is_new, told["fetched_bytes"], left_over]))
+    if ended == 0:
+        break
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["since", "whole"])
+@pytest.mark.parametrize("root", ["reference"], indirect=True)
+def test_killed_anywhere_the_folder_is_old_or_new_and_the_next_call_goes_on(
+    root: Root, tmp_path: Path, way: str
+) -> None:
+    older = pull_version(root, 1, tmp_path / "older")
+    folders = [str(older), str(root.export("r3")), str(tmp_path / "out")]
+    command = [sys.executable, "-c", DYING, *folders, root.tracking_uri, way]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [ended for ended, *_ in steps] == [9] * (len(steps) - 1) + [0]
+    assert len(steps) >= 3
+    for _, last, is_old_or_new, is_new, _, left_over in steps:
+        assert (last, is_old_or_new, is_new, left_over) == (0, True, True, ["older", "out"])
+    fetched = [fetched_bytes for *_, fetched_bytes, _ in steps]
+    assert fetched[0] > fetched[-2] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", ["reference"], indirect=True)
+def test_two_pulls_at_once_into_one_folder(root: Root, tmp_path: Path) -> None:
+    call = (
+        "import sys; from pathlib import Path; from tasks.registry.pull import pull; "
+        "pull(sys.argv[1], Path(sys.argv[2]), sys.argv[3])"
+    )
+    commands = [
+        [sys.executable, "-c", call, uri, str(tmp_path / "out"), root.tracking_uri]
+        for uri in ("models:/surf2vec-users/1", CHAMPION, CHAMPION)
+    ]
+    running = [subprocess.Popen(command, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE) for command in commands]
+    for process in running:
+        message = process.communicate(timeout=120)[1]
+        assert process.returncode == 0, message
+    assert bytes_of(tmp_path / "out") in [bytes_of(root.export(release)) for release in ("r1", "r3")]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

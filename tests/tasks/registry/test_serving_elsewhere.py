@@ -1,0 +1,142 @@
+"""The registered model in a process that has only what its requirements name: none of our code."""
+
+import json
+import os
+import signal
+import subprocess
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+from infra.services import answers, find_port
+from tasks.registry.publish import pin_requirements, publish_release
+from tasks.root.run import Root
+from tests.infra.nights import wait_until
+from tests.releases import STORAGES, make_release, read_users, tell_story
+
+CONSUMER = """
+import importlib.util, sys, time
+import pandas as pd
+started = time.monotonic()
+import mlflow.pyfunc
+assert not [name for name in ("tasks", "trainer", "flows", "sql", "duckdb", "torch") if importlib.util.find_spec(name)]
+imported = time.monotonic()
+mlflow.set_tracking_uri(sys.argv[1])
+config = {"export_uri": sys.argv[2]} if sys.argv[2:] else None
+model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion", model_config=config)
+loaded = time.monotonic()
+answer = model.predict(pd.DataFrame({"user_id": ["user-7", "nobody"]}), params={"k": 3, "items": 2})
+answered = time.monotonic()
+print(f"import {imported - started:.1f} s, load {loaded - imported:.1f} s, answer {answered - loaded:.1f} s", file=sys.stderr)
+print(answer.to_json(orient="records"))
+"""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A folder with a virtual environment, where only what a model's requirements name is installed."""
+
+    folder: Path
+
+    @property
+    def programs(self) -> Path:
+        return self.folder / ".venv" / "bin"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's, without what would lead to our code."""
+        ours = ("PYTHON", "MLFLOW", "VIRTUAL")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return clean | {"PATH": f"{self.programs}:{clean['PATH']}"}
+
+    def consume(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run CONSUMER with its arguments."""
+        command = [str(self.programs / "python"), "-c", CONSUMER, *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=120, cwd=self.folder, env=self.environment, check=False
+        )
+
+    @contextmanager
+    def serving(self, root: Root) -> Iterator[str]:
+        """`mlflow models serve` of the champion; yields its address once it answers."""
+        port = find_port(None)
+        command = [str(self.programs / "mlflow"), "models", "serve", "-m", "models:/surf2vec-users@champion"]
+        command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+        log = self.folder / "serve.log"
+        with open(log, "w") as out:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment | {"MLFLOW_TRACKING_URI": root.tracking_uri},
+                stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        try:
+            address = f"http://127.0.0.1:{port}"
+            wait_until(lambda: answers(f"{address}/ping"), 120, log.read_text)
+            yield address
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    venv.create(elsewhere / ".venv", with_pip=True)
+    python = str(elsewhere / ".venv" / "bin" / "python")
+    (elsewhere / "requirements.txt").write_text("\n".join(pin_requirements()))
+    constraints = Path(__file__).parents[3] / "constraints.txt"
+    there = Elsewhere(elsewhere)
+    pip = [python, "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check", "-c", str(constraints)]
+    subprocess.run([*pip, "-r", "requirements.txt"], check=True, timeout=600, cwd=elsewhere, env=there.environment)
+    return there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
+    root = Root(tmp_path / "root ü")
+    folder = make_release(root)
+    users = read_users(folder)
+    publish_release(root, STORAGES[storage], tell_story(), folder, None)
+    [requirements] = root.artifacts.rglob("requirements.txt")
+    assert requirements.read_text().split() == pin_requirements()
+    if storage == "reference":
+        folder = folder.rename(tmp_path / "moved ü%20")
+        done = elsewhere.consume(root.tracking_uri)
+        assert done.returncode == 1
+        assert "export/r1, but it is not on this machine" in done.stderr
+    done = (
+        elsewhere.consume(root.tracking_uri, folder.as_uri())
+        if storage == "reference"
+        else elsewhere.consume(root.tracking_uri)
+    )
+    assert done.returncode == 0, done.stderr
+    known, unknown = json.loads(done.stdout)
+    np.testing.assert_allclose(known["vector"], users["user-7"], rtol=1e-6)
+    assert (len(known["neighbours"]), len(known["items"])) == (3, 2)
+    assert unknown["user_id"] == "nobody"
+    assert unknown["vector"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", STORAGES)
+def test_mlflow_serves_the_model_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
+    root = Root(tmp_path / "root")
+    folder = make_release(root)
+    publish_release(root, STORAGES[storage], tell_story(), folder, None)
+    asked = {
+        "dataframe_split": {"columns": ["user_id"], "data": [["user-7"], ["nobody"]]},
+        "params": {"k": 3, "items": 2},
+    }
+    with elsewhere.serving(root) as address:
+        request = Request(f"{address}/invocations", json.dumps(asked).encode(), {"Content-Type": "application/json"})
+        with urlopen(request, timeout=60) as response:
+            known, unknown = json.load(response)["predictions"]
+    np.testing.assert_allclose(known["vector"], read_users(folder)["user-7"], rtol=1e-6)
+    assert (len(known["neighbours"]), len(known["items"])) == (3, 2)
+    assert (unknown["user_id"], unknown["vector"]) == ("nobody", None)

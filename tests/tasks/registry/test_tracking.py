@@ -1,0 +1,85 @@
+"""MLflow that is away, broken or half made: what a person reads, and what is left behind."""
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tasks.registry import tracking
+from trainer.errors import ResourceError, UnavailableError
+
+
+def test_a_server_that_is_away_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound, not listening: whoever calls is refused
+        away = f"http://me:secret@127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(
+            UnavailableError, match=r"MLflow at http://\*\*\*@127.* failed: Connection refused"
+        ) as caught:
+            tracking.list_models(away)
+    assert "secret" not in str(caught.value)
+
+
+@contextmanager
+def server_that_answers(status: int) -> Iterator[str]:
+    """The URL of a server that has nothing but this answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "may_pass"), [(500, True), (502, True), (503, True), (429, True), (401, False), (403, False)]
+)
+def test_only_what_may_pass_is_worth_another_try(status: int, may_pass: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that fails may do better later; one that refuses will refuse again."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with server_that_answers(status) as url, pytest.raises(ResourceError) as caught:
+        tracking.list_models(url)
+    assert isinstance(caught.value, UnavailableError) == may_pass, caught.value
+
+
+def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking.mlflow.store.db.utils, "MAX_RETRY_COUNT", 1)
+    (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(ResourceError, match="file is not a database"):
+        tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_a_kill_while_the_database_is_made_leaves_none(tmp_path: Path) -> None:
+    """MLflow makes its tables one by one; a child that dies amid them must not leave a half-made mlflow.db."""
+    child = f"""
+import os, sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+made = []
+@event.listens_for(Engine, "after_cursor_execute")
+def die(connection, cursor, statement, *rest):
+    made.append("CREATE TABLE" in statement)
+    if sum(made) == 20:
+        os._exit(9)
+from tasks.registry import tracking
+tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
+"""
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", child], cwd=root, check=False, capture_output=True).returncode == 9
+    assert not (tmp_path / "mlflow.db").exists()
+    assert tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db") == []

@@ -1,0 +1,65 @@
+"""What was left out of a log, and why, as a person reads it."""
+
+from typing import Any
+
+from tasks.report.funnel import list_losses, list_notes
+
+STORY: dict[str, Any] = {
+    "config": {
+        "ingest": {
+            "max_day_events": 2000, "min_item_events": 5, "min_item_users": 3, "min_user_events": 2, "max_user_events": 1000,
+        },
+        "train": {"recency": 3.0},
+    },
+    "steps": {
+        "ingest": {
+            "lines": 40_000, "events": 30_000, "left_out": {"static asset": 9_000, "crawler": 900}, "rejected": {"no URL": 100},
+            "many_queries": [{"page": "/index.php", "num_queries": 1600, "keys": ["id", "lang"]}],
+        },
+        "corpus": {
+            "undated": False, "since": "2026-01-01",
+            "funnel": [
+                ["events in the window", 30_000], ["events without bots", 29_000], ["events without repeats", 29_000],
+                ["events of items in the vocabulary", 8_000], ["events of users kept", 7_900],
+                ["tokens (the newest events of each user)", 7_900], ["items in the window", 26_492],
+                ["items in the vocabulary", 246], ["users in the window", 500], ["users kept", 400],
+            ],
+        },
+    },
+}  # fmt: skip
+
+
+def test_each_loss_names_its_reason_and_the_setting() -> None:
+    assert [(loss["what"], loss["before"], loss["after"], loss["because"]) for loss in list_losses(STORY)] == [
+        ("lines", 40_000, 30_000, "9,000 static asset, 900 crawler, 100 no URL"),
+        ("events", 30_000, 29_000, "bots: users with more events on a day than 2,000 (ingest.max_day_events)"),
+        (
+            "pages", 26_492, 246,
+            "fewer events than 5 (ingest.min_item_events), or fewer users than 3 (ingest.min_item_users)",
+        ),
+        ("events", 29_000, 8_000, "events of the pages left out"),
+        ("users", 500, 400, "bots, and fewer events of pages kept than 2 (ingest.min_user_events)"),
+        ("events", 8_000, 7_900, "events of the users left out"),
+    ]  # fmt: skip
+
+
+def test_a_story_that_did_not_come_so_far() -> None:
+    assert list_losses({}) == []
+    assert list_losses({"steps": {"ingest": {"lines": 3, "events": 3}}}) == []
+    assert list_notes({}) == []
+
+
+def test_the_hint_at_queries() -> None:
+    [note] = list_notes(STORY)
+    assert note.startswith("/index.php has about 1,600 different queries (keys: id, lang), and all count as one page.")
+    assert note.endswith("in ingest.keep_query.")
+
+
+def test_order_without_times_is_told_of() -> None:
+    steps = {"corpus": {"undated": True, "since": None}}
+    [note] = list_notes({"steps": steps, "config": {"train": {"recency": 3.0}}})
+    assert note.startswith("The log has an order but no times.")
+    assert "train.recency (3) is off" in note
+    assert list_notes({"steps": steps, "config": {"train": {"recency": 0.0}}}) == []
+    mixed = {"corpus": {"undated": True, "since": "2026-01-01"}}
+    assert list_notes({"steps": mixed, "config": {"train": {"recency": 3.0}}})[0].startswith("Some events have")

@@ -1,0 +1,139 @@
+"""The map of items: which pages are read, that alike lies together, that the same gives the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.report.item_map import (
+    Matrix,
+    divide_map,
+    lay_out,
+    layout_gradient,
+    nearest_pages,
+    neighbour_shares,
+    read_pages,
+)
+from trainer.system.files import describe_file, write_json
+
+
+def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix, bias: float = 0) -> Path:
+    (folder / "item_vectors").mkdir(parents=True)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), X.shape[1])
+    table = pa.table({"url": urls, "count": pa.array(counts, pa.int64()), "vector": vectors})
+    pq.write_table(table, folder / "item_vectors" / "part-00000.parquet", row_group_size=3)
+    item_files = {"part-00000.parquet": describe_file(folder / "item_vectors" / "part-00000.parquet")}
+    manifest = {"release": "r1", "user_files": {}, "item_files": item_files, "index": {"file": "index/users.faiss"}}
+    write_json(folder / "manifest.json", manifest | ({"bias": bias} if bias else {}))
+    return folder
+
+
+def plant_groups(num: int, groups: int, dim: int = 16) -> tuple[Matrix, np.ndarray]:
+    """Vectors (num, dim) around `groups` directions, all shifted by one vector, and the group of each."""
+    rng = np.random.default_rng(5)
+    group = np.arange(num) % groups
+    X = rng.normal(size=(groups, dim))[group] + 0.2 * rng.normal(size=(num, dim)) + 5
+    return X.astype(np.float32), group
+
+
+def test_the_most_frequent_pages_are_read_in_order(tmp_path: Path) -> None:
+    counts = [5, 9, 1, 9, 3, 8, 2, 7]
+    X = np.eye(8, dtype=np.float32)
+    pages = read_pages(write_export(tmp_path, [f"/{ix}" for ix in range(8)], counts, X), max_pages=4)
+    assert pages.urls == ["/1", "/3", "/5", "/7"]
+    assert pages.counts.tolist() == [9, 9, 8, 7]
+    assert np.array_equal(pages.directions, X[[1, 3, 5, 7]])
+    assert pages.num_items == 8
+
+
+def test_a_bias_is_no_direction(tmp_path: Path) -> None:
+    X = np.array([[1, 0, 9], [0, 2, -9], [0, 0, 5]], np.float32)
+    pages = read_pages(write_export(tmp_path, list("abc"), [3, 2, 1], X, bias=0.5))
+    assert pages.urls == ["a", "b"]
+    assert np.array_equal(pages.directions, np.eye(2))
+
+
+def test_rows_without_a_direction_are_left_out(tmp_path: Path) -> None:
+    X = np.array([[1, 0], [0, 0], [np.nan, 1], [0, 2]], np.float32)
+    pages = read_pages(write_export(tmp_path, list("abcd"), [4, 3, 2, 1], X))
+    assert pages.urls == ["a", "d"]
+    assert np.allclose(np.linalg.norm(pages.directions, axis=1), 1)
+
+
+def test_an_export_without_items(tmp_path: Path) -> None:
+    write_json(tmp_path / "manifest.json", {"item_files": {}})
+    assert read_pages(tmp_path).urls == []
+
+
+def test_neighbours_are_of_the_planted_group_though_all_share_a_shift(tmp_path: Path) -> None:
+    X, group = plant_groups(60, 5)
+    pages = read_pages(write_export(tmp_path, [str(ix) for ix in range(60)], list(range(60, 0, -1)), X))
+    for ix in range(60):
+        near = nearest_pages(pages, ix, 6)
+        assert {int(group[other]) for other, _ in near} == {int(group[ix])}
+        assert [cosine for _, cosine in near] == sorted((cosine for _, cosine in near), reverse=True)
+        assert ix not in [other for other, _ in near]
+
+
+def test_alike_lies_together_on_the_map() -> None:
+    X, group = plant_groups(120, 4)
+    places = lay_out(X)
+    assert places.shape == (120, 2)
+    assert places.min() >= 0
+    assert places.max() <= 1
+    distances = np.linalg.norm(places[:, None] - places[None], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    assert np.array_equal(group[distances.argmin(axis=1)], group)
+    regions = divide_map(places, np.arange(120, 0, -1), 4)
+    assert len({(int(one), int(other)) for one, other in zip(group, regions, strict=True)}) == 4
+    assert regions[0] == 0
+
+
+def test_the_same_vectors_are_the_same_map() -> None:
+    X, _ = plant_groups(90, 3)
+    assert np.array_equal(lay_out(X), lay_out(X))
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 3, 23, 24, 25])
+@pytest.mark.parametrize("dim", [1, 2, 40])
+def test_maps_of_few_pages(num: int, dim: int) -> None:
+    X, _ = plant_groups(num, 3, dim)
+    places = lay_out(X)
+    assert places.shape == (num, 2)
+    assert np.isfinite(places).all()
+    assert len(divide_map(places, np.ones(num, np.int64), 8)) == num
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_pages_with_equal_vectors(groups: int) -> None:
+    X = np.repeat(np.eye(4, dtype=np.float32)[:groups], 40 // groups, axis=0)
+    assert np.isfinite(lay_out(X)).all()
+
+
+def test_the_layout_gradient_is_that_of_the_divergence() -> None:
+    rng = np.random.default_rng(3)
+    P = neighbour_shares(rng.normal(size=(30, 5)).astype(np.float32), perplexity=5).astype(np.float64)
+    Y = rng.normal(size=(30, 2))
+
+    def divergence(Y: np.ndarray) -> float:
+        Q = 1 / (1 + np.square(Y[:, None] - Y[None]).sum(axis=2))
+        np.fill_diagonal(Q, 0)
+        Q /= Q.sum()
+        return float(np.sum(np.where(P > 0, P * np.log(np.maximum(P, 1e-30) / np.maximum(Q, 1e-30)), 0)))
+
+    gradient = layout_gradient(P.astype(np.float32), Y.astype(np.float32))
+    for ix, axis in ((0, 0), (7, 1), (29, 0)):
+        step = np.zeros_like(Y)
+        step[ix, axis] = 1e-5
+        slope = (divergence(Y + step) - divergence(Y - step)) / 2e-5
+        assert gradient[ix, axis] == pytest.approx(slope, abs=1e-5, rel=1e-3)
+
+
+def test_shares_have_the_perplexity_asked_for() -> None:
+    X = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
+    P = neighbour_shares(X, perplexity=8)
+    assert P.sum() == pytest.approx(1, abs=1e-4)
+    assert np.allclose(P, P.T)
+    assert (np.diag(P) == 0).all()

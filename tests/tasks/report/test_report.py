@@ -1,0 +1,393 @@
+"""The report: what it shows, that it stands alone, and that a gap in the story is a gap on the page."""
+
+import copy
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.report.report import render_report, write_report
+from trainer.system.files import describe_file, write_json
+
+VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
+STORY: dict[str, Any] = {
+    "run_id": "run-7",
+    "created_at": "2026-11-21T04:02:11+00:00",
+    "command": ["surf2vec", "run", "--logs", "/data/*.csv"],
+    "config": {"train": {"vector_size": 8, "epochs": 2}, "publish": {"tracking_uri": None}},
+    "steps": {
+        "ingest": {
+            "seconds": 1.5, "sources_new": 2, "sources_replaced": 0, "sources_known": 1, "lines": 1_234_567,
+            "events": 1_200_000, "left_out": {"static_asset": 30_000}, "rejected": {"bad_time": 4_567},
+            "num_rejected": 4_567, "formats": {"csv": 2}, "times": {"epoch seconds": 2},
+        },
+        "corpus": {
+            "seconds": 2.5, "window_id": "w-1", "num_users": 54_321, "num_items": 40, "num_tokens": 1_100_000,
+            "num_held_out": 9_000, "partitions": 8, "since": "2026-11-01", "until": "2026-11-20", "bytes": 5_000_000,
+            "funnel": [
+                ["events in the window", 1_200_000], ["events without bots", 1_150_000], ["tokens", 1_100_000],
+                ["items in the window", 90], ["items in the vocabulary", 40],
+            ],
+        },
+        "train": {
+            "seconds": 90.0, "generation": 4, "kernel": "cpu", "kernel_reason": "cpu: no GPU", "tokens": 2_200_000,
+            "plan": {
+                "num_chunks": 1, "num_blocks": 1, "peak_bytes": 320_000_000, "budget_bytes": 400_000_000, "num_commits": 1,
+                "read_bytes": 0, "written_bytes": 4_500_000, "seconds": 2.5, "reasons": ["all users fit"],
+            },
+            "train_seconds": 2.7, "stall": 0.012, "commit_stall": 0.1, "peak_bytes": 310_000_000, "bytes_read": 0,
+            "tokens_per_second": 812_000.0, "loss": 2.5, "heldout_loss": 2.625, "bytes_written": 9_000_000, "num_commits": 2,
+            "curve": [
+                {"epoch": 1.0, "seconds": 1.4, "tokens_per_second": 800_000.0, "loss": 3.0, "heldout_loss": None, "alpha": 0.02},
+                {"epoch": 2.0, "seconds": 2.7, "tokens_per_second": 812_000.0, "loss": 2.5, "heldout_loss": 2.625, "alpha": 0.0},
+            ],
+        },
+        "evaluate": {
+            "seconds": 3.0, "num_users": 9_000,
+            "metrics": {
+                "hit_at_10": 0.123, "hit_at_20": 0.2, "mrr_at_20": 0.05, "ndcg_at_20": 0.08, "coverage_at_20": 0.7,
+                "popularity_hit_at_10": 0.05125, "popularity_hit_at_20": 0.09, "popularity_mrr_at_20": 0.02,
+                "popularity_ndcg_at_20": 0.03, "popularity_coverage_at_20": 0.01,
+            },
+        },
+        "export": {
+            "seconds": 2.0, "release": "release-9", "export_dir": "/root/export/release-9", "num_users": 54_321,
+            "num_items": 40, "bytes": 30_000_000, "index_kind": "flat-fp16", "index_seconds": 0.25,
+        },
+        "gate": {
+            "seconds": 0.5, "passes": True, "verdict": "passed", "held_by": [], "champion": "release-8",
+            "table": [
+                {"rule": "users, of the champion's number", "tonight": "101.0 %", "limit": ">= 80.0 %", "verdict": "passed"},
+                {"rule": "drift", "tonight": "", "limit": ">= 0.98", "verdict": "nothing to go by: the spaces differ"},
+            ],
+        },
+        "register": {
+            "seconds": 4.0, "model_name": "surf2vec-users", "model_version": "3", "alias": "champion",
+            "tracking_uri": "https://nobody:hunter2@mlflow.example/", "mlflow_run_id": "abc123",
+        },
+    },
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Reads a page and keeps its text; fails on a tag that is not closed where it should be."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open_tags: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.pieces: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open_tags == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open_tags.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open_tags.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "script"} & set(self.open_tags):
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.pieces).split())
+
+
+def write_items(export_dir: Path, urls: list[str], dim: int = 8) -> Path:
+    """An export with item vectors of three planted groups, and user vectors that nobody may look at."""
+    rng = np.random.default_rng(0)
+    groups = np.arange(len(urls)) % 3
+    X = (rng.normal(size=(3, dim))[groups] + 0.3 * rng.normal(size=(len(urls), dim))).astype(np.float32)
+    counts = pa.array([1000 // (ix + 1) + 5 for ix in range(len(urls))], pa.int64())
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), dim)
+    for folder, table in (
+        ("item_vectors", pa.table({"url": pa.array(urls, pa.string()), "count": counts, "vector": vectors})),
+        (
+            "user_vectors",
+            pa.table({"user_id": pa.array([f"secret-user-{ix}" for ix in range(len(urls))]), "vector": vectors}),
+        ),
+    ):
+        (export_dir / folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, export_dir / folder / "part-00000.parquet", row_group_size=7)
+    return sign_items(export_dir)
+
+
+def sign_items(export_dir: Path) -> Path:
+    """The manifest of an export that has its item vectors."""
+    item_files = {path.name: describe_file(path) for path in (export_dir / "item_vectors").iterdir()}
+    manifest = {"release": "r1", "user_files": {}, "item_files": item_files, "index": {"file": "index/users.faiss"}}
+    write_json(export_dir / "manifest.json", manifest)
+    return export_dir
+
+
+@pytest.fixture
+def export_dir(tmp_path: Path) -> Path:
+    return write_items(tmp_path / "export", [f"/wiki/Page_{chr(65 + ix % 26)}{chr(97 + ix // 26)}" for ix in range(40)])
+
+
+def without(*steps: str) -> dict[str, Any]:
+    story = copy.deepcopy(STORY)
+    for step in steps:
+        del story["steps"][step]
+    return story
+
+
+def changed(step: str, **values: Any) -> dict[str, Any]:
+    story = copy.deepcopy(STORY)
+    story["steps"][step] |= values
+    return story
+
+
+def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "run-7" / "report.html"
+    write_report(STORY, export_dir, path)
+    text = Page(path.read_text(encoding="utf-8")).text
+    for shown in (
+        "release-9", "Registered as champion, version 3", "hit@10 0.123, 2.4 × popularity", "For 12.3 % of 9,000 users",
+        "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 44 s",
+        "Passed 1 rules; 1 had nothing to go by.", "Held against release release-8", ">= 80.0 %", "the spaces differ",
+        "rejected: bad time 4,567", "static asset 30,000", "812 k tokens/s", "All 40 pages.", "Page Aa",
+        "surf2vec-users version 3", "models:/surf2vec-users@champion", "/root/export/release-9", "320.0 MB", "all users fit",
+    ):  # fmt: skip
+        assert shown in text, shown
+    assert path.stat().st_size < 3_000_000
+
+
+def test_the_page_tells_what_a_smaller_release_gives_up() -> None:
+    story = copy.deepcopy(STORY)
+    assert "nearest users" not in Page(render_report(story, None)).text
+    metrics = {
+        "index_recall_at_10": 0.947, "export_explained_variance": 0.9312, "export_hit_at_10": 0.121,
+        "export_hit_at_10_loss": 0.0021,
+    }  # fmt: skip
+    story["steps"]["export"] |= {"dtype": "int8", "vector_size": 64, "metrics": metrics}
+    text = Page(render_report(story, None)).text
+    assert (
+        "finds 94.7 % of the 10 nearest users · reduced to 64 numbers, 93.1 % of the variance · stored as int8" in text
+    )
+    assert "hit@10 0.121, 0.0021 below that in full" in text
+    metrics["export_hit_at_10_loss"] = -0.0003
+    assert "hit@10 0.121, 0.0003 above that in full" in Page(render_report(story, None)).text
+
+
+def test_the_page_holds_the_plan_against_what_was_measured() -> None:
+    text = Page(render_report(STORY, None)).text
+    assert "Time 2.50 s 2.97 s of training" in text
+    assert "Memory 320.0 MB 310.0 MB of the process at most; budget 400.0 MB" in text
+    assert "Written 4.5 MB 9.0 MB 2 commits (1 planned)" in text
+    assert "resumed" not in text
+    text = Page(render_report(changed("train", num_processes=3, stopped_after_epoch=1), None)).text
+    assert "the sums over 3 processes" in text
+    assert "after epoch 1 of 2" in text
+
+
+def test_the_page_loads_and_runs_nothing(export_dir: Path) -> None:
+    html = render_report(STORY, export_dir)
+    page = Page(html)
+    assert not {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "img", "form", "base"}
+    for _, attrs in page.tags:
+        for name in ("src", "href", "xlink:href", "srcset", "action", "data"):
+            assert (attrs.get(name) or "#").startswith(("#", "data:,"))
+        assert not any(name.startswith("on") for name in attrs)
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
+    assert style
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+    policy = next(attrs for tag, attrs in page.tags if tag == "meta" and "http-equiv" in attrs)
+    assert "default-src 'none'" in str(policy["content"])
+
+
+def test_the_same_story_is_the_same_bytes(export_dir: Path, tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        write_report(STORY, export_dir, tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_no_user_id_and_no_credential_is_shown(export_dir: Path) -> None:
+    html = render_report(STORY, export_dir)
+    assert "secret-user" not in html
+    assert "hunter2" not in html
+    assert "https://…@mlflow.example/" in html
+
+
+def test_hostile_urls_are_text(tmp_path: Path) -> None:
+    hostile = [
+        "/<script>alert(1)</script>",
+        '/"onmouseover="alert(2)',
+        "https://x.example/%3Cimg%20src=x%20onerror=alert(3)%3E",
+        "/</style></svg><b>out",
+        "/%E2%80%AEgnp.exe",
+        "/{{ 7 * 7 }}/{% raw %}",
+        "/" + "very-long/" * 400 + "end",
+        "/日本語/ページ",
+        "/%FF%FE",
+        "/a%00b",
+        "/",
+        "",
+    ]
+    html = render_report(STORY, write_items(tmp_path / "export", hostile))
+    page = Page(html)
+    assert not {tag for tag, _ in page.tags} & {"script", "img"}
+    assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
+    assert "<script>alert(1)" in page.text
+    assert "日本語" in page.text
+    assert "\u202e" not in html
+    assert "\x00" not in html
+    assert len(html) < 100_000
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 2, 3, 10, 23, 24, 60])
+@pytest.mark.parametrize("dim", [1, 2, 8])
+def test_small_vocabularies(tmp_path: Path, num_items: int, dim: int) -> None:
+    export_dir = write_items(tmp_path / "export", [f"https://site.example/page-{ix}" for ix in range(num_items)], dim)
+    text = Page(render_report(STORY, export_dir)).text
+    assert ("There are no item vectors" in text) == (num_items == 0)
+    assert ("There are no two pages" in text) == (num_items <= 1)
+
+
+def test_vectors_that_are_all_the_same_or_not_finite(tmp_path: Path) -> None:
+    for name, X in {"same": np.ones((30, 4)), "zero": np.zeros((5, 4)), "nan": np.full((30, 4), np.nan)}.items():
+        folder = tmp_path / name / "item_vectors"
+        folder.mkdir(parents=True)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), 4)
+        urls = [f"/p{ix}" for ix in range(len(X))]
+        pq.write_table(pa.table({"url": urls, "count": [3] * len(X), "vector": vectors}), folder / "part-00000.parquet")
+        assert "There are no item vectors" in Page(render_report(STORY, sign_items(tmp_path / name))).text
+
+
+@pytest.mark.parametrize("step", sorted(STORY["steps"]))
+def test_a_step_that_did_not_end(step: str) -> None:
+    text = Page(render_report(without(step), None)).text
+    if step == "gate":
+        assert "Not finished: gate did not end" in text
+        assert "The gate has not judged this run." in text
+    elif step != "register":
+        assert f"Not finished: {step} did not end" in text
+    else:
+        assert "Exported, not registered" in text
+
+
+def test_a_release_that_was_held_says_so_and_why() -> None:
+    row = {
+        "rule": "newest day",
+        "tonight": "50.0 %",
+        "limit": ">= 60.0 %",
+        "verdict": "held back, 10.0 % on the wrong side",
+    }
+    story = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
+    story["steps"]["register"]["alias"] = "challenger"
+    text = Page(render_report(story, None)).text
+    assert "Held back by the gate; registered as challenger, version 3" in text
+    assert "Held back by newest_day_events: the champion keeps serving." in text
+    assert "held back 10.0 % on the wrong side" in text
+    story["steps"]["gate"]["overridden"] = "the shop was closed"
+    text = Page(render_report(story, None)).text
+    assert "let through by a person: the shop was closed" in text
+    assert "Registered as challenger" in text
+
+
+def test_control_characters_are_shown_as_escapes(tmp_path: Path) -> None:
+    odd = "\x1b[31mred\x07\u202e"
+    story = changed("gate", overridden=odd, held_by=["users"], passes=False)
+    story["command"] = ["surf2vec", odd]
+    html = render_report(story, write_items(tmp_path, [f"/{odd}{ix}" for ix in range(40)]))
+    assert not any(char in html for char in "\x1b\x07\u202e")
+    assert html.count(r"\x1b[31mred\x07\u202e") > 80
+
+
+def test_a_run_that_only_began() -> None:
+    for story in ({"run_id": "r-1", "steps": {}}, {"run_id": "r", "steps": {step: {} for step in STORY["steps"]}}, {}):
+        text = Page(render_report(story, None)).text
+        assert "Not finished: ingest did not end" in text
+        assert "The same command again goes on" in text
+
+
+def test_steps_that_recorded_almost_nothing() -> None:
+    story = {"run_id": "r", "steps": {step: {"digest": "d", "seconds": 0.0} for step in STORY["steps"]}}
+    assert "Quality not measured" in Page(render_report(story, None)).text
+
+
+def test_values_that_are_null() -> None:
+    story = copy.deepcopy(STORY)
+    for step in story["steps"].values():
+        step |= {key: None for key in step if key != "seconds"}
+    assert "Quality not measured" in Page(render_report(story, None)).text
+
+
+def test_evaluation_turned_off() -> None:
+    text = Page(render_report(changed("evaluate", num_users=0, metrics={}), None)).text
+    assert "Quality not measured" in text
+    assert "turned off, or no user held out" in text
+
+
+@pytest.mark.parametrize(
+    ("hit", "popular", "num_users", "tone", "said"),
+    [
+        (0.3, 0.1, 1000, "good", "3.0 × popularity"),
+        (0.05, 0.1, 1000, "bad", "0.5 × popularity"),
+        (0.11, 0.1, 100, "warn", "within the error of measurement"),
+        (0.2, 0.0, 1000, "good", "where popularity finds none"),
+        (0.0, 0.0, 10, "warn", "within the error of measurement"),
+    ],
+)
+def test_the_verdict_weighs_the_difference(hit: float, popular: float, num_users: int, tone: str, said: str) -> None:
+    metrics = STORY["steps"]["evaluate"]["metrics"] | {"hit_at_10": hit, "popularity_hit_at_10": popular}
+    page = Page(render_report(changed("evaluate", metrics=metrics, num_users=num_users), None))
+    assert said in page.text
+    assert ("p", {"class": f"lead {tone}"}) in page.tags
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        [],
+        [{"epoch": 0.0, "seconds": 0.0, "tokens_per_second": 0.0, "loss": 4.0, "heldout_loss": None, "alpha": 0.05}],
+        [{"epoch": 1.0, "loss": 4.0}],
+        [{"epoch": 1.0, "seconds": 2.0, "tokens_per_second": None, "loss": None, "heldout_loss": None}],
+        [
+            {"epoch": ix, "seconds": 3600.0 * ix, "tokens_per_second": 1e9, "loss": 2.0, "heldout_loss": 2.0}
+            for ix in range(5)
+        ],
+        [{"epoch": ix / 1000, "seconds": ix, "tokens_per_second": 5.0, "loss": -ix} for ix in range(5000)],
+    ],
+)
+def test_curves_of_every_length(curve: list[dict[str, Any]]) -> None:
+    html = render_report(changed("train", curve=curve), None)
+    Page(html)
+    assert "nan" not in "".join(re.findall(r' d="[^"]*"', html))
+    assert len(html) < 200_000
+
+
+def test_a_log_without_dates_and_a_window_of_one_day() -> None:
+    assert "All events" in Page(render_report(changed("corpus", since=None, until=None), None)).text
+    text = Page(render_report(changed("corpus", since="2026-11-20", until="2026-11-20"), None)).text
+    assert "1 day 2026-11-20" in text
+
+
+def test_more_events_in_the_window_than_this_run_ingested() -> None:
+    story = changed("ingest", lines=10, events=9, left_out={}, rejected={})
+    text = Page(render_report(story, None)).text
+    assert "lines 10 " in text
+    assert "events in the window 1,200,000 100.0 %" in text
+
+
+def test_a_real_log_reads_well(data_dir: Path, tmp_path: Path) -> None:
+    visits = pq.read_table(data_dir / "wikispeedia_unfinished.parquet", columns=["url"])["url"].to_pylist()
+    urls = [url for url, _ in Counter(visits).most_common(300)]
+    page = Page(render_report(STORY, write_items(tmp_path / "export", urls)))
+    assert "United States" in page.text
+    assert "All 300 pages." in page.text

@@ -1,0 +1,198 @@
+"""Which registry a call goes to, that a root remembers it, and that another one is refused."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.config import PublishConfig
+from tasks.registry import tracking
+from tasks.registry.promotion import find_champion
+from tasks.registry.publish import publish_release
+from tasks.root.identity import (
+    ENVIRONMENT,
+    ROOT_TAG,
+    claim_registry,
+    has_registry,
+    is_own_registry,
+    is_same_registry,
+    list_earlier,
+    read_root_id,
+    registry_uri,
+)
+from tasks.root.run import Root
+from tests.releases import make_release, tell_story
+from trainer.errors import ConfigError, DamageError
+from trainer.system.files import read_json, write_json
+
+SERVER, OTHER = "http://mlflow.example:5000", "http://other.example"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+
+
+def ask(root: Root, setting: str | None = None) -> str:
+    return registry_uri(root, PublishConfig(tracking_uri=setting))
+
+
+def remember(root: Root, uri: str | None) -> None:
+    write_json(root.identity, {"root_id": "me", "tracking_uri": uri})
+
+
+def tell_registered(root: Root, run_id: str, uri: str, setting: str | None, created_at: str) -> None:
+    story: dict[str, Any] = {"run_id": run_id, "created_at": created_at, "steps": {"register": {"tracking_uri": uri}}}
+    write_json(root.run(run_id) / "run.json", story | {"config": {"publish": {"tracking_uri": setting}}})
+
+
+def test_a_root_that_knows_none_takes_the_setting_then_the_environment_then_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Root(tmp_path)
+    assert ask(root) == root.tracking_uri
+    assert not has_registry(root, PublishConfig())
+    monkeypatch.setenv(ENVIRONMENT, SERVER)
+    assert (ask(root), ask(root, OTHER)) == (SERVER, OTHER)
+    assert has_registry(root, PublishConfig())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_remembers_and_takes_credentials_from_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root(tmp_path)
+    root_id = claim_registry(root, PublishConfig(tracking_uri="http://me:hunter2@mlflow.example:5000/"))
+    assert read_json(root.identity) == {"root_id": root_id, "tracking_uri": SERVER}
+    assert ask(root) == SERVER
+    monkeypatch.setenv(ENVIRONMENT, "http://me:new@mlflow.example:5000")
+    assert ask(root) == "http://me:new@mlflow.example:5000"
+    assert claim_registry(root, PublishConfig()) == root_id == read_root_id(root)
+
+
+def test_another_registry_is_refused_with_both_names_and_the_way_to_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Root(tmp_path)
+    remember(root, SERVER)
+    with pytest.raises(ConfigError) as refused:
+        ask(root, "http://me:hunter2@other.example")
+    assert f"publishes to {SERVER}, but publish.tracking_uri names http://***@other.example" in str(refused.value)
+    assert f'change "tracking_uri" in {root.identity}' in str(refused.value)
+    monkeypatch.setenv(ENVIRONMENT, OTHER)
+    assert ask(root, SERVER) == SERVER  # the setting goes first
+    with pytest.raises(ConfigError, match=f"but MLFLOW_TRACKING_URI names {OTHER}"):
+        ask(root)
+    remember(root, OTHER)  # as the message says
+    assert (ask(root), read_root_id(root)) == (OTHER, "me")
+
+
+def test_a_root_that_publishes_to_its_own_keeps_it_where_it_is_moved_to(tmp_path: Path) -> None:
+    root = Root(tmp_path / "root")
+    root.path.mkdir()
+    claim_registry(root, PublishConfig(tracking_uri=root.tracking_uri))
+    assert read_json(root.identity)["tracking_uri"] is None
+    moved = Root(shutil.move(root.path, tmp_path / "moved"))
+    assert ask(moved) == moved.tracking_uri
+    assert is_own_registry(moved, PublishConfig(tracking_uri=moved.tracking_uri))
+    with pytest.raises(ConfigError):
+        ask(moved, SERVER)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("http://mlflow", "HTTP://me:pw@MLFLOW:80/"),
+        ("https://mlflow/base", "https://mlflow:443/base/"),
+        ("sqlite:///{cwd}/a/mlflow.db", "sqlite:///a/mlflow.db"),
+        ("sqlite:///{cwd}/a/mlflow.db", "sqlite:///{cwd}/b/../a/mlflow.db"),
+        ("postgresql://me:pw@db/mlflow", "postgresql://db/mlflow"),
+        ("file://{cwd}/mlruns", "./mlruns"),
+    ],
+)
+def test_one_registry_written_in_two_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_same_registry(first.format(cwd=tmp_path), second.format(cwd=tmp_path))
+
+
+@pytest.mark.parametrize("other", ["http://mlflow:81", "https://mlflow", "http://mlflow/base", "sqlite:///mlflow"])
+def test_two_registries(other: str) -> None:
+    assert not is_same_registry("http://mlflow", other)
+
+
+def test_a_root_of_an_earlier_version_is_known_by_its_stories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root(tmp_path)
+    tell_registered(root, "r1", "http://***@mlflow.example:5000", SERVER, "2026-01-02")
+    assert ask(root) == SERVER
+    tell_registered(root, "r0", "sqlite:////where/it/was/mlflow.db", None, "2026-01-01")
+    assert ask(root) == SERVER
+    assert ask(root, root.tracking_uri) == root.tracking_uri  # it published to both
+    monkeypatch.setenv(ENVIRONMENT, OTHER)
+    with pytest.raises(ConfigError, match=f'write {{"tracking_uri": "THE OTHER"}} to {root.identity}'):
+        ask(root)
+
+
+def test_a_root_of_an_earlier_version_is_known_by_its_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root(tmp_path)
+    make_release(root)
+    tracking.list_models(root.tracking_uri)
+    assert ask(root, SERVER) == SERVER  # nothing was ever registered in it
+    publish_release(root, PublishConfig(), tell_story(), root.export("r1"), None)
+    root.identity.unlink()
+    monkeypatch.setenv(ENVIRONMENT, SERVER)
+    with pytest.raises(ConfigError, match="publishes to sqlite:///"):
+        find_champion(root, PublishConfig())
+    monkeypatch.delenv(ENVIRONMENT)
+    assert find_champion(root, PublishConfig()) == "r1"
+
+
+def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, shared = Root(tmp_path / "root"), f"sqlite:///{tmp_path}/shared.db"
+    make_release(root)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(ENVIRONMENT, "sqlite:///shared.db")
+    told = publish_release(root, PublishConfig(), tell_story(), root.export("r1"), None)
+    root_id = read_root_id(root)
+    assert root_id
+    assert read_json(root.identity)["tracking_uri"] == shared
+    client = tracking.MlflowClient(shared, shared)
+    run = client.get_run(told["mlflow_run_id"])
+    [logged] = client.search_logged_models([run.info.experiment_id])
+    [version] = client.search_model_versions()
+    assert [one[ROOT_TAG] for one in (run.data.tags, logged.tags, version.tags)] == [root_id] * 3
+    monkeypatch.delenv(ENVIRONMENT)
+    assert find_champion(root, PublishConfig()) == "r1"  # a bare command looks there
+    assert not (root.path / "mlflow.db").exists()
+
+
+def test_a_root_that_was_moved_says_where_it_published_before(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    tell_registered(root, "r1", SERVER, SERVER, "2026-01-01")
+    tell_registered(root, "r2", SERVER, SERVER, "2026-01-02")
+    tell_registered(root, "r3", OTHER, OTHER, "2026-01-03")
+    remember(root, OTHER)
+    assert list_earlier(root, PublishConfig()) == [SERVER]
+
+
+def test_runs_of_one_experiment_are_told_apart_by_root(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/shared.db"
+
+    def open_run(root_id: str | None) -> str:
+        tags = {ROOT_TAG: root_id} if root_id else {}
+        return tracking.open_run(uri, tmp_path / "artifacts", "surf2vec", "r1", tags, {})
+
+    early, ours = open_run(None), open_run("me")
+    assert early == ours  # from before there was the tag
+    theirs = [open_run("them")]
+    client = tracking.MlflowClient(uri, uri)
+    client.set_tag(early, ROOT_TAG, "me")
+    theirs += [open_run("them"), open_run("them")]
+    assert theirs[1] == theirs[2] != early == open_run("me")
+
+
+def test_what_is_no_identity_is_named(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.identity.write_text('{"tracking_uri": 5}')
+    with pytest.raises(DamageError, match=r"root\.json is not"):
+        ask(root)

@@ -1,0 +1,297 @@
+"""Sample logs: the same bytes at every call, realistic, parsable, and what was planted can be told afterwards."""
+
+import csv
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.sample import logs as sample_logs
+from tasks.sample.lines import write_ids
+from tasks.sample.logs import TOPICS, interests_of, topic_of_url, write_sample_logs
+from tasks.sample.visits import keys_of
+from trainer.errors import ConfigError, ResourceError
+
+USERS, DAYS, ITEMS, SEED = 3_000, 5, 2_000, 7
+COMBINED_LINE = re.compile(
+    r'(?P<user>\S+) - - \[(?P<time>[^\]]+)\] "(?P<method>[A-Z]+) (?P<url>\S+) HTTP/1\.1" (?P<status>\d{3}) (\d+|-) "-" "[^"]+"'
+)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def csv_logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    out = tmp_path_factory.mktemp("csv")
+    return out, write_sample_logs(out, USERS, DAYS, ITEMS, SEED, "csv")
+
+
+@pytest.fixture(scope="module")
+def events(csv_logs: tuple[Path, dict[str, int]]) -> list[tuple[str, str, datetime]]:
+    """The good lines of the CSV logs."""
+    rows = []
+    for path in sorted(csv_logs[0].glob("*.csv")):
+        for row in list(csv.reader(io.StringIO(path.read_text())))[1:]:
+            if len(row) == 3 and row[0] and row[2] != "yesterday":
+                rows.append((row[0], row[1], datetime.fromisoformat(row[2])))
+    return rows
+
+
+def test_one_file_a_day_with_a_header(csv_logs: tuple[Path, dict[str, int]]) -> None:
+    out, totals = csv_logs
+    names = sorted(path.name for path in out.glob("*"))
+    assert names == [".sample-logs.json", *(f"2026-01-0{day}.csv" for day in range(1, 6))]
+    assert all((out / name).read_text().startswith("user_id,url,ts\n") for name in names[1:])
+    assert totals["files"] == DAYS
+    assert totals["bytes"] == sum(path.stat().st_size for path in out.glob("*.csv"))
+
+
+@pytest.mark.parametrize("file_format", ["csv", "jsonl", "parquet", "combined"])
+def test_same_arguments_same_bytes(tmp_path: Path, file_format: sample_logs.Format) -> None:
+    for name in ("a", "b"):
+        write_sample_logs(tmp_path / name, 1_500, 3, 500, SEED, file_format)
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+    write_sample_logs(tmp_path / "other", 1_500, 3, 500, SEED + 1, file_format)
+    assert not set(digests(tmp_path / "a").values()) & set(digests(tmp_path / "other").values())
+
+
+def test_bytes_are_those_of_the_format_version(tmp_path: Path) -> None:
+    # When this changes on purpose, raise FORMAT_VERSION: else logs made before count as those of today.
+    write_sample_logs(tmp_path, 200, 2, 100, 1, "csv")
+    assert sample_logs.FORMAT_VERSION == 1
+    assert digests(tmp_path)["2026-01-02.csv"][:16] == "59a9bc827dc53074"
+
+
+def test_every_user_comes_and_numbers_are_as_told(
+    csv_logs: tuple[Path, dict[str, int]], events: list[tuple[str, str, datetime]]
+) -> None:
+    totals = csv_logs[1]
+    assert len(events) == totals["events"]
+    by_user = Counter(user for user, _, _ in events)
+    people = write_ids(keys_of(np.arange(USERS), SEED)).to_pylist()
+    assert set(people) <= set(by_user)
+    assert len(by_user) == USERS + totals["bots"]
+    counts = np.array([by_user[user] for user in people])
+    assert 20 < counts.mean() < 30
+    assert (counts <= 2).mean() > 0.05  # some are seen once or twice,
+    assert counts.max() > 8 * counts.mean()  # some very often
+
+
+def test_bots_exceed_the_limit_of_ingest(events: list[tuple[str, str, datetime]]) -> None:
+    bots = set(write_ids(keys_of(np.arange(USERS, USERS + 2), SEED)).to_pylist())
+    by_day = Counter((user, time.date()) for user, _, time in events)
+    assert all((count > 2_000) == (user in bots) for (user, _), count in by_day.items())
+    assert {user for (user, _), count in by_day.items() if count > 2_000} == bots
+
+
+def test_broken_lines_are_few_and_counted(csv_logs: tuple[Path, dict[str, int]]) -> None:
+    out, totals = csv_logs
+    num_lines = sum(len(path.read_text().splitlines()) - 1 for path in out.glob("*.csv"))
+    assert num_lines == totals["events"] + totals["broken_lines"]
+    assert 0.001 < totals["broken_lines"] / num_lines < 0.004
+
+
+def test_times_are_in_order_and_follow_the_day(csv_logs: tuple[Path, dict[str, int]]) -> None:
+    for path in csv_logs[0].glob("*.csv"):
+        times = [line.rpartition(",")[2] for line in path.read_text().splitlines()[1:]]
+        good = [time for time in times if time.startswith(path.stem)]
+        assert good == sorted(good)
+    by_hour = Counter(time[11:13] for time in good)
+    assert by_hour["20"] > 3 * by_hour["03"]
+
+
+def test_events_are_on_the_main_interests(events: list[tuple[str, str, datetime]]) -> None:
+    people = np.arange(USERS)
+    planted = dict(zip(write_ids(keys_of(people, SEED)).to_pylist(), interests_of(people, SEED), strict=True))
+    by_rank = Counter(
+        TOPICS.index(topic) == planted[user][0]
+        for user, url, _ in events
+        if user in planted and (topic := topic_of_url(url)) is not None
+    )
+    assert by_rank[True] / by_rank.total() > 0.55
+
+
+def test_sessions_stay_in_a_section(events: list[tuple[str, str, datetime]]) -> None:
+    last: dict[str, tuple[str, datetime]] = {}
+    same = Counter()
+    for user, url, time in events:
+        path = url.partition("://")[2].partition("?")[0].lower().removeprefix("www.").split("/")
+        section = "/".join(path[:2])
+        if user in last and (time - last[user][1]).total_seconds() <= 120:
+            same[section == last[user][0]] += 1
+        last[user] = section, time
+    assert same[True] / same.total() > 0.45
+
+
+def test_urls_come_in_many_spellings(events: list[tuple[str, str, datetime]]) -> None:
+    urls = {url for _, url, _ in events}
+    for mark in ("?utm_source=", "?gclid=", "?sessionid=", "#", "/index.html", ":443/", "://WWW.", "://www."):
+        assert any(mark in url for url in urls), mark
+    assert any(url.endswith("/") for url in urls)
+    assert all(topic_of_url(url) in TOPICS for url in urls)
+
+
+def test_jsonl_lines_parse(tmp_path: Path) -> None:
+    totals = write_sample_logs(tmp_path, 1_000, 2, 500, SEED, "jsonl")
+    good = 0
+    for path in tmp_path.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            try:
+                event = json.loads(line)
+                good += bool(event["user_id"] and topic_of_url(event["url"]) and datetime.fromisoformat(event["ts"]))
+            except (ValueError, KeyError):
+                pass
+    assert good == totals["events"]
+
+
+def test_parquet_has_typed_columns(tmp_path: Path) -> None:
+    totals = write_sample_logs(tmp_path, 1_000, 2, 500, SEED, "parquet")
+    tables = [pq.read_table(path) for path in sorted(tmp_path.glob("*.parquet"))]
+    assert [str(kind) for kind in tables[0].schema.types] == ["string", "string", "timestamp[us, tz=UTC]"]
+    rows = [row for table in tables for row in table.to_pylist()]
+    good = [row for row in rows if row["user_id"] and row["url"] and row["ts"]]
+    assert (len(good), len(rows)) == (totals["events"], totals["events"] + totals["broken_lines"])
+    assert {row["ts"].date().isoformat() for row in good} == {"2026-01-01", "2026-01-02"}
+
+
+def test_combined_lines_parse(tmp_path: Path) -> None:
+    totals = write_sample_logs(tmp_path, 2_000, 2, 500, SEED, "combined")
+    lines = [line for path in tmp_path.glob("*.log") for line in path.read_text().splitlines()]
+    matches = [match for line in lines if (match := COMBINED_LINE.fullmatch(line)) and "[yesterday]" not in line]
+    assert len(matches) == totals["events"]
+    assert datetime.strptime(matches[0]["time"], "%d/%b/%Y:%H:%M:%S %z").tzinfo == UTC
+    statuses, methods = Counter(m["status"] for m in matches), Counter(m["method"] for m in matches)
+    assert statuses["200"] / len(matches) > 0.9
+    assert 0.005 < statuses["404"] / len(matches) < 0.04
+    assert methods["GET"] / len(matches) > 0.97
+    assert {topic_of_url(m["url"]) for m in matches} == set(TOPICS)
+    bot_lines = [line for line in lines if "SampleBot" in line or "sample-crawler" in line]
+    assert len(bot_lines) >= 2_500 * totals["bots"] // 2
+
+
+def test_all_formats_tell_the_same_events(tmp_path: Path, csv_logs: tuple[Path, dict[str, int]]) -> None:
+    totals = write_sample_logs(tmp_path, USERS, DAYS, ITEMS, SEED, "parquet")
+    assert {**totals, "bytes": 0} == {**csv_logs[1], "bytes": 0}
+    table = pq.read_table(tmp_path / "2026-01-03.parquet").to_pylist()
+    lines = (csv_logs[0] / "2026-01-03.csv").read_text().splitlines()[1:]
+    written = [f"{row['user_id']},{row['url']},{row['ts']:%Y-%m-%dT%H:%M:%SZ}" for row in table if row["ts"]]
+    assert len(set(written) & set(lines)) > 0.99 * len(lines)
+
+
+def test_a_big_day_comes_in_parts_of_the_same_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_logs, "PART_EVENTS", 10_000)
+    monkeypatch.setattr(sample_logs, "BATCH_EVENTS", 1_000)
+    totals = write_sample_logs(tmp_path, 2_500, 2, 500, SEED, "csv")
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == [
+        f"2026-01-0{day}.part-00{part}.csv" for day in (1, 2) for part in (0, 1, 2, 3)
+    ]
+    users = {line.split(",")[0] for path in tmp_path.glob("*.csv") for line in path.read_text().splitlines()[1:]}
+    assert len(users - {""}) == 2_500 + totals["bots"]
+
+
+def test_the_same_call_again_writes_nothing(tmp_path: Path) -> None:
+    first = write_sample_logs(tmp_path, 100, 2, 100, SEED, "csv")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    said: list[str] = []
+    again = write_sample_logs(tmp_path, 100, 2, 100, SEED, "csv", lambda name, values: said.append(values["message"]))
+    assert again == first
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert "already" in said[0]
+
+
+def test_a_missing_or_cut_file_is_made_again(tmp_path: Path) -> None:
+    write_sample_logs(tmp_path, 100, 2, 100, SEED, "csv")
+    whole = digests(tmp_path)
+    (tmp_path / "2026-01-01.csv").write_text("cut")
+    (tmp_path / "2026-01-02.csv").unlink()
+    write_sample_logs(tmp_path, 100, 2, 100, SEED, "csv")
+    assert digests(tmp_path) == whole
+
+
+def test_other_arguments_replace_own_files_and_no_others(tmp_path: Path) -> None:
+    write_sample_logs(tmp_path, 100, 3, 100, SEED, "csv")
+    (tmp_path / "mine.csv").write_text("mine")
+    write_sample_logs(tmp_path, 100, 2, 100, SEED, "jsonl")
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["2026-01-01.jsonl", "2026-01-02.jsonl", "mine.csv"]
+
+
+def test_files_of_a_killed_call_are_known_to_the_next(tmp_path: Path) -> None:
+    def stop(name: str, values: dict[str, object]) -> None:
+        if values.get("done") == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_sample_logs(tmp_path, 100, 3, 100, SEED, "csv", stop)
+    assert (tmp_path / "2026-01-02.csv").exists()
+    write_sample_logs(tmp_path, 100, 1, 100, SEED, "csv")
+    assert [path.name for path in tmp_path.glob("*.csv")] == ["2026-01-01.csv"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"users": 0}, "--users is 0, but it has to be from 1 to 1,000,000,000"),
+        ({"days": 0}, "--days is 0"),
+        ({"items": 23}, "--items is 23, but it has to be from 24"),
+        ({"seed": -1}, "--seed is -1"),
+        ({"format": "xml"}, "--format xml is none of csv, jsonl, parquet, combined"),
+    ],
+)
+def test_arguments_out_of_bounds_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    arguments = {"users": 10, "days": 1, "items": 24, "seed": 1, "format": "csv"} | changes
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        write_sample_logs(tmp_path / "logs", **arguments)  # type: ignore[arg-type]
+    assert not (tmp_path / "logs").exists()
+
+
+def test_no_room_and_no_folder_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"need about [\d,.]+ GB but .* GB free"):
+        write_sample_logs(tmp_path, 10**9, 30, 1_000, SEED, "combined")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match="give another folder with --out"):
+        write_sample_logs(tmp_path / "file", 10, 1, 24, SEED, "csv")
+
+
+@pytest.mark.parametrize(("users", "days", "items"), [(1, 1, 24), (1, 4, 24), (2, 9, 100), (30, 40, 50), (5, 1, 1_000)])
+def test_smallest_sizes(tmp_path: Path, users: int, days: int, items: int) -> None:
+    totals = write_sample_logs(tmp_path, users, days, items, SEED, "csv")
+    assert totals["files"] == days
+    assert totals["events"] >= users
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+    write_sample_logs(tmp_path, 100, 2, 100, SEED, "csv", lambda name, values: told.append((name, values)))
+    assert told[0] == ("progress", {"step": "sample-logs", "done": 1, "total": 2, "unit": "files"})
+    assert told[-1][0] == "log"
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from tasks.sample import logs as sample_logs
+sample_logs.PART_EVENTS = 100_000
+sample_logs.write_sample_logs(Path(sys.argv[1]), int(sys.argv[2]), 10, 5_000, 1, "parquet")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_users(tmp_path: Path) -> None:
+    peak_bytes = [
+        int(subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path / str(users)), str(users)],
+                           check=True, capture_output=True, text=True).stdout)
+        for users in (40_000, 400_000)
+    ]  # fmt: skip
+    assert peak_bytes[1] < peak_bytes[0] + 30e6

@@ -1,0 +1,69 @@
+"""Why a night trains everything anew: each reason by itself, and none where the champion can be gone on from."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.config import NightlyConfig, PublishConfig
+from tasks.registry.promotion import find_champion
+from tasks.root.run import Root
+from tasks.training.base_release import Asked, BaseRelease, open_base, why_full
+from trainer.config import TrainConfig
+from trainer.store.generation import Generation
+
+CONFIG = TrainConfig(vector_size=16)
+INPUTS: dict[str, Any] = {
+    "format_version": 2,
+    "partitions": 8, "rules": {"timezone": "UTC"}, "user_key_fingerprint": None, "cleaning": {"min_item_events": 5},
+    "max_users": 20_000, "sources": ["b"], "days": ["2026-01-01", "2026-01-09"],
+}  # fmt: skip
+CORPUS = {"made_from": INPUTS | {"sources": ["a"], "days": ["2026-01-01", "2026-01-08"]}}
+ASKED = Asked(CONFIG, NightlyConfig(full_every_days=7), INPUTS, is_full=False)
+
+
+def base_with(config: TrainConfig = CONFIG, blocks: int = 1, full_until: str | None = "2026-01-05") -> BaseRelease:
+    manifest = {"config": asdict(config), "items": [{}] * blocks, "generation": 3, "vector_size": config.vector_size}
+    return BaseRelease("one", "w1", "space", full_until, Generation(Path("store"), manifest), Path("export"))
+
+
+def test_a_night_goes_on_from_the_champion() -> None:
+    assert why_full(ASKED, base_with(), CORPUS) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "base", "reason"),
+    [
+        (replace(ASKED, is_full=True), base_with(), "--full"),
+        (ASKED, None, "no champion"),
+        (replace(ASKED, config=replace(CONFIG, epochs=3)), base_with(), "train.epochs"),
+        (replace(ASKED, inputs=INPUTS | {"partitions": 16}), base_with(), "partitions"),
+        (replace(ASKED, inputs=INPUTS | {"cleaning": {"min_item_events": 6}}), base_with(), "cleaning"),
+        (replace(ASKED, config=replace(CONFIG, hs=1)), base_with(replace(CONFIG, hs=1)), "tree"),
+        (ASKED, base_with(blocks=3), "3 blocks"),
+        (replace(ASKED, inputs=INPUTS | {"days": [None, "2026-01-07"]}), base_with(), "ends on 2026-01-07"),
+        (ASKED, base_with(full_until="2026-01-02"), "full_every_days is 7"),
+    ],
+)
+def test_why_a_night_is_full(asked: Asked, base: BaseRelease | None, reason: str) -> None:
+    told = why_full(asked, base, CORPUS if base else {})
+    assert told is not None
+    assert reason in told
+
+
+def test_settings_that_do_not_say_what_is_learned_change_nothing() -> None:
+    asked = replace(ASKED, config=replace(CONFIG, threads=7, commit_seconds=1.0))
+    assert why_full(asked, base_with(), CORPUS) is None
+
+
+def test_a_log_without_times_never_grows_old() -> None:
+    inputs = INPUTS | {"days": [None, None]}
+    corpus = {"made_from": CORPUS["made_from"] | {"days": [None, None]}}
+    assert why_full(replace(ASKED, inputs=inputs), base_with(full_until=None), corpus) is None
+
+
+def test_a_new_root_has_nothing_to_build_on(tmp_path: Path) -> None:
+    assert find_champion(Root(tmp_path), PublishConfig()) is None
+    assert open_base(Root(tmp_path), "one") is None
+    assert not (tmp_path / "mlflow.db").exists()

@@ -1,0 +1,94 @@
+"""What a training would take is asked by its size alone, and refused with the numbers when it cannot be."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.config import ResourcesConfig
+from tasks.training.forecast import Volume, plan_equal, plan_size, spread_tokens, spread_users, zipf_counts
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, ResourceError
+from trainer.plan.alone import Budget
+from trainer.plan.prediction import Rates
+from trainer.plan.sizes import Work, training_sizes
+
+CONFIG = TrainConfig(vector_size=16, epochs=2)
+
+
+def test_a_small_training_stays_in_memory_and_has_its_seconds(tmp_path: Path) -> None:
+    plan = plan_size(tmp_path / "not-there", Volume(1000, 100, 25_000, 8), CONFIG, ResourcesConfig())
+    assert (plan["kernel"], plan["num_chunks"], plan["num_blocks"]) == ("cpu", 1, 1)
+    assert plan["seconds"] > 0
+    assert plan["reasons"][-1].startswith("50,000 tokens at ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_workers_share_users_and_say_what_they_send(tmp_path: Path) -> None:
+    volume = Volume(1000, 100, 25_000, 8)
+    alone = plan_size(tmp_path, volume, CONFIG, ResourcesConfig())
+    plan = plan_size(tmp_path, volume, CONFIG, ResourcesConfig(), 4)
+    assert (alone["workers"], alone["sent_bytes"], plan["workers"]) == (1, 0, 4)
+    assert plan["num_partitions"] == 2
+    assert plan["sent_bytes"] > 0
+    assert plan["reasons"][0].startswith("4 equal workers, 1 on each machine")
+    assert any(reason.startswith(f"{plan['sharing']['mode']}: ") for reason in plan["reasons"])
+    here = plan_size(tmp_path, volume, CONFIG, ResourcesConfig(workers=2))
+    assert (here["workers"], here["budget_bytes"]) == (2, alone["budget_bytes"] // 2)
+    assert here["reasons"][0].startswith("2 equal workers, 2 on each machine")
+
+
+def test_more_workers_than_micro_partitions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"9 workers cannot share 8 micro-partitions"):
+        plan_size(tmp_path, Volume(1000, 100, 25_000, 8), CONFIG, ResourcesConfig(), 9)
+
+
+@given(st.sampled_from([2, 3, 8]), st.sampled_from(["replicated", "asynchronous", "sharded"]))
+def test_equal_workers_divide_all_tokens(num_workers: int, sharing: str) -> None:
+    config = TrainConfig(vector_size=16, epochs=2, sharing=sharing)
+    users = spread_users(10_000, 16)
+    work = Work(users, spread_tokens(400_000, users), config.epochs, 60)
+    sizes = training_sizes(config, 500, None)
+    each = Budget(10**9, 10**8, 10**10), Rates(10**6, 10**9, 10**9)
+    plan = plan_equal(work, sizes, config, each, num_workers)
+    assert plan.sharing.mode == sharing
+    assert plan.num_partitions >= 16 // num_workers
+    assert plan.sent_bytes > 0
+    assert plan.num_blocks % num_workers == 0 if sharing == "sharded" else plan.num_blocks == 1
+    assert plan == plan_equal(work, sizes, config, each, num_workers), "it is pure"
+
+
+def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
+    with pytest.raises(
+        ResourceError, match=r"10,000,000 items in 256 blocks.*budget is 100\.0 MB: raise --host-memory"
+    ):
+        plan_size(tmp_path, Volume(10**6, 10**7, 10**7, 16), CONFIG, ResourcesConfig(host_memory="100MB"))
+
+
+@given(st.integers(1, 10**8), st.integers(0, 12))
+def test_users_are_spread_and_none_is_lost(num_users: int, exponent: int) -> None:
+    users = spread_users(num_users, 2**exponent)
+    assert (sum(users), len(users)) == (num_users, 2**exponent)
+    assert min(users) >= 0
+    assert max(users) >= num_users / 2**exponent
+
+
+def test_zipf_counts_fall_and_sum_up() -> None:
+    counts = zipf_counts(1000, 10**6)
+    assert counts.min() >= 1
+    assert (counts[:-1] >= counts[1:]).all()
+    assert counts.sum() == pytest.approx(10**6, rel=0.01)
+
+
+@given(st.integers(0, 10**10), st.integers(1, 10**7), st.integers(0, 12))
+def test_tokens_are_spread_and_none_is_lost(num_tokens: int, num_users: int, exponent: int) -> None:
+    tokens = spread_tokens(num_tokens, spread_users(num_users, 2**exponent))
+    assert (sum(tokens), len(tokens)) == (num_tokens, 2**exponent)
+    assert min(tokens) >= 0
+    assert max(tokens) >= num_tokens / 2**exponent
+
+
+def test_the_first_micro_partition_may_have_a_quarter_more_tokens() -> None:
+    assert spread_tokens(4000, [10, 10, 10, 10]) == [1250, 1000, 1000, 750]
+    assert spread_tokens(4001, [10]) == [4001]

@@ -1,0 +1,88 @@
+"""New items begin near their section or host; the same items under other numbers give the rotation between two trainings."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tasks.training.space import begin_new_items, find_space_rotation
+from tests.corpora import describe_anew, planted_histories, write_corpus
+from trainer.config import TrainConfig
+from trainer.store.generation import Generation, open_generation
+from trainer.store.tokens import Corpus
+from trainer.training.job import Job
+from trainer.training.loop import train
+
+CONFIG = TrainConfig(vector_size=8, epochs=3, threads=1)
+KNOWN = [
+    "https://a.org/news/1",
+    "https://a.org/news/2",
+    "https://a.org/shop/1",
+    "https://b.org/x",
+    "/wiki/one",
+    "page7",
+]
+
+
+def train_with_urls(folder: Path, urls: list[str], seed: int = 1) -> tuple[Corpus, Generation]:
+    """A corpus whose items have these urls, and its training."""
+    histories = planted_histories(60, len(urls), topics=2)
+    corpus = write_corpus(folder / "corpus", histories, num_items=len(urls))
+    corpus = name_items(corpus, urls)
+    train(Job(corpus.folder, folder / "store", TrainConfig(vector_size=8, epochs=3, threads=1, seed=seed), 4 * 10**9))
+    return corpus, open_generation(folder / "store")
+
+
+def name_items(corpus: Corpus, urls: list[str]) -> Corpus:
+    pl.DataFrame({"url": urls}).write_parquet(corpus.folder / "vocabulary.parquet")
+    return describe_anew(corpus)
+
+
+def test_new_items_begin_at_the_mean_of_their_section_then_of_their_host_then_at_zero(tmp_path: Path) -> None:
+    corpus, base = train_with_urls(tmp_path, KNOWN)
+    new = ["https://a.org/news/3", "https://a.org/jobs/1", "https://c.org/1", "/wiki/two", "page8", "https://b.org/y"]
+    corpus = name_items(corpus, KNOWN + new)
+    night = Corpus(corpus.folder, corpus.manifest | {"num_items": len(KNOWN) + len(new)})
+    vectors, items = begin_new_items(night, base), base.read_items()
+    np.testing.assert_allclose(vectors[0], items[:2].mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(vectors[1], items[:3].mean(axis=0), rtol=1e-5)
+    np.testing.assert_array_equal(vectors[2], 0)
+    np.testing.assert_allclose(vectors[3], items[4], rtol=1e-5)
+    np.testing.assert_array_equal(vectors[4], 0)
+    np.testing.assert_allclose(vectors[5], items[3], rtol=1e-5)
+
+
+def test_without_new_items_there_is_nothing_to_begin(tmp_path: Path) -> None:
+    corpus, base = train_with_urls(tmp_path, KNOWN)
+    assert begin_new_items(corpus, base).shape == (0, 8)
+
+
+def test_the_same_training_under_other_numbers_needs_no_rotation(tmp_path: Path) -> None:
+    urls = [f"/page/{n}" for n in range(30)]
+    one = train_with_urls(tmp_path / "one", urls)
+    renamed = train_with_urls(tmp_path / "two", urls)
+    assert find_space_rotation(one, renamed).cosine == pytest.approx(1, abs=1e-5)
+    other = train_with_urls(tmp_path / "three", urls, seed=2)
+    found = find_space_rotation(one, other)
+    assert found.num_items == 30
+    unaligned = cosine(one[1].read_items(), other[1].read_items())
+    turned = other[1].read_items() @ found.matrix
+    aligned = cosine(one[1].read_items(), turned)
+    np.testing.assert_array_equal(turned[:, -1], other[1].read_items()[:, -1])
+    assert aligned == pytest.approx(found.cosine, abs=1e-4)
+    assert aligned > unaligned + 0.2
+
+
+def test_items_that_are_not_in_both_are_left_out(tmp_path: Path) -> None:
+    one = train_with_urls(tmp_path / "one", [f"/page/{n}" for n in range(20)])
+    two = train_with_urls(tmp_path / "two", [f"/page/{n}" for n in range(10, 30)])
+    assert find_space_rotation(one, two).num_items == 10
+    other = train_with_urls(tmp_path / "three", [f"/other/{n}" for n in range(20)])
+    np.testing.assert_array_equal(find_space_rotation(one, other).matrix, np.eye(8))
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    """The mean cosine of rows without their bias."""
+    units = [rows[:, :-1] / np.linalg.norm(rows[:, :-1], axis=1, keepdims=True) for rows in (one, other)]
+    return float((units[0] * units[1]).sum(axis=1).mean())

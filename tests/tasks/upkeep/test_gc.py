@@ -1,0 +1,250 @@
+"""What gc removes, what it leaves, and that a release is whole or gone whatever happens."""
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from sqlite3 import connect
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.config import PublishConfig
+from tasks.queries.similar import similar_users
+from tasks.registry import tracking
+from tasks.registry.publish import publish_release
+from tasks.registry.pull import pull
+from tasks.registry.tracking import Registered, Version
+from tasks.root.identity import ROOT_TAG
+from tasks.root.run import Root, Run, lock_root
+from tasks.upkeep.doctor import examine
+from tasks.upkeep.gc import Ledger, collect_garbage, find_waste
+from tests.dying import run_dying
+from tests.releases import make_release, tell_story
+from tests.tasks.upkeep.test_repartition import snapshot
+from tests.trained import make_trained, rows_by_user
+from trainer.errors import InputError, ResourceError
+from trainer.store.generation import lock_store, open_generation, pin_generation
+from trainer.system.files import write_json
+
+CONFIG = PublishConfig(keep_releases=2)
+RELEASES = ("r1", "r2", "r3", "r4", "r5", "r6")
+
+
+def collect(root: Root, publish: PublishConfig = CONFIG, dry_run: bool = False) -> dict[str, Any]:
+    with lock_root(root, "test"), lock_store(root.store):
+        return collect_garbage(root, publish, dry_run)
+
+
+def register(root: Root, release: str, day: int, publish: PublishConfig = CONFIG) -> None:
+    """A release of a night: its own corpus, export and run, registered; it becomes the champion."""
+    export = make_release(root, release, num_users=10)
+    story = tell_story(release) | {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00"}
+    story |= {"window_id": f"window-{release}", "config": {"publish": publish.model_dump(mode="json")}}
+    registered = publish_release(root, publish, story, export, None)
+    story["steps"] |= {"ingest": {"digest": ""}, "export": {}, "register": registered, "report": {}}
+    write_json(root.run(release) / "run.json", story)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, Path]:
+    """A root after six nights, of which the third still serves, and a copy to put in its place again."""
+    root = make_trained(tmp_path_factory.mktemp("gc") / "root", 2, num_users=30)
+    for day, release in enumerate(RELEASES, start=1):
+        register(root, release, day)
+        if release in ("r1", "r3"):
+            pin_generation(root.store, release)
+    tracking.set_alias(root.tracking_uri, CONFIG.model_name, "champion", 3)
+    backup = root.path.with_name("backup")
+    shutil.copytree(root.path, backup)
+    return root, backup
+
+
+@pytest.fixture
+def root(made: tuple[Root, Path]) -> Root:
+    put_back(*made)
+    return made[0]
+
+
+def put_back(root: Root, backup: Path) -> None:
+    """Make the root what it was, at the same place: MLflow keeps absolute paths, and an open connection to its database."""
+    for path in root.path.iterdir():
+        if path.name != "mlflow.db":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(backup, root.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("mlflow.db*"))
+    with closing(connect(backup / "mlflow.db")) as old, closing(connect(root.path / "mlflow.db")) as new:
+        old.backup(new)
+
+
+def versions(root: Root) -> list[int]:
+    return [version.number for version in tracking.get_registered(root.tracking_uri, CONFIG.model_name).versions]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def files(root: Root) -> dict[str, str]:
+    """What is on the disk, but for MLflow's database."""
+    return {name: digest for name, digest in snapshot(root).items() if "mlflow.db" not in name}
+
+
+def check_champion(root: Root, out: Path) -> None:
+    """The champion serves, from the registry and from the root; nothing is damaged."""
+    told = pull("models:/surf2vec-users@champion", out, root.tracking_uri)
+    assert told["release"] == "r3"
+    assert similar_users(root, root.export("r3"), "user-3", 2)["seen"]
+    assert [found for found in examine(root) if found.level == "damage"] == []
+
+
+def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path) -> None:
+    trained, vectors = open_generation(root.store).manifest["window_id"], rows_by_user(root)
+    before = sum(
+        path.stat().st_size for path in root.path.rglob("*") if path.is_file() and "mlflow.db" not in path.name
+    )
+    told = collect(root)
+    after = sum(path.stat().st_size for path in root.path.rglob("*") if path.is_file() and "mlflow.db" not in path.name)
+    assert told["kept_releases"] == ["r2", "r3", "r5", "r6"]  # where a rollback goes, the champion, the newest two
+    assert names(root.path / "export") == ["r2", "r3", "r5", "r6"]
+    assert names(root.store / "pinned") == ["r3.json"]
+    assert set(names(root.path / "corpus")) == {trained, "window-r3", "window-r6"}
+    assert versions(root) == [2, 3, 5, 6]
+    assert len(list((root.artifacts / "models").glob("*/artifacts/MLmodel"))) == 4
+    assert names(root.path / "runs") == list(RELEASES)
+    assert rows_by_user(root) == vectors
+    assert told["bytes"] == pytest.approx(before - after, abs=20_000)  # stories are a little longer than before
+    check_champion(root, tmp_path / "out")
+    again = collect(root)
+    assert (again["removed"], again["bytes"]) == ([], 0)
+
+
+def test_a_dry_run_names_the_same_and_removes_nothing(root: Root) -> None:
+    before = files(root)
+    told = collect(root, dry_run=True)
+    assert files(root) == before
+    assert versions(root) == [1, 2, 3, 4, 5, 6]
+    assert told["bytes"] > 0
+    assert collect(root)["removed"] == told["removed"]
+
+
+def test_a_run_whose_release_went_is_made_anew_when_asked_for(root: Root) -> None:
+    collect(root)
+    story = Run(root, "r1").story()
+    assert set(story["steps"]) == {"ingest"}
+    assert set(story["gone_steps"]) == {"corpus", "train", "evaluate", "export", "register", "report"}
+    assert set(Run(root, "r5").story()["steps"]) > {"ingest", "export"}
+
+
+def test_releases_of_another_model_are_left_alone(root: Root) -> None:
+    before = files(root)
+    told = collect(root, PublishConfig(model_name="another"))
+    assert told["kept_releases"] == ["r6"]  # of the newest run
+    assert {name for name in before if name.startswith(("export/", "store/", "mlartifacts/"))} <= set(files(root))
+    assert versions(root) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_registry_that_was_lost_is_no_reason_to_remove_anything(root: Root) -> None:
+    (root.path / "mlflow.db").rename(root.path / "lost.db")
+    before = files(root)
+    with pytest.raises(InputError, match=r"of which the registry has none: nothing was removed"):
+        collect(root)
+    assert files(root) == before
+    (root.path / "lost.db").rename(root.path / "mlflow.db")
+
+
+def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(root: Root) -> None:
+    publish = PublishConfig()
+    write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
+    told = {"config": {"publish": publish.model_dump()}, "steps": {}}
+    stories = {name: Run(root, name).story() | told for name in RELEASES}
+    tags: dict[str, dict[str, str]] = {
+        name: {"release": name, ROOT_TAG: "me", "manifest_sha256": name} for name in RELEASES
+    }
+    tags["r1"]["export_uri"] = root.export("r1").as_uri()
+    found = [Version("m", number, tags[name]) for number, name in enumerate(RELEASES, start=1)]
+    wastes = find_waste(Ledger(root, publish, Registered(found, {"champion": 6}), stories, [], {"r4", "r5", "r6"}))
+    places = [(waste.what, Path(waste.place).name) for waste in wastes if waste.what in ("model version", "export")]
+    assert places == [("model version", "1"), ("export", "r1"), ("export", "r2"), ("export", "r3")]
+
+
+def test_what_others_registered_or_use_stays(root: Root) -> None:
+    """Two roots share a model and made the same releases; a version of somebody refers to an export of ours."""
+    publish = PublishConfig()
+    told = {"config": {"publish": publish.model_dump()}, "steps": {}}
+    stories = {name: Run(root, name).story() | told for name in RELEASES}
+    write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
+    of = {"release": "r1", "manifest_sha256": "1", "export_uri": root.export("r1").as_uri()}
+    theirs, copied = Version("m", 1, of | {ROOT_TAG: "them"}), Version("prod", 1, of | {ROOT_TAG: "me"}, is_copied=True)
+    ours = Version("m", 2, of | {ROOT_TAG: "me", "release": "r2", "export_uri": root.export("r2").as_uri()})
+    ledger = Ledger(root, publish, Registered([theirs, ours], {}), stories, [theirs, ours, copied], {"r4", "r5", "r6"})
+    places = [waste.place for waste in find_waste(ledger) if waste.what in ("model version", "export")]
+    assert places == ["models:/m/2", str(root.export("r2")), str(root.export("r3"))]
+
+
+def test_a_copy_that_somebody_made_a_version_of_stays(root: Root) -> None:
+    client = tracking.MlflowClient(root.tracking_uri, root.tracking_uri)
+    client.copy_model_version(f"models:/{CONFIG.model_name}/1", "prod")
+    collect(root)
+    assert versions(root) == [2, 3, 5, 6]
+    assert len(list(root.artifacts.glob("models/*/artifacts"))) == 5
+    assert pull("models:/prod/1", root.path / "out", root.tracking_uri)["release"] == "r1"
+
+
+def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(root: Root) -> None:
+    collect(root)
+    before = files(root)
+    living, dead = f".x.{1}.tmp", ".x.4194305.tmp"  # more than the largest process id
+    for name in (f"corpus/{dead}", f"export/{dead}", "export/.r9.new.tmp", dead, "runs/r1/" + dead, ".tmp/ingest.1/a"):
+        (root.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (root.path / name).write_bytes(b"x")
+    (root.path / "tune").mkdir()
+    (root.path / "tune" / living).write_bytes(b"x")
+    (root.temporary / "infer.dead").mkdir()
+    (root.temporary / "infer.dead" / "y").write_bytes(b"x")
+    orphan = next((root.path / "events").glob("day=*")) / "0123456789abcdef.parquet"
+    pq.write_table(pa.table({"x": [1]}), orphan)
+    (root.store / "users-00000-g000099.safetensors").write_bytes(b"x" * 1000)
+    assert collect(root)["bytes"] > 1000
+    assert files(root) == before | {f"tune/{living}": files(root)[f"tune/{living}"]}
+
+
+def test_a_search_keeps_all_corpora(root: Root) -> None:
+    searching = Root(root.path / "tune")
+    searching.path.mkdir()
+    with lock_root(searching, "tune"):
+        assert [waste for waste in collect(root)["removed"] if waste["what"] == "corpus"] == []
+    assert [waste for waste in collect(root)["removed"] if waste["what"] == "corpus"]
+
+
+def test_a_training_on_the_store_is_waited_for(root: Root) -> None:
+    before = files(root)
+    with lock_store(root.store), pytest.raises(ResourceError, match="is training on the store"):
+        collect(root)
+    assert files(root) == before
+
+
+def work(path: Path) -> None:
+    collect(Root(path))
+
+
+@pytest.mark.slow
+def test_gc_that_dies_at_any_step(made: tuple[Root, Path], tmp_path: Path) -> None:
+    root, backup = made
+    deaths, wanted = 0, {}
+    for step in range(100):
+        put_back(root, backup)
+        code = run_dying(work, root.path, step=step) if step else None
+        if deaths % 4 == 0 or not step:
+            check_champion(root, tmp_path / str(step))
+        collect(root)
+        assert versions(root) == [2, 3, 5, 6]
+        left = {name for name in files(root) if not name.startswith("runs/")}
+        wanted = wanted or left
+        assert left == wanted
+        assert set(Run(root, "r1").story()["steps"]) == {"ingest"}
+        if code == 0:
+            break
+        assert code in (None, 9)
+        deaths += code == 9
+    assert deaths >= 8

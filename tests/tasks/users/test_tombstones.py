@@ -1,0 +1,83 @@
+"""Tombstones know who was forgotten, and name nobody."""
+
+import hashlib
+import hmac
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tasks.root.run import Root
+from tasks.users.tombstones import FILE, KEY_FILE, add_tombstones, copy_tombstones, make_digests, read_tombstones
+from trainer.errors import DamageError
+
+
+def test_digests_are_hmac_sha256() -> None:
+    ids = ["ann", "", "Ω 名前", "x" * 5000]
+    for key in (b"k", b"k" * 200):
+        assert make_digests(ids, key) == [hmac.digest(key, user_id.encode(), "sha256") for user_id in ids]
+
+
+def test_nobody_is_forgotten_in_a_new_root(tmp_path: Path) -> None:
+    tombstones = read_tombstones(Root(tmp_path))
+    assert not tombstones
+    assert tombstones.is_forgotten(["ann", None]).tolist() == [False, False]
+    assert tombstones.day_of("ann") is None
+    assert not any(tmp_path.iterdir())
+
+
+def test_who_was_forgotten_is_known_and_not_named(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    assert add_tombstones(root, ["ann", "bob"]) == 2
+    assert add_tombstones(root, ["bob", "cid"]) == 1
+    tombstones = read_tombstones(root)
+    for column in (
+        ["ann", "dora", None, "cid"],
+        pa.array(["ann", "dora", None, "cid"]),
+        pl.Series(["ann", "dora", None, "cid"]),
+    ):
+        assert tombstones.is_forgotten(column).tolist() == [True, False, False, True]
+    assert tombstones.day_of("ann") == datetime.now(UTC).date()
+    content = (tmp_path / FILE).read_bytes()
+    for user_id in ("ann", "bob", "cid"):
+        for trace in (
+            user_id.encode(),
+            hashlib.sha256(user_id.encode()).digest(),
+            hashlib.md5(user_id.encode()).digest()[8:],
+        ):
+            assert trace not in content
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in (FILE, KEY_FILE)] == [0o600, 0o600]
+
+
+def test_keys_of_two_roots_differ(tmp_path: Path) -> None:
+    roots = [Root(tmp_path / name) for name in "ab"]
+    for root in roots:
+        root.path.mkdir()
+        add_tombstones(root, ["ann"])
+    assert read_tombstones(roots[0]).days.keys().isdisjoint(read_tombstones(roots[1]).days)
+
+
+def test_a_copy_honours_the_same(tmp_path: Path) -> None:
+    root, other = Root(tmp_path), Root(tmp_path / "other")
+    other.path.mkdir()
+    copy_tombstones(root, other)
+    assert not any(other.path.iterdir())
+    add_tombstones(root, ["ann"])
+    copy_tombstones(root, other)
+    assert read_tombstones(other) == read_tombstones(root)
+    assert stat.S_IMODE((other.path / KEY_FILE).stat().st_mode) == 0o600
+
+
+def test_a_missing_or_other_key_is_damage(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    add_tombstones(root, ["ann"])
+    (tmp_path / KEY_FILE).chmod(0o600)
+    (tmp_path / KEY_FILE).write_bytes(b"x" * 32)
+    with pytest.raises(DamageError, match="is not the key"):
+        read_tombstones(root)
+    (tmp_path / KEY_FILE).unlink()
+    with pytest.raises(DamageError, match=r"forgotten.key is missing"):
+        add_tombstones(root, ["bob"])

@@ -1,0 +1,312 @@
+"""Word2vec-format files and gensim's models: both ways with gensim itself, and every fault said with its place."""
+
+import gzip
+import re
+import struct
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from gensim.models import Doc2Vec, KeyedVectors, Word2Vec
+from gensim.models.doc2vec import TaggedDocument
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
+
+from trainer.errors import ConfigError, ResourceError
+from trainer.gensim import word2vec_format
+from trainer.gensim.named_vectors import NamedVectors, align_rows, name_vectors, named_vectors_of, to_keyed_vectors
+from trainer.gensim.word2vec_format import read_word2vec, write_word2vec
+
+URLS = ["\x7f/a%20b?q=1", "/ünï", "名前", "12", "0.5", "x" * 3000]
+FORMATS = pytest.mark.parametrize("binary", [True, False], ids=["binary", "text"])
+NAMES = ["v.vec", "v.vec.gz"]
+
+
+def draw(num_rows: int, vector_size: int, seed: int = 1) -> NDArray[np.float32]:
+    """Vectors of all magnitudes that float32 has, float32[num_rows, vector_size]."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.standard_normal((num_rows, vector_size)) * 10.0 ** rng.integers(-38, 38, (num_rows, vector_size))
+    return numbers.astype(np.float32)
+
+
+def assert_same(named: NamedVectors, names: list[str], vectors: NDArray[np.float32]) -> None:
+    assert named.names.to_pylist() == names
+    assert named.vectors.dtype == np.float32
+    np.testing.assert_array_equal(named.vectors, vectors)
+
+
+def fault_of(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_word2vec(path)
+    return str(caught.value)
+
+
+@FORMATS
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("vector_size", [1, 2, 5, 100])
+def test_what_is_written_is_read(tmp_path: Path, name: str, binary: bool, vector_size: int) -> None:
+    vectors = draw(len(URLS), vector_size)
+    batches = [(URLS[:2], vectors[:2]), ([], vectors[:0]), (pa.array(URLS[2:]), vectors[2:])]
+    assert write_word2vec(tmp_path / name, batches, len(URLS), vector_size, binary) == 0
+    assert_same(read_word2vec(tmp_path / name), URLS, vectors)
+    assert (
+        (tmp_path / name).read_bytes().startswith(b"\x1f\x8b" if name.endswith("gz") else f"6 {vector_size}\n".encode())
+    )
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), unique=True, max_size=6),
+    st.integers(2, 6),
+    st.booleans(),
+    st.integers(1, 64),
+    st.data(),
+)
+def test_any_names_come_back_encoded_whatever_the_blocks(
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list[str],
+    vector_size: int,
+    binary: bool,
+    block_bytes: int,
+    data: st.DataObject,
+) -> None:
+    finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    vectors = data.draw(npst.arrays(np.float32, (len(names), vector_size), elements=finite))
+    expected = ["".join(f"%{ord(c):02X}" if ord(c) <= 32 else c for c in name) for name in names]
+    assume(len(set(expected)) == len(names))
+    path = tmp_path_factory.getbasetemp() / "any.vec"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(word2vec_format, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(word2vec_format, "_FIRST_BYTES", 64)
+        num_encoded = write_word2vec(path, [(names, vectors)], len(names), vector_size, binary)
+        assert_same(read_word2vec(path), expected, vectors)
+    assert num_encoded == sum(a != b for a, b in zip(names, expected, strict=True))
+
+
+@pytest.fixture(scope="module", params=[(True, "v.vec"), (False, "v.vec"), (True, "v.vec.gz"), (False, "v.vec.gz")])
+def small_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A file of three rows, and its bytes."""
+    binary, name = request.param
+    path = tmp_path_factory.mktemp("altered") / name
+    write_word2vec(path, [(["a", "secret", "c"], draw(3, 4))], 3, 4, binary)
+    return path, path.read_bytes()
+
+
+@settings(max_examples=100)
+@given(at=st.integers(0, 200), bytes_put=st.binary(max_size=12))
+def test_altered_files_give_errors_that_are_meant_to_be_read(
+    small_file: tuple[Path, bytes], at: int, bytes_put: bytes
+) -> None:
+    path, content = small_file
+    path.write_bytes(content[:at] + bytes_put + content[at + len(bytes_put) + 1 :])
+    try:
+        read_word2vec(path)
+    except ConfigError as error:
+        assert "secret" not in str(error)
+
+
+@FORMATS
+@pytest.mark.parametrize("name", NAMES)
+def test_gensim_reads_what_we_write(tmp_path: Path, name: str, binary: bool) -> None:
+    vectors = draw(len(URLS), 5)
+    write_word2vec(tmp_path / name, [(URLS, vectors)], len(URLS), 5, binary)
+    keyed = KeyedVectors.load_word2vec_format(str(tmp_path / name), binary=binary)
+    assert keyed.index_to_key == URLS
+    np.testing.assert_array_equal(keyed.vectors, vectors)
+
+
+@FORMATS
+@pytest.mark.parametrize("name", NAMES)
+def test_we_read_what_gensim_writes(tmp_path: Path, name: str, binary: bool) -> None:
+    vectors = draw(len(URLS), 5)
+    to_keyed_vectors(URLS, vectors).save_word2vec_format(str(tmp_path / name), binary=binary)
+    assert_same(read_word2vec(tmp_path / name), URLS, vectors)
+
+
+def test_text_names_may_have_spaces_and_lines_trailing_blanks(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(b"3 2\r\nuser 12\t1 -2.5e-1 \r\n  a\tb  +.5 0\r\n0.5 3. 4\n\n \n")
+    assert_same(read_word2vec(path), ["user 12", "a\tb", "0.5"], np.array([[1, -0.25], [0.5, 0], [3, 4]], np.float32))
+
+
+def test_text_may_end_without_a_newline_and_have_one_row(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_bytes(b"1 2\npage 0.5 1 2")
+    assert_same(read_word2vec(tmp_path / "v.txt"), ["page 0.5"], np.array([[1, 2]], np.float32))
+
+
+def test_rows_of_the_original_word2vec_end_with_a_newline(tmp_path: Path) -> None:
+    rows = [name + b" " + struct.pack("<2f", 1, 2) + b"\n" for name in (b"a", b"b")]
+    (tmp_path / "v.bin").write_bytes(b"2 2\n" + b"".join(rows))
+    assert_same(read_word2vec(tmp_path / "v.bin"), ["a", "b"], np.array([[1, 2], [1, 2]], np.float32))
+
+
+def test_no_rows_are_a_file_too(tmp_path: Path) -> None:
+    write_word2vec(tmp_path / "v.bin", [], 0, 3)
+    named = read_word2vec(tmp_path / "v.bin")
+    assert (len(named.names), named.vectors.shape) == (0, (0, 3))
+
+
+ONE = struct.pack("<2f", 1, 2)
+NAN = struct.pack("<2f", 1, float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "two numbers"),
+        (b"glove 0.5 0.25\n", "two numbers"),
+        (b"2 0\na\nb\n", "two numbers"),
+        (b"-2 2\na 1 2\n", "two numbers"),
+        (b"2 2\nsecret 1 2\nb 1\n", "line 3 has 2 fields, not a name and 2 numbers"),
+        (b"2 2\nsecret 1 2\n\nb 1 2\n", "line 3 has 0 fields"),
+        (b"2 2\nsecret 1 2\nb x secret\n", "line 3 has a field that is no number"),
+        (b"2 2\nsecret 1 \xff2\nb 1 2\n", "read as binary with .*truncated at byte 22"),
+        (b"2 2\nsecret 1 2\nb 1 \xff2\n", "line 3 has a field that is no number"),
+        (b"2 2\nsecret 1 2\nb nan 1\n", "line 3 has a number that is not finite"),
+        (b"2 2\nsecret 1 2\nb 1 1e39\n", "line 3 has a number that is not finite"),
+        (b"2 2\na 1 2\n\xff 1 2\n", "line 3 has a name that is not UTF-8"),
+        (b"2 2\nsecret 1 2\nsecret 1 2\n", "1 rows repeat a name, the first of them row 2 that of row 1"),
+        (b"2 2\nsecret 1 2           \n", "truncated at byte 26, after 1 rows"),
+        (b"2 9\nsecret 1 2\n", "truncated at byte 15 or its header"),
+        (b"999999999999 300\nsecret 1 2\n", "truncated at byte 28 or its header"),
+        (b"1 2\nsecret 1 2\nb 1 2\n", "more follows the last row"),
+        (b"2 2\nsecret 0.5 1 2\nb 0.25 1 2\n", "more numbers than the header says"),
+        (b"2 2\nsecret " + ONE + b"b " + NAN, "row 2 has a number that is not finite"),
+        (b"2 2\nsecret " + ONE + b"b " + ONE[:5], "truncated at byte 26, after 1 rows"),
+        (b"2 2\nsecret " + ONE + b" " + ONE, "row 2 has no name"),
+        (b"2 2\nsecret " + ONE + b"\xff " + ONE, "row 2 has a name that is not UTF-8"),
+        (b"2 2\nsecret " + ONE + b"secret " + ONE, "1 rows repeat a name"),
+        (b"1 2\nsecret " + ONE + b"b " + ONE, "more follows the last row"),
+        (b"2 2\nsecret " + ONE + b"x" * 70_000, "row 2 has no end of its name within 65,536 bytes"),
+        (gzip.compress(b"2 2\nsecret 1 2\nb 1 2\n", mtime=0)[:-9], "truncated or damaged inside its gzip stream"),
+        (gzip.compress(b"2 2\nsecret 1 2\nb 1\n", mtime=0), "line 3 has 2 fields"),
+        (b"\x1f\x8bnothing", "gzip stream"),
+    ],
+)
+def test_bad_files_are_refused_with_the_place(tmp_path: Path, content: bytes, expected: str) -> None:
+    message = fault_of(tmp_path / "bad.vec", content)
+    assert re.search(expected, message), message
+    assert "secret" not in message
+    assert str(tmp_path / "bad.vec") in message
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word2vec_format, "MAX_NAME_BYTES", 1000)
+    assert "a line of more than 1,128 bytes" in fault_of(tmp_path / "v", b"2 2\na 1 2\nb" + b" 1" * 40_000)
+
+
+def test_missing_files_and_folders_are_said(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.bin", tmp_path):
+        with pytest.raises(ConfigError, match="cannot read"):
+            read_word2vec(path)
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([(["a", "b"], draw(1, 2))], "2 names with vectors of shape"),
+        ([(["a"], draw(1, 3))], "where 2 numbers"),
+        ([(["a"], draw(1, 2))], "1 rows came .* where 2 were announced"),
+        ([(["a"], draw(1, 2)), (["b"], np.full((1, 2), np.inf, np.float32))], "row 2 has a number that is not finite"),
+        ([(["a", ""], draw(2, 2))], "name of row 2 has 0 bytes"),
+        ([(["a", "x" * 65_536], draw(2, 2))], "name of row 2 has 65,536 bytes"),
+        ([(["a", None], draw(2, 2))], "1 of 2 names are missing"),
+        ([(["a", 3], draw(2, 2))], "must be Unicode strings"),
+        ([(["a", "\ud800"], draw(2, 2))], "must be Unicode strings"),
+    ],
+)
+@FORMATS
+def test_what_cannot_be_written_leaves_the_file_as_it_was(
+    tmp_path: Path, batches: list, expected: str, binary: bool
+) -> None:
+    (tmp_path / "v.vec").write_bytes(b"before")
+    with pytest.raises(ConfigError, match=expected):
+        write_word2vec(tmp_path / "v.vec", batches, 2, 2, binary)
+    assert [path.name for path in tmp_path.iterdir()] == ["v.vec"]
+    assert (tmp_path / "v.vec").read_bytes() == b"before"
+
+
+def test_a_disk_that_refuses_is_said_with_the_numbers(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ResourceError, match="needs about 16 bytes"):
+        write_word2vec(tmp_path / "file" / "v.bin", [(["a", "b"], draw(2, 2))], 2, 2)
+
+
+def test_the_same_rows_give_the_same_gzip_bytes(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        write_word2vec(tmp_path / name, [(URLS, draw(6, 3))], 6, 3)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+def test_a_doc2vec_in_memory_gives_items_outputs_and_users() -> None:
+    documents = [TaggedDocument(["a", "b", "c"], [f"user-{i}"]) for i in range(3)]
+    model = Doc2Vec(documents, dm=0, vector_size=4, min_count=1, epochs=1, workers=1, seed=1)
+    found = named_vectors_of(model)
+    assert found.outputs is not None
+    assert found.users is not None
+    assert_same(found.items, model.wv.index_to_key, model.wv.vectors)
+    assert_same(found.outputs, model.wv.index_to_key, model.syn1neg)
+    assert_same(found.users, ["user-0", "user-1", "user-2"], model.dv.vectors)
+    numbered = Doc2Vec([TaggedDocument(["a", "b"], [i]) for i in range(2)], vector_size=4, min_count=1, epochs=1)
+    users = named_vectors_of(numbered).users
+    assert users is not None
+    assert_same(users, ["0", "1"], numbered.dv.vectors)
+
+
+def test_word2vec_and_keyed_vectors_have_no_users() -> None:
+    model = Word2Vec([["a", "b"]], vector_size=4, min_count=1, hs=1, negative=0, epochs=1, workers=1)
+    for found in (named_vectors_of(model), named_vectors_of(model.wv)):
+        assert (found.outputs, found.users) == (None, None)
+        assert_same(found.items, model.wv.index_to_key, model.wv.vectors)
+
+
+def test_what_is_no_sound_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a dict is no model of gensim"):
+        named_vectors_of({})
+    vectors = np.ones((2, 3), np.float32)
+    for names, numbers, expected in (
+        (["a", "b"], vectors[:1], r"shape \(1, 3\) for 2 names"),
+        (["a", "b"], vectors * np.array([[1], [np.nan]]), "row 2 of 2"),
+        (["a", "b"], vectors * np.array([[1e300], [1]]), "row 1 of 2"),
+        (["a", "a"], vectors, "repeat a name"),
+    ):
+        with pytest.raises(ConfigError, match=f"wv: .*{expected}"):
+            named_vectors_of(SimpleNamespace(index_to_key=names, vectors=numbers))
+
+
+def test_keyed_vectors_are_made_in_order() -> None:
+    keyed = to_keyed_vectors(pa.array(URLS), draw(6, 3))
+    assert keyed.index_to_key == URLS
+    np.testing.assert_array_equal(keyed[URLS[2]], draw(6, 3)[2])
+
+
+def test_without_gensim_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(ConfigError, match="pip install gensim"):
+        to_keyed_vectors(["a"], draw(1, 2))
+
+
+def test_rows_are_aligned_by_name() -> None:
+    named = name_vectors(["b", "a", "c%20d"], draw(3, 2), "the file")
+    for urls in (["a", "x", "c d", "b", "a"], pa.chunked_array([["a", "x"], ["c d", "b", "a"]])):
+        rows, found = align_rows(named, urls)
+        assert rows.dtype == np.int64
+        assert rows.tolist() == [1, -1, 2, 0, 1]
+        assert found.tolist() == [True, False, True, True, True]
+    assert [array.tolist() for array in align_rows(named, [])] == [[], []]
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=20), st.lists(st.text(min_size=1), max_size=20))
+def test_aligned_rows_have_the_wanted_names(names: list[str], urls: list[str]) -> None:
+    rows, found = align_rows(name_vectors(names, np.zeros((len(names), 1), np.float32), "the file"), urls)
+    for url, row, is_found in zip(urls, rows, found, strict=True):
+        assert is_found or url not in names
+        assert not is_found or names[row] in (url, re.sub(r"[\x00-\x20]", lambda m: f"%{ord(m[0]):02X}", url))

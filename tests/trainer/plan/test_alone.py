@@ -1,0 +1,195 @@
+"""The planner never goes above the budget and never refuses what fits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.config import TrainConfig
+from trainer.errors import ResourceError
+from trainer.model.trees import make_tree
+from trainer.plan.alone import Budget, Division, plan_training
+from trainer.plan.prediction import Rates
+from trainer.plan.sizes import Sizes, Work, training_sizes
+
+USERS = st.lists(st.integers(0, 100_000), min_size=1, max_size=64).filter(any)
+PLENTY = 10**15
+
+
+def sizes_of(num_items: int, dim: int, **settings: Any) -> Sizes:
+    return training_sizes(TrainConfig(vector_size=dim, bias=0, **settings), num_items, None)
+
+
+def work_of(users: list[int], epochs: int = 1, tokens_a_user: int = 25) -> Work:
+    return Work(users, [tokens_a_user * num for num in users], epochs, 60.0)
+
+
+def smallest_budget(users: list[int], sizes: Sizes) -> int:
+    """The smallest budget with a plan, by bisection."""
+    low, high = 0, 10**13
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            plan_training(work_of(users), sizes, Budget(middle, 0, PLENTY))
+            high = middle
+        except ResourceError:
+            low = middle + 1
+    return low
+
+
+@given(
+    USERS, st.integers(0, 5000), st.integers(1, 10**7), st.integers(1, 512), st.integers(0, 10**9), st.integers(0, 10**12),
+    st.booleans(),
+)  # fmt: skip
+def test_never_above_the_budget(
+    users: list[int], tokens_a_user: int, num_items: int, dim: int, overhead: int, budget: int, is_dm: bool
+) -> None:
+    work = work_of(users, tokens_a_user=tokens_a_user)
+    try:
+        plan = plan_training(work, sizes_of(num_items, dim, dm=int(is_dm)), Budget(budget, overhead, PLENTY))
+    except ResourceError as error:
+        assert "raise --host-memory" in str(error)
+        return
+    assert plan.peak_bytes <= budget
+    if plan.place_bytes is not None:
+        files_bytes = max(users) * (4 * dim + 4), 4 * tokens_a_user * max(users)
+        assert all(place > file for place, file in zip(plan.place_bytes, files_bytes, strict=True))
+        assert 3 * plan.chunk_partitions * sum(plan.place_bytes) < budget
+    assert plan.num_chunks * plan.chunk_partitions >= len(users)
+    assert plan.is_resident == (plan.num_chunks == 1)
+    assert plan.num_blocks == 1 or not is_dm
+    assert (plan.moved_bytes == 0) == (plan.is_resident and plan.num_blocks == 1)
+
+
+@settings(max_examples=25)
+@given(USERS, st.integers(1, 10**6), st.integers(1, 256))
+def test_every_budget_above_the_smallest_has_a_plan(users: list[int], num_items: int, dim: int) -> None:
+    sizes = sizes_of(num_items, dim)
+    smallest = smallest_budget(users, sizes)
+    moved = []
+    for budget in (smallest, smallest + 1, 2 * smallest, 100 * smallest):
+        plan = plan_training(work_of(users), sizes, Budget(budget, 0, PLENTY))
+        assert plan.peak_bytes <= budget
+        moved.append(plan.moved_bytes)
+    assert moved == sorted(moved, reverse=True)  # more memory never moves more
+
+
+@given(USERS, st.integers(1, 10**6), st.integers(1, 256), st.integers(0, 10**11))
+def test_a_training_that_began_keeps_its_blocks(users: list[int], num_items: int, dim: int, budget: int) -> None:
+    """Its order hangs on them; with one block any chunks will do."""
+    for began in (Division(1, 1), Division(min(2, len(users)), 3)):
+        try:
+            plan = plan_training(work_of(users), sizes_of(num_items, dim), Budget(budget, 0, PLENTY), None, began)
+        except ResourceError as error:
+            assert "this training, as it began, needs" in str(error)
+            continue
+        assert plan.num_blocks == began.num_blocks
+        assert plan.peak_bytes <= budget
+        assert began.num_blocks == 1 or plan.chunk_partitions == began.chunk_partitions
+
+
+def test_items_that_do_not_fit_are_divided_into_blocks() -> None:
+    """10 million items of 300 dimensions, 12.04 GB, in a budget of 12 GB: three blocks' images of 1 / B each."""
+    plan = plan_training(work_of([50_000] * 400), sizes_of(10**7, 300), Budget(12 * 10**9, 4 * 10**8, PLENTY))
+    assert plan.num_blocks > 3
+    assert plan.peak_bytes <= 12 * 10**9
+    shared_bytes = 10**7 // 32 * 1204  # the most frequent items are in every block
+    block_bytes = shared_bytes - (-(12_040_000_000 - shared_bytes) // plan.num_blocks)
+    assert plan.moved_bytes == 20_000_000 * 1204 + plan.num_chunks * (plan.num_blocks - 1) * block_bytes
+    with pytest.raises(ResourceError, match="10,000,000 items and"):
+        plan_training(work_of([50_000] * 400), sizes_of(10**7, 300, dm=1), Budget(12 * 10**9, 0, PLENTY))
+
+
+def test_the_headline_fits_four_gigabytes() -> None:
+    plan = plan_training(work_of([50_000] * 400), sizes_of(10**6, 128), Budget(4 * 10**9, 4 * 10**8, PLENTY))
+    assert (plan.num_blocks, plan.num_slots, plan.is_resident) == (1, 3, False)
+    assert plan.disk_bytes == 2 * (20_000_000 + 1_000_000) * 516
+    users_bytes, token_bytes = 50_000 * 516 + 3 * 4096, 1_250_000 * 4 + 2 * 4096
+    assert plan.place_bytes == (users_bytes, token_bytes)
+    assert plan.slot_bytes == plan.chunk_partitions * (users_bytes + token_bytes + 50_000 * 44)
+
+
+def test_users_who_stay_leave_their_tokens_mapped() -> None:
+    plan = plan_training(work_of([1000] * 4, tokens_a_user=10**6), sizes_of(1000, 128), Budget(10**9, 0, PLENTY))
+    assert plan.is_resident
+    assert plan.place_bytes is None
+
+
+def test_a_gpu_holds_a_block_and_two_micro_partitions() -> None:
+    work, sizes, host = work_of([50_000] * 400), sizes_of(10**7, 300), 10**12
+    plan = plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=12 * 10**9))
+    assert plan.num_blocks == 2
+    assert plan.device_bytes <= 12 * 10**9
+    two_places = 2 * 50_000 * (1204 + 36 + 25 * 4)
+    a_block = 5_000_000 * (1204 + 24)
+    assert plan.device_bytes > 7 * 10**8 + two_places + a_block
+    with pytest.raises(ResourceError, match=r"on the GPU.*budget is 750\.0 MB: raise --device-memory"):
+        plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=750 * 10**6))
+
+
+def test_the_prediction_is_training_or_moving_and_the_last_commit() -> None:
+    """2.5 M tokens at 1 M a second; 51.6 MB to write at the end at 100 MB a second."""
+    rates = Rates(1e6, 1e8, 1e8)
+    sizes = sizes_of(1000, 128)
+    resident = plan_training(work_of([50_000] * 2), sizes, Budget(10**12, 0, PLENTY), rates)
+    assert resident.seconds == pytest.approx(2.5 + 0.516 + 0.00516)
+    slow_disk = Rates(1e9, 1e7, 1e7)
+    swapped = plan_training(work_of([50_000] * 4), sizes, Budget(140_000_000, 0, PLENTY), slow_disk)
+    assert swapped.num_chunks == 4
+    # In the first epoch users begin in memory and are only written; a commit a minute, and the disk is busy.
+    assert swapped.seconds == pytest.approx(10.32 + 0.0516 * (1 + 10.32 / 60))
+    again = plan_training(work_of([50_000] * 4, epochs=3), sizes, Budget(140_000_000, 0, PLENTY), slow_disk)
+    assert again.seconds == pytest.approx(10.32 + 2 * 20.64 + 0.0516 * (1 + 51.6 / 60))
+
+
+def test_a_refusal_has_the_numbers_and_the_way_out() -> None:
+    work = work_of([50_000] * 8)
+    with pytest.raises(ResourceError, match=r"needs \d\d\d\.\d MB.*50,000 users.*budget is 100\.0 MB.*--host-memory"):
+        plan_training(work, sizes_of(10_000, 128), Budget(10**8, 50 * 10**6, PLENTY))
+    with pytest.raises(ResourceError, match=r"of disk and 1\.0 MB are free"):
+        plan_training(work, sizes_of(1000, 128), Budget(10**12, 0, 10**6))
+
+
+def test_sizes_by_hand() -> None:
+    """128 dimensions: 512 bytes of float32 or 256 of bfloat16, and 4 of optimizer state."""
+    plain = training_sizes(TrainConfig(), 1000, None)
+    assert (plain.user_bytes, plain.work_bytes, plain.item_table_bytes) == (516, 0, 516_000)
+    half = training_sizes(TrainConfig(dtype="bfloat16"), 1000, None)
+    assert (half.user_bytes, half.work_bytes) == (260, 512)
+    context = training_sizes(TrainConfig(dm=1), 1000, None)
+    assert context.item_table_bytes == 2 * 516_000
+    assert context.item_bytes(1) == 2 * 2 * 516_000 + 32_000  # the table, a copy of it
+    assert (
+        plain.item_bytes(1) == 2 * 516_000 + 32_000
+    )  # the table, a copy of it while a commit is written, what draws need
+    block_rows = 31 + (1000 - 31) // 4
+    # What draws need, what making that of the next block takes, and which block has what.
+    tables_bytes = 32_000 // 4 + block_rows * 106 + 25_000
+    assert plain.item_bytes(4) == 3 * (31 * 516 + (1000 - 31) * 516 // 4) + tables_bytes
+
+
+def test_accumulated_gradients_are_counted_by_hand() -> None:
+    """Steps of 10 users, 20 tokens each in the mean and 160 at most, one thread: 12 bytes an entry, and 16 where it is sorted."""
+    work = Work(users=[100, 50], tokens=[2000, 900], epochs=1, commit_seconds=60)
+    shared = training_sizes(TrainConfig(accumulate=10, share_negatives=256, negative=4, threads=1), 1000, None)
+    blocks, rows = 1600 // 256 + 10, 1000
+    assert shared.accumulation_bytes(work, 1) == 100 * 48 + blocks * (512 + 4 * 28) + 1600 * 28 + rows * 12
+    private = training_sizes(TrainConfig(accumulate=1000, threads=1), 1000, None)
+    assert private.accumulation_bytes(work, 1) == 100 * 48 + 2100 * (512 + 10 * 28) + 2000 * 28 + rows * 12
+    assert training_sizes(TrainConfig(), 1000, None).accumulation_bytes(work, 1) == 0
+    budget = Budget(10**9, 0, PLENTY)
+    plan, plain = plan_training(work, private, budget), plan_training(work, sizes_of(1000, 128), budget)
+    assert plan.peak_bytes - plain.peak_bytes == private.accumulation_bytes(work, 1)
+
+
+def test_a_tree_is_divided_below_its_upper_levels() -> None:
+    """Every block has the 316 rows of the root of a two-level tree, and about its share of the others."""
+    tree = make_tree(TrainConfig(hs=1, tree="two_level"), np.arange(1, 100_001))
+    assert tree is not None
+    sizes = training_sizes(TrainConfig(hs=1, tree="two_level", vector_size=128), 100_000, tree)
+    assert sizes.can_split
+    assert sizes.shared_bytes == 316 * 516
+    assert sizes.block_bytes(1) == (316 + 100_000) * 516
+    assert sizes.block_bytes(4) == (316 + 25_000 + 317) * 516

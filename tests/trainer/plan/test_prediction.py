@@ -1,0 +1,83 @@
+"""What is predicted of a training's traffic: by hand, within bounds for any plan, and as a real training then measures it."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.corpora import planted_histories, write_corpus
+from trainer.config import TrainConfig
+from trainer.errors import ResourceError
+from trainer.plan.prediction import Rates, Traffic, predict
+from trainer.plan.sizes import Work
+from trainer.system.units import parse_bytes
+from trainer.training.job import Job
+from trainer.training.loop import train
+
+RATES = Rates(1000.0, 100.0, 100.0)
+
+
+def test_users_in_memory_are_written_by_commits() -> None:
+    """Two epochs of 60 s, a commit every 20 s: six commits with the last, but each user changes only twice."""
+    work = Work([10, 10, 10], [20_000] * 3, epochs=2, commit_seconds=20.0)
+    told = predict(work, Traffic(1, 0, 0, block_bytes=7, resident_bytes=100), RATES)
+    assert (told.num_commits, told.read_bytes, told.written_bytes) == (6, 0, 6 * 7 + 2 * 100)
+    assert told.seconds == pytest.approx(120 + 1.07)  # the disk was idle: only the last commit is waited for
+
+
+def test_users_that_go_are_written_once_an_epoch_and_read_but_in_the_first() -> None:
+    work = Work([10] * 4, [250] * 4, epochs=3, commit_seconds=60.0)
+    told = predict(work, Traffic(1, moved_bytes=500, begun_bytes=500, block_bytes=7, resident_bytes=0), RATES)
+    assert (told.num_commits, told.read_bytes, told.written_bytes) == (1, 1000, 1507)
+    assert told.seconds == pytest.approx(5 + 2 * 10 + 0.07 + 0.07 * 25 / 60)
+
+
+def test_commits_at_every_end_of_a_micro_partition() -> None:
+    work = Work([10] * 4, [250] * 4, epochs=3, commit_seconds=0.0)
+    assert predict(work, Traffic(2, 0, 0, 7, 100), None).num_commits == 3 * 4 * 2
+    assert predict(work, Traffic(1, 0, 0, 7, 100), RATES).num_commits == 3 * 4
+
+
+@given(
+    st.integers(1, 50), st.integers(0, 10**10), st.integers(1, 100), st.sampled_from([0.0, 1e-320, 1.0, 60.0]),
+    st.integers(1, 8), st.integers(0, 10**12), st.booleans(),
+)  # fmt: skip
+def test_bounds(
+    num_partitions: int,
+    tokens_each: int,
+    epochs: int,
+    commit_seconds: float,
+    num_blocks: int,
+    table_bytes: int,
+    is_known: bool,
+) -> None:
+    work = Work([5] * num_partitions, [tokens_each] * num_partitions, epochs, commit_seconds)
+    traffic = Traffic(num_blocks, table_bytes, table_bytes // 2, 8, table_bytes)
+    told = predict(work, traffic, RATES if is_known else None)
+    assert 1 <= told.num_commits <= num_partitions * epochs * num_blocks
+    assert 0 <= told.read_bytes <= epochs * table_bytes
+    assert told.written_bytes <= epochs * table_bytes * (1 + num_blocks) + 8 * told.num_commits
+    assert (told.seconds is None) == (not is_known)
+    assert told.seconds is None or told.seconds >= work.num_tokens * epochs / 1000
+
+
+@pytest.mark.parametrize(("num_items", "spare_bytes", "num_chunks"), [(60, 100_000, 8), (40_000, 6_000_000, 1)])
+def test_a_real_training_moves_what_was_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_items: int, spare_bytes: int, num_chunks: int
+) -> None:
+    """3,000 users, in chunks, or with items in blocks: headers of files come on top; what stays over an epoch's end is less."""
+    write_corpus(tmp_path / "corpus", planted_histories(num_users=3000, num_items=num_items), partitions=8)
+    monkeypatch.setattr("trainer.training.preparation.private_bytes", lambda: 0)
+    config = TrainConfig(vector_size=64, epochs=4, threads=1, negative=2)
+    job = Job(tmp_path / "corpus", tmp_path / "store", config, host_memory_bytes=1)
+    with pytest.raises(ResourceError, match="the smallest plan needs") as refusal:
+        train(job)
+    needed_bytes = parse_bytes(str(refusal.value).split("needs ")[1].split(":")[0])
+    result = train(dataclasses.replace(job, host_memory_bytes=needed_bytes + spare_bytes))
+    plan = result["plan"]
+    assert (plan["num_chunks"], plan["num_blocks"] > 1) == (num_chunks, num_chunks == 1)
+    assert (result["num_commits"], result["num_processes"]) == (plan["num_commits"], 1)
+    assert 0.8 < result["bytes_read"] / plan["read_bytes"] < 1.05
+    assert 0.8 < result["bytes_written"] / plan["written_bytes"] < 1.05

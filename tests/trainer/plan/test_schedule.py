@@ -1,0 +1,96 @@
+"""Orders are permutations, and the learning rate falls as planned."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.plan.schedule import (
+    learning_rates,
+    partition_order,
+    place_offsets,
+    step_at,
+    tokens_before,
+    user_order,
+)
+
+SEED = st.integers(0, 2**63 - 1)
+EPOCH = st.integers(0, 1000)
+
+
+@given(SEED, EPOCH, st.integers(1, 200))
+def test_partition_order_is_a_permutation(seed: int, epoch: int, num_partitions: int) -> None:
+    assert sorted(partition_order(seed, epoch, num_partitions)) == list(range(num_partitions))
+
+
+@given(SEED, EPOCH, st.lists(st.integers(0, 2**64 - 1), max_size=200))
+def test_user_order_is_a_permutation(seed: int, epoch: int, hashes: list[int]) -> None:
+    assert sorted(user_order(seed, epoch, np.array(hashes, np.uint64))) == list(range(len(hashes)))
+
+
+def test_users_of_one_hash_stay_in_order() -> None:
+    hashes = np.arange(1000, dtype=np.uint64) % 10
+    order = user_order(1, 0, hashes)
+    for users in np.split(order, 10):
+        assert len(set(hashes[users])) == 1
+        assert users.tolist() == sorted(users)
+
+
+def test_orders_differ_between_epochs_and_seeds() -> None:
+    orders = [partition_order(seed, epoch, 64).tolist() for seed in (1, 2) for epoch in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_place_offsets() -> None:
+    offsets = place_offsets(list(np.array([[2], [0], [1]])), np.array([10, 20, 30]))
+    assert offsets.tolist() == [0, 30, 40, 60]
+
+
+def test_learning_rate_falls_linearly_over_all_epochs() -> None:
+    lengths = np.array([10, 30, 10])
+    first = learning_rates(0.1, 0.0, 0, lengths, 100)
+    second = learning_rates(0.1, 0.0, 50, lengths, 100)
+    np.testing.assert_allclose(np.concatenate([first, second]), [0.1, 0.09, 0.06, 0.05, 0.04, 0.01], rtol=1e-6)
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 6), st.integers(0, 3))
+def test_an_epoch_meets_every_user_in_every_block_once(
+    num_partitions: int, chunk_partitions: int, num_blocks: int, epoch: int
+) -> None:
+    length = num_partitions * num_blocks
+    steps = [
+        step_at(position, num_partitions, chunk_partitions, num_blocks)
+        for position in range(epoch * length, (epoch + 1) * length)
+    ]
+    assert {step.epoch for step in steps} == {epoch}
+    assert sorted((step.place, step.block) for step in steps) == [
+        (place, block) for place in range(num_partitions) for block in range(num_blocks)
+    ]
+    assert all(step.place in step.chunk for step in steps)
+    assert all(step.is_chunk_start == (step.place == step.chunk.start and step.turn == 0) for step in steps)
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 6))
+def test_either_the_chunk_or_the_block_changes_at_a_step(
+    num_partitions: int, chunk_partitions: int, num_blocks: int
+) -> None:
+    steps = [step_at(p, num_partitions, chunk_partitions, num_blocks) for p in range(3 * num_partitions * num_blocks)]
+    for one, next_one in pairwise(steps):
+        is_other_chunk = (one.epoch, one.chunk) != (next_one.epoch, next_one.chunk)
+        assert not (is_other_chunk and one.block != next_one.block)
+
+
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_with_one_block_the_order_does_not_hang_on_chunks(num_partitions: int, chunk_partitions: int) -> None:
+    steps = [step_at(position, num_partitions, chunk_partitions, 1) for position in range(2 * num_partitions)]
+    assert [(step.epoch, step.place) for step in steps] == [(e, p) for e in range(2) for p in range(num_partitions)]
+    offsets = np.arange(num_partitions + 1) * 10
+    assert [tokens_before(step, offsets, 1) for step in steps] == [10 * step.place for step in steps]
+
+
+def test_tokens_before_a_step_count_a_share_for_each_block() -> None:
+    """Chunks of two micro-partitions, two blocks: half of 10 + 30 tokens are done when the second block begins."""
+    offsets = np.array([0, 10, 40, 60])
+    before = [tokens_before(step_at(position, 3, 2, 2), offsets, 2) for position in range(6)]
+    assert before == [0, 5, 20, 25, 40, 50]

@@ -1,0 +1,45 @@
+"""The losses of the curve are those that the kernels descend."""
+
+import numpy as np
+import pytest
+
+from tests.trainer.kernels.work import make_config, make_rows, make_work
+from trainer.model.trees import log_probabilities
+from trainer.training.curve import Targets, token_losses
+
+
+@pytest.mark.parametrize("tree", ["huffman", "two_level", "balanced"])
+def test_the_loss_down_a_tree_is_the_items_log_probability(tree: str) -> None:
+    config = make_config(hs=1, tree=tree, tree_branching=5)
+    work = make_work(config)
+    users, items = make_rows(work)
+    assert work.tree is not None
+    wanted = np.arange(30)
+    vectors = users.vectors[:30] * 10
+    found = token_losses(
+        Targets(config, work.sampling, work.tree), vectors, items.outputs.vectors, wanted, wanted[:, None]
+    )
+    expected = log_probabilities(work.tree, items.outputs.vectors, vectors)[np.arange(30), wanted]
+    np.testing.assert_allclose(found, -expected, atol=1e-4)
+
+
+def test_sampled_softmax_by_hand() -> None:
+    """Two rivals, one of which is the token itself and does not count."""
+    config = make_config(ns_exponent=0.0, discount=0.0, negative_weight=3.0)
+    work = make_work(config)
+    outputs = np.eye(30, 19, dtype=np.float32)
+    user = np.zeros((1, 19), np.float32)
+    user[0, :2] = (2.0, 1.0)
+    targets = Targets(config, work.sampling, None)
+    found = token_losses(targets, user, outputs, np.array([0]), np.array([[1, 0]]))
+    np.testing.assert_allclose(found, [np.log(1 + 3 * np.exp(1.0 - 2.0))], atol=1e-6)
+
+
+def test_negative_sampling_by_hand() -> None:
+    config = make_config(objective="negative_sampling")
+    work = make_work(config)
+    outputs = np.eye(30, 19, dtype=np.float32)
+    user = np.zeros((1, 19), np.float32)
+    user[0, :2] = (2.0, 1.0)
+    found = token_losses(Targets(config, work.sampling, None), user, outputs, np.array([0]), np.array([[1]]))
+    np.testing.assert_allclose(found, [np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))], atol=1e-6)

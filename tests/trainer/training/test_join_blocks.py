@@ -1,0 +1,55 @@
+"""A sharded training's item blocks become one table again, where there is room."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.corpora import planted_histories, write_corpus
+from tests.trainer.training.test_loop import divided, make_job
+from trainer.store.generation import open_generation
+from trainer.store.manifests import MANIFEST, read_manifest, write_manifest
+from trainer.training.join_blocks import join_item_blocks
+from trainer.training.loop import train
+
+
+@pytest.mark.parametrize("settings", [{}, {"hs": 1, "tree": "two_level"}], ids=str)
+def test_the_table_is_what_the_blocks_were(
+    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(8, num_blocks=3))
+    corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=400), partitions=8)
+    job = make_job(tmp_path / "corpus", tmp_path / "store", **settings)
+    train(job)
+    before = open_generation(job.store_dir)
+    assert before.num_blocks == 3, "of one worker they stay"
+    table, said = before.read_item_table(), []
+    manifest = read_manifest(job.store_dir / MANIFEST)
+    manifest["plan"]["sharing"]["mode"] = "sharded"
+    write_manifest(job.store_dir, MANIFEST, manifest)
+
+    join_item_blocks(make_job(corpus.folder, job.store_dir), corpus, lambda _, values: said.append(values["message"]))
+    after = open_generation(job.store_dir)
+    assert said == [f"the 3 item blocks are one table again, {table.outputs.num_bytes / 1000:.1f} kB"]
+    assert after.num_blocks == 1
+    assert after.generation == before.generation + 1
+    joined = after.map_items()
+    np.testing.assert_array_equal(joined.outputs.vectors, table.outputs.vectors)
+    np.testing.assert_array_equal(joined.outputs.squares, table.outputs.squares)
+    assert len(list(job.store_dir.glob("items-*"))) == 1
+    assert all((after.read_users(p) == before.read_users(p)).all() for p in range(8))
+
+
+def test_without_room_they_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(8, num_blocks=3))
+    corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=400), partitions=8)
+    job = make_job(corpus.folder, tmp_path / "store")
+    train(job)
+    manifest, said = read_manifest(job.store_dir / MANIFEST), []
+    manifest["plan"]["sharing"]["mode"] = "sharded"
+    write_manifest(job.store_dir, MANIFEST, manifest)
+    monkeypatch.setattr("trainer.training.join_blocks.private_bytes", lambda: 4 * 10**9)
+    join_item_blocks(job, corpus, lambda _, values: said.append(values["message"]))
+    assert "the items stay in 3 blocks: in one they need 4.1 GB, and the budget is 4.0 GB" in said[0]
+    assert open_generation(job.store_dir).num_blocks == 3

@@ -1,0 +1,1 @@
+"""To and from word2vec files."""

@@ -1,0 +1,79 @@
+"""Items that begin from vectors somebody else trained: a word2vec-format file, or a gensim model in memory. No pickle.
+
+Rows are matched by URL; items that are not there begin as always. Adagrad's sum of a row that was found begins at 1, so that its
+first step is as large as SGD's: from 0 it would be thrown by alpha, however good it is.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from trainer.errors import ConfigError
+from trainer.gensim.named_vectors import NamedVectors, align_rows, named_vectors_of
+from trainer.gensim.word2vec_format import read_word2vec
+from trainer.model.rows import Items, Rows
+from trainer.store.tokens import open_corpus
+from trainer.system.files import describe_file
+
+FIRST_SQUARES = 1.0
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Vectors to begin from: outputs rank items, inputs are context (those of `outputs` where there are none).
+
+    digest: of their content; it is part of what a training is, so a resumed one does not mix two starts.
+    """
+
+    outputs: NamedVectors
+    inputs: NamedVectors | None
+    digest: str
+
+
+def read_warm_start(path: Path) -> WarmStart:
+    """The vectors of a word2vec-format file. Raises ConfigError when it cannot be read as one."""
+    vectors = read_word2vec(path)
+    return WarmStart(vectors, None, describe_file(path)["sha256"])
+
+
+def warm_start_of(model: Any) -> WarmStart:
+    """The vectors of a gensim Doc2Vec, Word2Vec or KeyedVectors in memory. Raises ConfigError for anything else."""
+    vectors = named_vectors_of(model)
+    outputs = vectors.outputs or vectors.items
+    hashed = sha256(outputs.vectors.tobytes())
+    hashed.update(vectors.items.vectors.tobytes())
+    hashed.update("\n".join(outputs.names.to_pylist()).encode())
+    return WarmStart(outputs, vectors.items if vectors.outputs else None, hashed.hexdigest())
+
+
+def apply_warm_start(items: Items, corpus_dir: Path, start: WarmStart) -> int:
+    """Put the vectors into an item table that has just begun, in place; answers how many items were found.
+
+    Raises ConfigError when the vectors have other dimensions or none of them is an item of the corpus.
+    """
+    urls = pq.read_table(open_corpus(corpus_dir).vocabulary, columns=["url"]).column("url")
+    num_found = _put(items.outputs, urls, start.outputs)
+    if len(items.inputs.vectors):
+        _put(items.inputs, urls, start.inputs or start.outputs)
+    return num_found
+
+
+def _put(rows: Rows, urls: Any, named: NamedVectors) -> int:
+    wanted, given = rows.vectors.shape[1], named.vectors.shape[1]
+    if wanted != given:
+        raise ConfigError(
+            f"the vectors to begin from have {given:,} dimensions and train.vector_size is {wanted:,}: make them equal"
+        )
+    places, is_found = align_rows(named, urls)
+    if not is_found.any():
+        raise ConfigError(
+            f"none of the {len(places):,} items of the corpus is among the {len(named.names):,} vectors to begin from: "
+            "their names have to be the items' URLs as item_vectors spells them"
+        )
+    rows.vectors[is_found] = named.vectors[places[is_found]]
+    rows.squares[is_found] = FIRST_SQUARES
+    return int(np.count_nonzero(is_found))

@@ -1,0 +1,67 @@
+"""The first vectors of users and items, and user vectors in half the bytes: bfloat16 at rest, float32 for arithmetic.
+
+bfloat16 is the upper half of a float32. Rounding down a change smaller than half a unit would lose it every epoch, so
+rounding is stochastic: up with the probability of what is cut off, which keeps the mean (Gupta et al., ICML 2015).
+All random bits are draws of (seed, epoch, user or item, dimension), so a resumed run draws the same.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.draws import mix_array, user_keys
+from trainer.model.rows import Items, Rows
+from trainer.system.pages import make_pages
+
+
+def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
+    """The first rows of users with these hashes, uniform in ±`first_range`; the bias, where there is one, comes last."""
+    from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
+
+    vectors = _make_vectors(len(hashes), config)
+    draw_vectors(user_keys(config.seed, -1, hashes), np.float32(first_range(config)), vectors)
+    vectors[:, config.num_free :] = config.bias
+    return Rows(vectors, np.zeros(len(hashes), dtype=np.float32))
+
+
+def at_rest(config: TrainConfig, epoch: int, hashes: NDArray[np.uint64], rows: Rows) -> Rows:
+    """Users' rows as they are stored after an epoch (-1: before the first)."""
+    if config.dtype == "float32":
+        return rows
+    return Rows(round_to_bfloat16(rows.vectors, config.seed, epoch, hashes), rows.squares)
+
+
+def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
+    """The first item table: outputs begin at zero as in word2vec, inputs like users."""
+    outputs = Rows(_make_vectors(num_outputs, config), np.zeros(num_outputs, dtype=np.float32))
+    num_inputs = num_items if config.has_inputs else 0
+    inputs = begin_users(config, mix_array(np.arange(num_inputs, dtype=np.uint64) + np.uint64(1)))
+    return Items(outputs, inputs)
+
+
+def _make_vectors(num_rows: int, config: TrainConfig) -> NDArray[np.float32]:
+    """Zeros, float32[num_rows, D], from the beginning of a page, as in images: rows of a multiple of 16 dimensions are then
+    whole cache lines, where rows across their borders take up to a tenth longer to train.
+    """
+    num_floats = num_rows * config.vector_size
+    return make_pages(4 * num_floats).view(np.float32)[:num_floats].reshape(num_rows, config.vector_size)
+
+
+def first_range(config: TrainConfig) -> float:
+    """The first vectors are uniform in ± this: gensim 4's 1 / vector_size with SGD, alpha with Adagrad.
+
+    Adagrad's first step moves a coordinate by about alpha, however small the gradient is: a row that began far below would
+    be thrown, one that began far above would hardly move.
+    """
+    return config.alpha if config.optimizer == "adagrad" else 1 / config.vector_size
+
+
+def round_to_bfloat16(
+    vectors: NDArray[np.float32], seed: int, epoch: int, hashes: NDArray[np.uint64]
+) -> NDArray[np.uint16]:
+    """bfloat16 halves, uint16[n, D], of user vectors float32[n, D]; one 64-bit draw rounds four numbers."""
+    from trainer.kernels.compiled_draws import round_vectors  # numba takes half a second to import
+
+    halves = np.empty(vectors.shape, dtype=np.uint16)
+    round_vectors(user_keys(seed, epoch, hashes), np.ascontiguousarray(vectors).view(np.uint32), halves)
+    return halves

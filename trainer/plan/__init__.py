@@ -1,0 +1,1 @@
+"""Who trains what, when, and in how many bytes: pure."""

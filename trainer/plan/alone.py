@@ -1,0 +1,287 @@
+"""The memory planner: from sizes and budgets to chunks, item blocks, slots, disk and time, or a refusal with the numbers. Pure.
+
+In memory all the time are what the process already holds, one item block with its sampling tables or tree, a copy of it while a
+commit is written, and the micro-partition under work where users rest in bfloat16. What is left of the budget is divided into
+slots for chunks of users: one when all users fit, otherwise three (one is read ahead, one is trained, one is written
+behind). Only when the item table leaves no room for that it is divided into blocks, for what is learned then hangs on the
+division: each chunk meets every block, one after the other, and the next block is read ahead. Of all such divisions that
+fit the one that moves fewest bytes is taken.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from trainer.errors import ResourceError
+from trainer.plan.device_sizes import device_bytes, tray_bytes
+from trainer.plan.prediction import Rates, Traffic, predict
+from trainer.plan.sharing import ALONE, Sharing
+from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work
+from trainer.system.memory import DEVICE_CONTEXT_BYTES
+from trainer.system.units import size
+
+SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
+BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
+BUFFER_BYTES_A_USER = 64
+IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
+ARRAY_BYTES = 2 * 4096  # the same of an array's file
+MAX_BLOCKS = 256
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a training may use: memory of the process and of the GPU (None without one), and the disk of the store.
+
+    overhead_bytes: what the process holds before it begins.
+    """
+
+    host_bytes: int
+    overhead_bytes: int
+    disk_free_bytes: int
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Division:
+    """How users and items are divided: micro-partitions a chunk, and item blocks."""
+
+    chunk_partitions: int
+    num_blocks: int
+
+
+@dataclass(frozen=True)
+class Others:
+    """Who writes to the same disk: their users, and whether they leave a table that all have to this worker."""
+
+    num_users: int
+    leave_items: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
+
+    place_bytes: the sizes of the place of a micro-partition that comes and goes, for its users and for its tokens; None where
+    all stay, and tokens are mapped.
+    moved_bytes: what an epoch reads from the store, and writes to it, because of the division. commit_bytes: the most that a
+    commit writes. num_commits, read_bytes, written_bytes (commits included), seconds: predicted of the whole training; seconds
+    is None where the machine's rates are not known. sharing: with whom the item table is shared, and how; places_a_chunk: with
+    several workers, for whom all places of the epoch's order are the same; sent_bytes: predicted, to other workers.
+    """
+
+    num_partitions: int
+    chunk_partitions: int
+    num_chunks: int
+    num_blocks: int
+    num_slots: int
+    place_bytes: tuple[int, int] | None
+    slot_bytes: int
+    item_bytes: int
+    device_bytes: int
+    overhead_bytes: int
+    peak_bytes: int
+    budget_bytes: int
+    disk_bytes: int
+    moved_bytes: int
+    commit_bytes: int
+    num_commits: int
+    read_bytes: int
+    written_bytes: int
+    seconds: float | None
+    reasons: tuple[str, ...]
+    sharing: Sharing = ALONE
+    places_a_chunk: int | None = None
+    sent_bytes: int = 0
+
+    @property
+    def chunk_places(self) -> int:
+        """Places of the epoch's order that a chunk has: for one worker a place is a micro-partition."""
+        return self.places_a_chunk or self.chunk_partitions
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether one chunk holds all users, which then stay in memory over all epochs."""
+        return self.num_chunks == 1
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan_training(
+    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None = None, began: Division | None = None
+) -> Plan:
+    """Choose chunks, item blocks and slots. `began`: the division of a training that goes on: with several blocks its order
+    hangs on it, so it stays; with one block the chunks are free.
+
+    Raises ResourceError, with the numbers and the way out, when one micro-partition a slot does not fit the budget,
+    or when the disk cannot hold two generations.
+    """
+    division = _choose_division(work, sizes, budget, began)
+    if division is None:
+        raise ResourceError(explain_refusal(work, sizes, budget, began))
+    return lay_out(work, sizes, budget, rates, division)
+
+
+def lay_out(
+    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division, others: Others | None = None
+) -> Plan:
+    """The plan for a division that fits. Raises ResourceError when the disk cannot hold two generations."""
+    num_users = work.num_users + (others.num_users if others else 0)
+    disk_bytes = 2 * (num_users * sizes.user_bytes + sizes.item_table_bytes)
+    if disk_bytes > budget.disk_free_bytes:
+        raise ResourceError(
+            f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "
+            "free space or lower train.vector_size"
+        )
+    num_partitions = len(work.users)
+    num_chunks = -(-num_partitions // division.chunk_partitions)
+    is_resident = num_chunks == 1
+    place_bytes = None if is_resident else _place_bytes(work, sizes)
+    slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
+    num_slots = 1 if is_resident else 3
+    item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
+    peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
+    traffic = _plan_traffic(work, sizes, division, commits_items=others is None or others.leave_items)
+    told = predict(work, traffic, rates)
+    plan = Plan(
+        num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
+        item_bytes, device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
+        peak_bytes, budget.host_bytes, disk_bytes, traffic.moved_bytes, traffic.block_bytes + traffic.resident_bytes,
+        told.num_commits, told.read_bytes, told.written_bytes, told.seconds, (),
+    )  # fmt: skip
+    return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
+
+
+def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> Division | None:
+    """One block where that fits, or else the division that moves fewest bytes; None when none fits."""
+    if began and began.num_blocks > 1:
+        is_resident = began.chunk_partitions >= len(work.users)
+        chunk_bytes = 3 * began.chunk_partitions * _largest_bytes(work, sizes)
+        slots_bytes = _all_bytes(work, sizes) if is_resident else chunk_bytes
+        return began if slots_bytes <= _left_bytes(work, sizes, budget, began.num_blocks) else None
+    if chunk_partitions := largest_chunk(work, sizes, budget, 1):
+        return Division(chunk_partitions, 1)
+    choices = range(2, MAX_BLOCKS + 1) if sizes.can_split and not began else []
+    divisions = [Division(largest_chunk(work, sizes, budget, num_blocks), num_blocks) for num_blocks in choices]
+    possible = [division for division in divisions if division.chunk_partitions]
+    return min(possible, key=lambda division: _moved_bytes(work, sizes, division), default=None)
+
+
+def largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+    """Micro-partitions that fit a slot; 0 when not one does."""
+    left_bytes = _left_bytes(work, sizes, budget, num_blocks)
+    if _all_bytes(work, sizes) <= left_bytes:
+        return len(work.users)
+    return min(max(left_bytes, 0) // (3 * _largest_bytes(work, sizes)), len(work.users) - 1)
+
+
+def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+    """What is left for slots; nothing where the GPU's budget does not suffice."""
+    if budget.device_bytes is not None and device_bytes(work, sizes, num_blocks) > budget.device_bytes:
+        return -1
+    return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, budget, num_blocks)
+
+
+def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+    """What is in memory beside the slots: items, and what is needed while a micro-partition is under work."""
+    users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_A_USER)
+    pinned_bytes = tray_bytes(work, sizes, num_blocks) if budget.device_bytes else 0
+    accumulation_bytes = sizes.accumulation_bytes(work, num_blocks)
+    return sizes.item_bytes(num_blocks) + accumulation_bytes + users_bytes + BUFFER_BYTES + pinned_bytes
+
+
+def _all_bytes(work: Work, sizes: Sizes) -> int:
+    return work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_A_USER) + len(work.users) * IMAGE_BYTES
+
+
+def _place_bytes(work: Work, sizes: Sizes) -> tuple[int, int]:
+    """The file of most users of a micro-partition, and that of most tokens."""
+    return work.most_users * sizes.user_bytes + IMAGE_BYTES, work.most_tokens * TOKEN_BYTES + ARRAY_BYTES
+
+
+def _largest_bytes(work: Work, sizes: Sizes) -> int:
+    """What a slot has of the largest micro-partition."""
+    return sum(_place_bytes(work, sizes)) + work.most_users * SCHEDULE_BYTES_A_USER
+
+
+def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
+    """Bytes that an epoch reads, and writes: every user once, and a block at each change of it."""
+    num_chunks = -(-len(work.users) // division.chunk_partitions)
+    users_bytes = work.num_users * sizes.user_bytes if num_chunks > 1 else 0
+    if sizes.sharing.is_sharded:  # blocks come from other workers, not from the disk
+        return users_bytes
+    return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
+
+
+def _plan_traffic(work: Work, sizes: Sizes, division: Division, *, commits_items: bool) -> Traffic:
+    users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
+    is_resident = division.chunk_partitions >= len(work.users)
+    read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
+    begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
+    moved_bytes = _moved_bytes(work, sizes, division)
+    if sizes.sharing.is_sharded:
+        block_bytes *= division.num_blocks // sizes.sharing.num_workers
+    elif not commits_items:
+        block_bytes = 0
+    return Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, users_bytes if is_resident else 0)
+
+
+def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:
+    users_bytes = sizes.user_bytes + SCHEDULE_BYTES_A_USER
+    lines = [
+        f"{work.num_users:,} users x {users_bytes:,} B = {size(work.num_users * users_bytes)}; {sizes.num_items:,} items "
+        f"and buffers take {size(plan.item_bytes)}; the process itself {size(plan.overhead_bytes)}"
+    ]
+    if plan.num_blocks > 1 and sizes.sharing.is_alone:
+        lines.append(
+            f"with the whole item table nothing fits: {plan.num_blocks} item blocks of "
+            f"{size(sizes.block_bytes(plan.num_blocks))}, every chunk meets each"
+        )
+    if plan.is_resident:
+        lines.append(
+            f"all users fit the budget of {size(plan.budget_bytes)}: one chunk stays in memory over all epochs"
+        )
+    else:
+        lines.append(
+            f"all users do not fit the budget of {size(plan.budget_bytes)}: {plan.num_chunks} chunks of "
+            f"{plan.chunk_partitions} micro-partitions go through {plan.num_slots} slots of {size(plan.slot_bytes)}, each "
+            "loaded once an epoch"
+        )
+    lines.append(
+        f"peak {size(plan.peak_bytes)} of {size(plan.budget_bytes)}; an epoch reads and writes {size(plan.moved_bytes)} each; "
+        f"two generations on disk {size(plan.disk_bytes)} of {size(budget.disk_free_bytes)} free"
+    )
+    if budget.device_bytes is not None:
+        lines.append(f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, its context included")
+    if rates and plan.seconds is not None:
+        lines.append(
+            f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "
+            f"{size(int(rates.read_bytes_per_second))}/s read, {size(int(rates.write_bytes_per_second))}/s written: "
+            f"about {plan.seconds:,.0f} s; in all {size(plan.read_bytes)} are read and {size(plan.written_bytes)} written, "
+            f"with {plan.num_commits:,} commit{'' if plan.num_commits == 1 else 's'}"
+        )
+    return tuple(lines)
+
+
+def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> str:
+    """What the smallest division needs, and the way out."""
+    choices = [began.num_blocks] if began else sizes.sharing.block_counts(sizes.can_split, MAX_BLOCKS)
+    if budget.device_bytes is not None:
+        smallest_bytes = min(device_bytes(work, sizes, num_blocks) for num_blocks in choices)
+        if smallest_bytes > budget.device_bytes:
+            return (
+                f"the smallest plan needs {size(smallest_bytes)} on the GPU, {size(DEVICE_CONTEXT_BYTES)} of it for its context, "
+                f"but the budget is {size(budget.device_bytes)}: raise --device-memory, lower train.vector_size, or raise "
+                "store.partitions"
+            )
+    num_blocks = min(choices, key=sizes.item_bytes)
+    slot = (began.chunk_partitions if began and began.num_blocks > 1 else 1) * _largest_bytes(work, sizes)
+    item_bytes = _item_bytes(work, sizes, budget, num_blocks)
+    needed = budget.overhead_bytes + item_bytes + min(3 * slot, _all_bytes(work, sizes))
+    blocks = f" in {num_blocks} blocks" if num_blocks > 1 else ""
+    why = "this training, as it began," if began else "the smallest plan"
+    return (
+        f"{why} needs {size(needed)}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
+        f"{sizes.num_items:,} items{blocks} and buffers, and {size(needed - budget.overhead_bytes - item_bytes)} for slots of "
+        f"micro-partitions of up to {work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is "
+        f"{size(budget.host_bytes)}: raise --host-memory, lower train.vector_size, or raise store.partitions"
+    )

@@ -1,0 +1,119 @@
+"""Who trains what when several workers train together: pure functions of the corpus and the workers' weights.
+
+A micro-partition belongs to one worker for the whole training, so that its users stay where they are. An epoch has as many
+*places* as the worker with the fewest micro-partitions has of them; at each place every worker trains its part of its own,
+in the epoch's order, and between places all are in step. With one worker a place is a micro-partition.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import ConfigError
+from trainer.plan.sharing import Sharing
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A worker's part of the users. partitions: of every worker, ascending int64[P_w]; tokens int64[P]: of each one."""
+
+    rank: int
+    partitions: tuple[NDArray[np.int64], ...]
+    tokens: NDArray[np.int64]
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.partitions)
+
+    @property
+    def own(self) -> NDArray[np.int64]:
+        """The micro-partitions of this worker, ascending."""
+        return self.partitions[self.rank]
+
+    @property
+    def num_places(self) -> int:
+        """Places of an epoch."""
+        return min(map(len, self.partitions))
+
+    @property
+    def most_a_place(self) -> int:
+        """The most micro-partitions that this worker trains at a place."""
+        return -(-len(self.own) // self.num_places)
+
+    def places(self, order: NDArray[np.int64], rank: int | None = None) -> list[NDArray[np.int64]]:
+        """A worker's micro-partitions at each place of an epoch, whose order of all of them is int64[P]."""
+        own = self.partitions[self.rank if rank is None else rank]
+        return np.array_split(order[np.isin(order, own)], self.num_places)
+
+    def place_tokens(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The tokens of each worker at each place of an epoch, int64[W, places]."""
+        ranks = range(self.num_workers)
+        return np.array([[self.tokens[here].sum() for here in self.places(order, rank)] for rank in ranks])
+
+
+def share_alone(tokens: NDArray[np.int64]) -> Share:
+    """The share of the only worker: everything."""
+    return Share(0, (np.arange(len(tokens)),), tokens)
+
+
+def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) -> Share:
+    """Divide the micro-partitions among workers in proportion to their weights, by tokens int64[P], the heaviest first, each
+    to whom it takes least far (Graham, SIAM J. Appl. Math. 1969). Raises ConfigError when there are fewer than workers.
+    """
+    num_workers = len(weights)
+    if len(tokens) < num_workers:
+        raise ConfigError(
+            f"{num_workers} workers cannot share {len(tokens)} micro-partitions: start fewer workers, or more "
+            "micro-partitions by `surf2vec repartition`"
+        )
+    shared: list[list[int]] = [[] for _ in weights]
+    loads = np.zeros(num_workers)
+    for num_left, partition in zip(range(len(tokens), 0, -1), np.argsort(-tokens, kind="stable").tolist(), strict=True):
+        empty = [rank for rank in range(num_workers) if not shared[rank]]
+        after = (loads + max(int(tokens[partition]), 1)) / np.asarray(weights)
+        chosen = empty[0] if len(empty) == num_left else int(after.argmin())
+        shared[chosen].append(partition)
+        loads[chosen] += max(int(tokens[partition]), 1)
+    return Share(rank, tuple(np.array(sorted(own), dtype=np.int64) for own in shared), tokens)
+
+
+def count_exchanges(tokens: NDArray[Any], sharing: Sharing) -> NDArray[np.int64]:
+    """How often the workers exchange at each place of an epoch, int64[n]; tokens [n]: of the worker that has most there.
+
+    As often as `sharing.exchange_tokens` went by, and at the epoch's end. An exchange comes at a place's end at the latest:
+    after it all workers have the same.
+    """
+    counts = np.diff(np.floor(np.cumsum(tokens) / sharing.exchange_tokens), prepend=0).astype(np.int64)
+    counts[-1] = max(counts[-1], 1)
+    return counts if sharing.cuts_places else counts.clip(max=1)
+
+
+def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_exchanges: int) -> NDArray[np.int64]:
+    """After how many of a micro-partition's users exchanges follow, ascending int64[k]; lengths int64[n]: the users' tokens in
+    their order; before: tokens of the place before them, of place_tokens in all, which the exchanges divide evenly.
+
+    Over all micro-partitions of a place, of which one has tokens, there are num_exchanges.
+    """
+    if num_exchanges == 0:
+        return np.empty(0, dtype=np.int64)
+    done = np.cumsum(lengths)
+    last = before + int(done[-1]) if len(done) else before
+    wanted = place_tokens * np.arange(1, num_exchanges + 1) / num_exchanges
+    wanted[-1] = place_tokens
+    here = wanted[(wanted > before) & (wanted <= last)]
+    return np.searchsorted(before + done, here, side="left") + 1
+
+
+def ring_block(rank: int, turn: int, num_workers: int, num_blocks: int) -> int:
+    """The item block of a worker at a turn: a Latin square, no two workers have the same one. Each worker passes its block
+    to the one before it, who needs it num_blocks / num_workers turns later.
+    """
+    return (rank * (num_blocks // num_workers) + turn) % num_blocks
+
+
+def ring_blocks_held(rank: int, turn: int, num_workers: int, num_blocks: int) -> list[int]:
+    """The blocks that a worker has when a turn begins, in the order in which it needs them."""
+    return [ring_block(rank, turn + ahead, num_workers, num_blocks) for ahead in range(num_blocks // num_workers)]

@@ -1,0 +1,164 @@
+"""How much a training is: what is to be done, and the bytes of what it holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.config import TrainConfig
+from trainer.model.objectives import shared_items
+from trainer.model.tree_cut import cut_depth, shared_rows, subtree_rows
+from trainer.model.trees import Tree, tree_bytes
+from trainer.plan.sharing import ALONE, Sharing
+
+BYTES = {"float32": 4, "bfloat16": 2}
+TOKEN_BYTES = 4
+SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
+MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
+DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # its tokens, if all blocks have it, its block and row; while rows are found
+THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds, counts: all that a tree has of these
+ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: a row, how it is pulled, and by whom
+SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # as a thread sorts it
+SORTING_BYTES_A_ROW = 4 + 4 + 4  # of all that a thread might move
+STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # where its entries are, how many; while these are reckoned
+LONG_HISTORIES = 8  # the users of a step are taken to have no more tokens than so many times the mean
+CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: its block and first row, while they are reckoned
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be trained: users and tokens of each micro-partition, epochs, and when a commit is due."""
+
+    users: Sequence[int]
+    tokens: Sequence[int]
+    epochs: int
+    commit_seconds: float
+
+    @property
+    def num_users(self) -> int:
+        return sum(self.users)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of an epoch."""
+        return sum(self.tokens)
+
+    @property
+    def most_users(self) -> int:
+        """Of a micro-partition."""
+        return max(self.users, default=0)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a micro-partition."""
+        return max(self.tokens, default=0)
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """Bytes of gradient accumulation. users: of a step; block_tokens: that predict together, for block_bytes beside token_bytes
+    each; row_bytes: of each row of the item table, or block.
+    """
+
+    users: int
+    block_tokens: int
+    block_bytes: int
+    token_bytes: int
+    row_bytes: int
+
+    def num_bytes(self, work: Work, num_rows: int) -> int:
+        """What the users of a step enter, and the threads sort."""
+        users = min(self.users, work.most_users)
+        tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
+        blocks = tokens // self.block_tokens + users
+        users_bytes = work.most_users * STEP_BYTES_A_USER
+        return users_bytes + blocks * self.block_bytes + tokens * self.token_bytes + num_rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
+
+    can_split: whether the item table may be divided into blocks. Every block has the most frequent items, or of a tree
+    the rows above the cut, shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say
+    which block has what. sharing: how workers share the table. row_bytes: of the table. accumulation: of gradients, if they are.
+    """
+
+    user_bytes: int
+    work_bytes: int
+    item_table_bytes: int
+    sampling_bytes: int
+    tree_bytes: int
+    num_items: int
+    can_split: bool
+    shared_bytes: int = 0
+    granule_bytes: int = 0
+    cut_bytes: int = 0
+    sharing: Sharing = ALONE
+    row_bytes: int = 4
+    accumulation: Accumulation | None = None
+
+    def block_bytes(self, num_blocks: int) -> int:
+        """An item block: the rows of the table that are in memory together."""
+        if num_blocks == 1:
+            return self.item_table_bytes
+        own_bytes = -(-(self.item_table_bytes - self.shared_bytes) // num_blocks)
+        return self.shared_bytes + min(own_bytes + self.granule_bytes, self.item_table_bytes - self.shared_bytes)
+
+    def item_bytes(self, num_blocks: int) -> int:
+        """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead. With several
+        workers what trainer/plan/sharing.py says.
+        """
+        images_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
+        shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # as they were, and what changed
+        return images_bytes + shared_bytes + self.tables_bytes(num_blocks)
+
+    def accumulation_bytes(self, work: Work, num_blocks: int) -> int:
+        """What gradient accumulation takes beside that."""
+        if self.accumulation is None:
+            return 0
+        return self.accumulation.num_bytes(work, self.block_bytes(num_blocks) // self.row_bytes)
+
+    def tables_bytes(self, num_blocks: int) -> int:
+        """The tables beside a block of items, by which its tokens are learned."""
+        if num_blocks == 1:
+            return self.sampling_bytes + self.tree_bytes
+        if self.tree_bytes:
+            return self.sampling_bytes + self.tree_bytes + self.cut_bytes + THINNING_BYTES_AN_ITEM * self.num_items
+        making_bytes = MAKING_BYTES_A_ROW * (self.block_bytes(num_blocks) // self.row_bytes)
+        return -(-self.sampling_bytes // num_blocks) + making_bytes + DEALING_BYTES_AN_ITEM * self.num_items
+
+
+def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
+    """The sizes for a configuration; tree: what items are learned by, if not by draws."""
+    num_outputs = tree.num_rows if tree else num_items
+    row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
+    table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
+    return Sizes(
+        user_bytes=config.vector_size * BYTES[config.dtype] + 4,
+        work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
+        item_table_bytes=table_bytes,
+        sampling_bytes=num_items * (THINNING_BYTES_AN_ITEM if tree else SAMPLING_BYTES_AN_ITEM),
+        tree_bytes=tree_bytes(tree) if tree else 0,
+        num_items=num_items,
+        can_split=not (config.has_inputs or config.items_from),
+        shared_bytes=(shared_rows(tree) if tree else shared_items(num_items)) * row_bytes,
+        granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
+        cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
+        row_bytes=row_bytes,
+        accumulation=_accumulation(config),
+    )
+
+
+def _accumulation(config: TrainConfig) -> Accumulation | None:
+    if config.accumulate == 1:
+        return None
+    from trainer.kernels.cpu import used_threads  # numba takes half a second to import
+
+    threads = used_threads(config)
+    entry_bytes = ENTRY_BYTES + threads * SORTED_ENTRY_BYTES
+    return Accumulation(
+        users=config.accumulate,
+        block_tokens=config.share_negatives,
+        block_bytes=config.vector_size * 4 + config.negative * entry_bytes,
+        token_bytes=entry_bytes,
+        row_bytes=threads * SORTING_BYTES_A_ROW,
+    )

@@ -1,0 +1,230 @@
+"""The plan of several workers: how they share the item table, and one division into chunks and blocks that fits all. Pure.
+
+Of the ways of trainer/plan/sharing.py the first that suits is taken, unless `train.sharing` names one: replicated,
+where the table fits every worker and adding up its changes does not take too many bytes, or the workers have GPUs, to
+which sharding would bring all users once a block; sharded, where it can be divided; asynchronous otherwise. What was
+measured of the network is told, but decides nothing: the same training has the same plan.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, ResourceError
+from trainer.plan.alone import MAX_BLOCKS, Budget, Division, Others, Plan, explain_refusal, largest_chunk, lay_out
+from trainer.plan.prediction import Rates
+from trainer.plan.schedule import partition_order
+from trainer.plan.shares import Share, count_exchanges
+from trainer.plan.sharing import Sharing, Wire, default_exchange_tokens, predict_wire
+from trainer.plan.sizes import Sizes, Work
+from trainer.system.pages import PAGE_BYTES
+from trainer.system.units import size
+
+SUMMED_BYTES_A_TOKEN = 100
+"""More than so many bytes to add up for each token that a worker trains, and the table is rather divided: at a million tokens
+and a gigabyte a second they would be a tenth of the time."""
+WAITED_BYTES = 32 * 10**6
+"""A larger block is passed on while another is trained: a worker then has two, instead of waiting for the next one."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a worker has to do and may use; network_bytes_per_second: what it sends when all do."""
+
+    work: Work
+    budget: Budget
+    rates: Rates | None
+    network_bytes_per_second: float | None
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to share, why it was taken, and the division that fits all; wire: what a worker sends an epoch, the most of all."""
+
+    sharing: Sharing
+    num_blocks: int
+    chunk_places: int
+    wire: Wire
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Team:
+    """The members by rank with their weights, the share of one (others differ by its rank alone), and the tokens of each at each
+    place of each epoch.
+    """
+
+    members: Sequence[Member]
+    weights: Sequence[float]
+    share: Share
+    place_tokens: Sequence[Sequence[Sequence[int]]]
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.members[0].budget.device_bytes is not None
+
+    def most_a_place(self, rank: int) -> int:
+        """The most micro-partitions that a worker trains at a place."""
+        return replace(self.share, rank=rank).most_a_place
+
+    def training_seconds(self) -> float | None:
+        """Seconds of an epoch's training alone, of the slowest."""
+        seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in self.members if member.rates]
+        return max(seconds) if len(seconds) == len(self.members) else None
+
+
+def form_team(members: Sequence[Member], weights: Sequence[float], share: Share, config: TrainConfig) -> Team:
+    """The team of these members, with what each trains at each place of each epoch."""
+    orders = (partition_order(config.seed, epoch, len(share.tokens)) for epoch in range(config.epochs))
+    return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+
+
+def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | None = None) -> list[Plan]:
+    """The plan of every worker. `began`: the way of a training that goes on; its order hangs on it, so it stays.
+
+    Raises ConfigError for a way that these settings do not allow, ResourceError with the numbers when nothing fits.
+    """
+    way = choose_way(team, sizes, config) if began is None else keep_way(team, sizes, began)
+    sized, plans = replace(sizes, sharing=way.sharing), []
+    num_users = sum(sum(member.work.users) for member in team.members)
+    for rank, member in enumerate(team.members):
+        most, own = team.most_a_place(rank), len(team.share.partitions[rank])
+        division = Division(min(way.chunk_places * most, own), way.num_blocks)
+        others = Others(num_users - sum(member.work.users), leave_items=rank == 0)
+        plan = lay_out(member.work, sized, member.budget, member.rates, division, others)
+        plan = replace(
+            plan,
+            sharing=way.sharing,
+            places_a_chunk=way.chunk_places,
+            sent_bytes=way.wire.over(member.work.epochs),
+        )
+        plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way))))
+    return plans
+
+
+def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
+    """The best way that fits every worker."""
+    if config.sharing == "sharded" and not sizes.can_split:
+        raise ConfigError(
+            "train.sharing is sharded, but with train.dm, train.dbow_words or train.items_from the item table cannot be divided: "
+            "take replicated or asynchronous"
+        )
+    if config.sharing != "auto":
+        way = _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
+        return replace(way, why="train.sharing asks for it")
+    replicated = _fit(team, sizes, config, "replicated")
+    sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
+    if replicated is None:  # nor asynchronous, which takes more memory
+        last = "sharded" if sizes.can_split else "asynchronous"
+        return replace(sharded or _refuse(team, sizes, config, last), why="a whole table does not fit every worker")
+    if team.is_on_gpu:
+        return replace(replicated, why="the table fits every GPU")
+    token_bytes = replicated.wire.summed_bytes / max(1, min(member.work.num_tokens for member in team.members))
+    cost = f"a token costs {token_bytes:,.0f} bytes to add up"
+    if token_bytes <= SUMMED_BYTES_A_TOKEN:
+        return replace(replicated, why=f"the table fits every worker, and {cost}, at most {SUMMED_BYTES_A_TOKEN}")
+    cost += f", more than {SUMMED_BYTES_A_TOKEN}"
+    if sharded:
+        return replace(sharded, why=f"with all of it at each worker {cost}")
+    asynchronous = _fit(team, sizes, config, "asynchronous")
+    if asynchronous:
+        return replace(asynchronous, why=f"the table cannot be divided, and {cost}")
+    return replace(replicated, why="nothing else fits every worker")
+
+
+def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
+    """The way that a training began with, where it still fits."""
+    fitting = _chunk_places(team, replace(sizes, sharing=began.sharing), began.num_blocks)
+    places = min(fitting, began.chunk_places) if began.num_blocks > 1 else fitting
+    if places == 0 or (began.num_blocks > 1 and places < began.chunk_places):
+        raise ResourceError(
+            f"this training began with {began.sharing.num_workers} workers, {began.sharing.mode}, in {began.num_blocks} item "
+            f"blocks and chunks of {began.chunk_places} places, which no longer fit: raise --host-memory"
+        )
+    way = _way(team, replace(sizes, sharing=began.sharing), began.num_blocks, places)
+    return replace(way, why="this training began so")
+
+
+def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
+    num_tokens = sum(member.work.num_tokens for member in team.members)
+    tokens = config.exchange_tokens or default_exchange_tokens(num_tokens, len(team.members))
+    staleness = config.staleness if mode == "asynchronous" else 0
+    return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not team.is_on_gpu)
+
+
+def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None:
+    """The division of a way of sharing that fits all workers."""
+    sized = replace(sizes, sharing=_sharing(team, config, mode))
+    for num_blocks in sized.sharing.block_counts(sizes.can_split, MAX_BLOCKS):
+        places = _chunk_places(team, sized, num_blocks)
+        if places == 0:
+            continue
+        way = _way(team, sized, num_blocks, places)
+        doubled = 2 * num_blocks
+        is_single = sized.sharing.is_sharded and num_blocks == sized.sharing.num_workers
+        if is_single and sized.block_bytes(num_blocks) > WAITED_BYTES:
+            places = _chunk_places(team, sized, doubled)
+            return _way(team, sized, doubled, places) if places else way
+        return way
+    return None
+
+
+def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
+    """Places of a chunk that fit every worker; 0 where one of them has no room."""
+    found = []
+    for rank, member in enumerate(team.members):
+        chunk = largest_chunk(member.work, sizes, member.budget, num_blocks)
+        is_all = chunk == len(member.work.users)
+        found.append(team.share.num_places if is_all else chunk // team.most_a_place(rank))
+    return min(found)
+
+
+def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
+    sharing = sizes.sharing
+    num_chunks = -(-team.share.num_places // chunk_places)
+    most = [np.tile(np.max(epoch, axis=0) / num_blocks, num_blocks) for epoch in team.place_tokens]
+    counts = [int(count_exchanges(tokens, sharing).sum()) for tokens in most]
+    exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
+    block_bytes = sizes.block_bytes(num_blocks)
+    rows_bytes = 4 * block_bytes // sizes.row_bytes  # which rows it has
+    turns = num_chunks * num_blocks, PAGE_BYTES + block_bytes + rows_bytes
+    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, sum(counts) / len(counts), exchanged, turns))
+
+
+def _network_share(team: Team, num_bytes: float) -> float:
+    """What sending so many bytes takes, as a share of an epoch's training; 0 where that is not known."""
+    rates = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
+    training = team.training_seconds()
+    return num_bytes / min(rates) / training if rates and training else 0.0
+
+
+def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way:
+    sized = replace(sizes, sharing=_sharing(team, config, mode))
+    least = min(team.members, key=lambda member: member.budget.host_bytes)
+    raise ResourceError(
+        f"{len(team.members)} workers, {mode}: " + explain_refusal(least.work, sized, least.budget, None)
+    )
+
+
+def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
+    num_tokens = max(1, sum(member.work.num_tokens for member in team.members))
+    shares = ", ".join(f"{member.work.num_tokens / num_tokens:.1%}" for member in team.members)
+    lines = [f"{len(team.members)} workers have {shares} of the tokens"]
+    share = _network_share(team, way.wire.num_bytes)
+    told = f"; about {share:.0%} of the training's time" if share else ""
+    sent = f"a worker sends {size(round(way.wire.num_bytes))} an epoch{told}; taken because {way.why}"
+    if way.sharing.is_sharded:
+        held = way.num_blocks // way.sharing.num_workers
+        lines.append(
+            f"sharded: {way.num_blocks} item blocks of {size(sizes.block_bytes(way.num_blocks))} go round the workers, "
+            f"{held} at each; {sent}"
+        )
+    else:
+        bound = f", up to {way.sharing.staleness} sums late" if way.sharing.staleness else ""
+        lines.append(
+            f"{way.sharing.mode}: every worker has the item table of {size(sizes.item_table_bytes)}; changes are added up "
+            f"after {way.sharing.exchange_tokens:,.0f} tokens{bound}; {sent}"
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""Vectors and tokens on disk, committed in generations."""

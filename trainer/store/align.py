@@ -1,0 +1,109 @@
+"""Brings a training that began anew into the space of an older one: the rotation that lays its items best on the older ones.
+
+A rotation changes no dot product and no length, so it ranks, and is as near to its neighbours, as before; row-wise Adagrad's
+sums are of squared lengths, and stay too. Source: Schönemann, "A generalized solution of the orthogonal Procrustes
+problem", Psychometrika 31, 1966.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.events import OnEvent, ignore_event
+from trainer.kernels.first_rows import round_to_bfloat16
+from trainer.model.rows import Rows
+from trainer.store.generation import Generation, Writer, items_in, lock_store, open_generation, rows_in
+from trainer.store.images import Image
+from trainer.store.manifests import next_generation
+
+BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """matrix float64[D, D], orthogonal: rows times it are in the older space; cosine: mean cosine of the items laid upon
+    each other, weighted as they were fitted; num_items: how many there were."""
+
+    matrix: NDArray[np.float64]
+    cosine: float
+    num_items: int
+
+
+def find_rotation(
+    pairs: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]], vector_size: int, num_free: int
+) -> Rotation:
+    """The rotation of new item vectors that brings them nearest to old ones by direction: each item counts the same.
+
+    pairs: (new, old) float32[n, D], as many at a time as the caller likes; only a matrix of D x D is kept. Items without
+    a direction on either side count nothing. Without any the rotation is the identity. Only the first `num_free`
+    coordinates turn: a bias, which comes after them, means the same in every space.
+    """
+    matrix, moment, num_items = np.eye(vector_size), np.zeros((num_free, num_free)), 0
+    for new, old in pairs:
+        new_units, old_units = (rows[:, :num_free].astype(np.float64) for rows in (new, old))
+        lengths = np.linalg.norm(new_units, axis=1) * np.linalg.norm(old_units, axis=1)
+        is_usable = np.isfinite(lengths) & (lengths > 0)
+        moment += (new_units[is_usable] / lengths[is_usable, None]).T @ old_units[is_usable]
+        num_items += int(is_usable.sum())
+    if not num_items:
+        return Rotation(matrix, 0.0, 0)
+    left, stretch, right = np.linalg.svd(moment)
+    matrix[:num_free, :num_free] = left @ right
+    return Rotation(matrix, float(stretch.sum() / num_items), num_items)
+
+
+def align_generation(
+    store_dir: Path, rotation: Rotation, values: dict[str, Any], on_event: OnEvent = ignore_event
+) -> Generation:
+    """Commit the current generation rotated: users a micro-partition at a time, then the item table a block at a time.
+
+    values: what the manifest says beside. A generation that is aligned is answered as it is. Raises ResourceError when the
+    store is locked or the disk is full.
+    """
+    with lock_store(store_dir):
+        generation = open_generation(store_dir)
+        if generation.manifest["stage"] == "aligned":
+            return generation
+        manifest, matrix = generation.manifest, rotation.matrix.astype(np.float32)
+        writer = Writer(store_dir, next_generation(store_dir), manifest["users"], generation.item_entries())
+        for partition in range(generation.num_partitions):
+            if writer.has_users(partition):
+                image = writer.read_users(partition)
+                _rotate_image(rows_in(image), matrix, generation.config.seed)
+                writer.write_users(partition, image)
+            on_event(
+                "progress",
+                {
+                    "step": "align",
+                    "done": partition + 1,
+                    "total": generation.num_partitions,
+                    "unit": "micro-partitions",
+                },
+            )
+        for block in generation.item_entries():
+            _rotate_items(writer, block, matrix, generation.config.seed)
+        return writer.commit(manifest | values | {"stage": "aligned"})
+
+
+def _rotate_items(writer: Writer, block: int, matrix: NDArray[np.float32], seed: int) -> None:
+    image: Image = writer.read_items(block)
+    items = items_in(image)
+    for rows in (items.outputs, items.inputs):
+        _rotate_image(rows, matrix, seed)
+    writer.write_items(block, image)
+
+
+def _rotate_image(rows: Rows, matrix: NDArray[np.float32], seed: int) -> None:
+    """Rotate rows where they are, a batch at a time; the optimizer's sums stay as they are."""
+    for start in range(0, len(rows.vectors), BATCH_ROWS):
+        batch = slice(start, start + BATCH_ROWS)
+        turned = Rows(rows.vectors[batch], rows.squares[batch]).widened() @ matrix
+        if rows.vectors.dtype == np.uint16:
+            places = np.arange(start, start + len(turned), dtype=np.uint64)
+            rows.vectors[batch] = round_to_bfloat16(turned, seed, -1, places)
+        else:
+            rows.vectors[batch] = turned

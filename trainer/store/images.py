@@ -1,0 +1,186 @@
+"""Arrays in safetensors files that are read and written past the page cache, each in one piece.
+
+In memory an *image* is the bytes of such a file in whole pages, and its arrays are views of them: a micro-partition is read
+to where it is trained and written from there, without a copy, by the disk itself (O_DIRECT). Through the page cache every
+byte would be copied by a processor that should train, and would push the corpus out of memory. The price: a header of at
+least a page, and pages where the filesystem knows no O_DIRECT, which then copies after all.
+
+The checksum is sha256 of the sums of each 64 KiB as 64-bit numbers, at the speed of memory: it finds what disks and crashes
+do to bytes, and is none against forgers.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import DamageError
+from trainer.system.pages import Bytes, _whole_pages, make_pages
+
+SUM_BYTES = 65_536
+_PIECE_BYTES = 256 * SUM_BYTES
+_CODES = {"float32": "F32", "uint32": "U32", "uint16": "BF16"}  # numpy has no bfloat16: its halves are uint16
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32), "U32": np.dtype(np.uint32), "BF16": np.dtype(np.uint16),
+}  # fmt: skip
+
+Arrays = dict[str, NDArray[Any]]
+Shapes = dict[str, tuple[Any, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Image:
+    """pages uint8[...]: the file's bytes, then what is left of the last page; arrays: views of them by name."""
+
+    pages: Bytes
+    num_bytes: int
+    arrays: Arrays
+
+
+def make_image(shapes: Shapes, spare: Bytes | None = None) -> Image:
+    """An image of arrays, not filled yet: name → (dtype, shape); in the pages `spare` where they suffice."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        start, end = end, end + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        header[name] = {"dtype": _CODES[np.dtype(dtype).name], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    begin = _whole_pages(8 + len(text))
+    pages = _pages_for(begin + end, spare)
+    pages[:begin] = np.frombuffer((begin - 8).to_bytes(8, "little") + text.ljust(begin - 8), dtype=np.uint8)
+    return Image(pages, begin + end, _views(header, pages[begin : begin + end]))
+
+
+def image_of(arrays: Arrays, spare: Bytes | None = None) -> Image:
+    """An image with copies of these arrays."""
+    image = make_image({name: (array.dtype, array.shape) for name, array in arrays.items()}, spare)
+    for name, array in arrays.items():
+        image.arrays[name][:] = array
+    return image
+
+
+def write_image(path: Path, image: Image) -> dict[str, Any]:
+    """Write the file, over what it held; answers `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses.
+
+    Bytes and size are on the disk for certain when the file is synced (trainer.system.files). A file that is there already is not
+    cut off first: its places on the disk are used again, which spares the file system to give them back and to find others.
+    """
+
+    def write(descriptor: int) -> None:
+        done = 0
+        while done < len(image.pages):
+            done += os.pwrite(descriptor, image.pages[done:].data, done)
+        os.ftruncate(descriptor, image.num_bytes)
+
+    _with_file(path, os.O_WRONLY | os.O_CREAT, write)
+    return {"bytes": image.num_bytes, "checksum": checksum(iter([image.pages[: image.num_bytes]]))}
+
+
+def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None) -> Image:
+    """The file with the bytes and checksum that a manifest recorded. Raises DamageError when it was altered."""
+    num_bytes = _check_size(path, expected)
+    pages = read_pages(path, num_bytes, spare)
+    data = pages[:num_bytes]
+    _check_sum(path, expected, checksum(iter([data])))
+    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    return Image(pages, num_bytes, _views(json.loads(data[8:begin].tobytes()), data[begin:]))
+
+
+def read_pages(path: Path, num_bytes: int, spare: Bytes | None = None) -> Bytes:
+    """The pages of a file of so many bytes; in the pages `spare` where they suffice. Raises DamageError when it ends before."""
+    pages = _pages_for(num_bytes, spare)
+
+    def read(descriptor: int) -> None:
+        done = 0
+        while done < num_bytes and (found := os.preadv(descriptor, [pages[done:].data], done)):
+            done += found
+        if done < num_bytes:  # behind it the pages may hold another file
+            raise DamageError(f"{path} ends after {done:,} of {num_bytes:,} bytes: it was cut short")
+
+    _with_file(path, os.O_RDONLY, read)
+    return pages
+
+
+def map_image(path: Path, expected: dict[str, Any]) -> Arrays:
+    """The arrays of the file, read-only: parts of it come from the disk when they are touched, and take no private memory.
+
+    All its bytes are looked at first. Raises DamageError when it was altered.
+    """
+    verify_image(path, expected)
+    data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    return _views(json.loads(data[8:begin].tobytes()), data[begin:])
+
+
+def verify_image(path: Path, expected: dict[str, Any]) -> None:
+    """Raise DamageError unless the file has the bytes and checksum that a manifest recorded; in a bounded memory."""
+    _check_size(path, expected)
+    with open(path, "rb") as file:
+        pieces = (np.frombuffer(piece, dtype=np.uint8) for piece in iter(lambda: file.read(_PIECE_BYTES), b""))
+        _check_sum(path, expected, checksum(pieces))
+
+
+def checksum(pieces: Iterator[Bytes]) -> str:
+    """The checksum of a file from its bytes in order, in pieces of whole SUM_BYTES but for the last; 64 hex digits."""
+    digest, num_bytes = hashlib.sha256(), 0
+    for piece in pieces:
+        whole = len(piece) - len(piece) % SUM_BYTES
+        digest.update(piece[:whole].view(np.uint64).reshape(-1, SUM_BYTES // 8).sum(axis=1, dtype=np.uint64).tobytes())
+        digest.update(piece[whole:].tobytes())
+        num_bytes += len(piece)
+    digest.update(num_bytes.to_bytes(8, "little"))
+    return digest.hexdigest()
+
+
+def _views(header: dict[str, Any], data: Bytes) -> Arrays:
+    arrays = {}
+    for name, about in header.items():
+        start, end = about["data_offsets"]
+        arrays[name] = data[start:end].view(_DTYPES[about["dtype"]]).reshape(about["shape"])
+    return arrays
+
+
+def _check_size(path: Path, expected: dict[str, Any]) -> int:
+    if not path.exists():
+        raise DamageError(f"{path} is missing")
+    num_bytes = path.stat().st_size
+    if num_bytes != expected["bytes"]:
+        raise DamageError(f"{path} has {num_bytes:,} bytes where its manifest says {expected['bytes']:,}")
+    return num_bytes
+
+
+def _check_sum(path: Path, expected: dict[str, Any], found: str) -> None:
+    if found != expected["checksum"]:
+        raise DamageError(f"{path} does not have the checksum its manifest says: its bytes were altered")
+
+
+def _pages_for(num_bytes: int, spare: Bytes | None) -> Bytes:
+    wanted = _whole_pages(num_bytes)
+    if spare is not None and len(spare) >= wanted:
+        return spare[:wanted]
+    return make_pages(wanted)
+
+
+def _with_file(path: Path, flags: int, work: Callable[[int], None]) -> None:
+    """Open the file past the page cache and do the work; where the filesystem has no such thing (tmpfs), in the usual way."""
+    try:
+        _open_and(path, flags | os.O_DIRECT, work)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        _open_and(path, flags, work)
+
+
+def _open_and(path: Path, flags: int, work: Callable[[int], None]) -> None:
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        work(descriptor)
+    finally:
+        os.close(descriptor)

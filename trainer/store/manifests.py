@@ -1,0 +1,52 @@
+"""The manifests of a store: what makes files count. Each carries a digest of all that it says."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import DamageError
+from trainer.system.files import read_json, told_if_unwritten, write_manifest_json
+
+FORMAT_VERSION = 4
+MANIFEST = "MANIFEST.json"
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest in `path`. Raises DamageError when it is missing, altered or of another version."""
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
+        raise DamageError(
+            f"{path} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
+        )
+    return manifest
+
+
+def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
+    """Replace the file `name` of a store by the manifest and its digest."""
+    with told_if_unwritten(folder, name):
+        write_manifest_json(folder / name, manifest)
+
+
+def is_of_earlier_version(manifest: Any) -> bool:
+    """Whether a manifest, as `read_json` has it, was written by an earlier version of the program."""
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    return isinstance(version, int) and version < FORMAT_VERSION
+
+
+@contextmanager
+def tell_way_out(folder: Path) -> Iterator[None]:
+    """Add to a DamageError in the block what a person can do about it."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(
+            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and the files in "
+            f"{folder / 'pinned'} that name it, and train anew"
+        ) from None
+
+
+def next_generation(store_dir: Path) -> int:
+    """The number of the generation that the next commit makes: higher than any before, pinned ones included."""
+    paths = [store_dir / MANIFEST, *(store_dir / "pinned").glob("*.json")]
+    return 1 + max((read_json(path)["generation"] for path in paths if path.exists()), default=0)

@@ -1,0 +1,199 @@
+"""Reads a corpus: tokens, sliced a micro-partition at a time, never copied whole; memory-mapped, or read to where one says.
+
+Layout (design, section 3): `manifest.json` and for each micro-partition p `p00012.users.parquet` (user_id, hash, last_day),
+`.offsets.npy` int64[n+1], `.tokens.npy` int32[...], `.held_out.npy` int32[n]. Where a corpus continues another one, rows may be
+holes (user_id null, hash 0, no tokens), and in its folder lies another corpus, `changed/`: the rows to train, with
+`p00012.rows.npy` uint32[k], which say what rows of the whole they are, and `counts.npy` int64[V], training tokens of the
+whole. The trainer reads; `tasks/corpus/build.py` writes.
+
+Before a process reads a file for the first time it compares its sha256 with the manifest's.
+"""
+
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from trainer.errors import DamageError
+from trainer.store.images import read_pages
+from trainer.system.files import read_json, verify_once
+from trainer.system.pages import PAGE_BYTES, Bytes
+
+CHANGED = "changed"
+COUNTS = "counts.npy"
+VOCABULARY = "vocabulary.parquet"
+
+
+@dataclass(frozen=True)
+class Histories:
+    """The users of one micro-partition and their tokens.
+
+    hashes uint64[n]; tokens int32[...]; offsets int64[n+1]: user i's tokens are tokens[offsets[i]:offsets[i+1]]; ends int64[n]:
+    training sees them up to ends[i]; is_held_out bool[n].
+    """
+
+    hashes: NDArray[np.uint64]
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    is_held_out: NDArray[np.bool_]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return self.offsets[:-1]
+
+    @property
+    def num_users(self) -> int:
+        return len(self.hashes)
+
+    def held_out_items(self) -> NDArray[np.int32]:
+        """The held-out item of each held-out user, in row order."""
+        return self.tokens[self.ends[self.is_held_out]]
+
+    def withheld_items(self) -> NDArray[np.int32]:
+        """What training does not see: the items of held-out users from the held-out one on."""
+        return gather_spans(self.tokens, self.ends, self.offsets[1:] - self.ends)[1]
+
+
+def gather_spans(
+    tokens: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Spans of tokens from `starts` on, int64[m], one after the other in memory: offsets int64[m+1] and tokens int32[...]."""
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    return offsets, tokens[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
+
+
+def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The keys by which users are chosen for evaluation, uint64[n]: those up to the manifest's held_out_key_max are."""
+    return ((hashes >> np.uint64(32)) ^ hashes) * np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus folder and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def num_partitions(self) -> int:
+        return self.manifest["partitions"]
+
+    @property
+    def num_items(self) -> int:
+        return self.manifest["num_items"]
+
+    @property
+    def num_users(self) -> int:
+        """Users, holes not counted."""
+        return self.manifest["num_users"]
+
+    @cached_property
+    def users(self) -> NDArray[np.int64]:
+        """Rows of each micro-partition, holes included, int64[P]."""
+        return np.array(self.manifest["users"], dtype=np.int64)
+
+    @property
+    def holes(self) -> list[int]:
+        """Holes of each micro-partition, of users who left."""
+        return self.manifest.get("holes") or [0] * self.num_partitions
+
+    @cached_property
+    def tokens(self) -> NDArray[np.int64]:
+        """Raw tokens of each micro-partition, held-out ones included, int64[P]."""
+        return np.array(self.manifest["tokens"], dtype=np.int64)
+
+    def read(self, partition: int, pages: Bytes | None = None) -> Histories:
+        """The histories of one micro-partition; the tokens in `pages`, read past the page cache, or memory-mapped without them.
+
+        Raises DamageError when a file of it is missing or was altered.
+        """
+        name = f"p{partition:05d}"
+        hashes = self._column(f"{name}.users.parquet", "hash").to_numpy()
+        offsets = self._array(f"{name}.offsets.npy")
+        tokens_name = f"{name}.tokens.npy"
+        tokens = self._array(tokens_name, mmap_mode="r") if pages is None else self._read_array(tokens_name, pages)
+        held_out = self._array(f"{name}.held_out.npy")
+        if not len(hashes) == len(held_out) == len(offsets) - 1 or offsets[-1] != len(tokens):
+            raise DamageError(f"{self.folder}: the files of micro-partition {partition} do not fit each other")
+        is_held_out = held_out >= 0
+        key_max = self.manifest["held_out_key_max"]
+        is_held_out &= (held_out_keys(hashes) <= np.uint64(key_max)) if key_max >= 0 else False
+        ends = np.where(is_held_out, offsets[:-1] + held_out, offsets[1:])
+        return Histories(hashes, tokens, offsets, ends, is_held_out)
+
+    def rows(self, partition: int) -> NDArray[np.uint32] | None:
+        """What rows of the whole corpus those of a micro-partition are, uint32[k], ascending; None in a whole corpus."""
+        name = f"p{partition:05d}.rows.npy"
+        return self._array(name) if name in self.manifest["files"] else None
+
+    def read_users(self, partition: int) -> pa.Table:
+        """The users of one micro-partition, in row order: user_id (null in a hole), hash, last_day."""
+        return pq.read_table(self.path(f"p{partition:05d}.users.parquet"))
+
+    def read_ids(self, partition: int) -> pa.ChunkedArray:
+        """The users' ids of one micro-partition as an Arrow column, in row order; null in a hole."""
+        return self._column(f"p{partition:05d}.users.parquet", "user_id")
+
+    def read_user_ids(self, partition: int) -> list[str | None]:
+        """The users' ids of one micro-partition, in row order; None in a hole."""
+        return self.read_ids(partition).to_pylist()
+
+    def count_training_tokens(self) -> NDArray[np.int64]:
+        """How often training sees each item in an epoch, int64[V]: one pass over all tokens.
+
+        A corpus of changed rows has the counts of the whole, whose other rows were trained before.
+        """
+        if COUNTS in self.manifest["files"]:
+            return self._array(COUNTS)
+        counts = np.zeros(self.num_items, dtype=np.int64)
+        for partition in range(self.num_partitions):
+            histories = self.read(partition)
+            counts += np.bincount(histories.tokens, minlength=self.num_items)
+            counts -= np.bincount(histories.withheld_items(), minlength=self.num_items)
+        return counts
+
+    @property
+    def vocabulary(self) -> Path:
+        """The file of the items, verified; the rows of a night that changed have that of the whole corpus."""
+        whole = self if VOCABULARY in self.manifest["files"] else open_corpus(self.folder.parent)
+        return whole.path(VOCABULARY)
+
+    def path(self, name: str) -> Path:
+        """The path of a file of the corpus. Raises DamageError unless its bytes are those of the manifest."""
+        way_out = f"remove {self.folder} and give the same `surf2vec run` again: it is built anew (--full if its night has ended)"
+        if name not in self.manifest["files"]:
+            raise DamageError(f"the manifest in {self.folder} does not name {name}; {way_out}")
+        return verify_once(self.folder / name, self.manifest["files"][name], way_out)
+
+    def _array(self, name: str, mmap_mode: Any = None) -> NDArray[Any]:
+        return np.load(self.path(name), mmap_mode=mmap_mode, allow_pickle=False)
+
+    def _read_array(self, name: str, pages: Bytes) -> NDArray[Any]:
+        path = self.path(name)
+        num_bytes = path.stat().st_size
+        data = read_pages(path, num_bytes, pages)[:num_bytes]
+        header = io.BytesIO(data[:PAGE_BYTES].tobytes())
+        np.lib.format.read_magic(header)
+        _, _, dtype = np.lib.format.read_array_header_1_0(header)
+        return data[header.tell() :].view(dtype)
+
+    def _column(self, name: str, column: str) -> Any:
+        with pq.ParquetFile(self.path(name)) as file:  # a third of what `read_table` takes, for each micro-partition
+            return file.read(columns=[column], use_threads=False).column(column)
+
+
+def whole_window(window_id: str) -> str:
+    """The window id of a whole corpus, given its own or that of its changed rows, `<window-id>/changed`."""
+    return window_id.removesuffix(f"/{CHANGED}")
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """The corpus in `folder`. Raises DamageError when there is none or its manifest cannot be read."""
+    return Corpus(folder, read_json(folder / "manifest.json"))

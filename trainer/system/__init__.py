@@ -1,0 +1,1 @@
+"""What comes from the operating system: files, memory, signals, processes, and units to show them in."""

@@ -1,0 +1,1 @@
+"""The training loop, its chunks and its engines."""

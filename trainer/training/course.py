@@ -1,0 +1,189 @@
+"""The course of a training: from its position, one integer, to what is done there. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.draws import epoch_key
+from trainer.kernels.signature import Pass
+from trainer.plan.alone import Plan
+from trainer.plan.schedule import (
+    Step,
+    learning_rates,
+    partition_order,
+    place_offsets,
+    step_at,
+    tokens_before,
+    user_order,
+)
+from trainer.plan.shares import Share, count_exchanges, cut_users, ring_block
+from trainer.store.tokens import Corpus, Histories
+from trainer.training.curve import Sample, Targets, draw_sample
+from trainer.training.item_blocks import ItemBlocks
+from trainer.training.slots import Resident
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The users of a micro-partition meet their tokens of an item block, once: what is done at `position`, or a part of it.
+
+    index: which of the position's visits this is; is_last: whether it is the last. resident: where the users are; histories,
+    work: with tokens that are rows of the block; targets: what these are learned against; cuts int64[k]: after how many users
+    the workers exchange what they changed.
+    """
+
+    position: int
+    index: int
+    is_last: bool
+    step: Step
+    partition: int
+    resident: Resident
+    histories: Histories
+    work: Pass
+    targets: Targets
+    cuts: NDArray[np.int64]
+
+    def parts(self) -> Iterator[tuple[Pass, bool]]:
+        """The work in pieces, and whether the workers exchange what they changed after a piece."""
+        start = 0
+        for end in self.cuts.tolist():
+            yield self._part(start, end), True
+            start = end
+        if start < len(self.work.order) or not len(self.cuts):
+            yield self._part(start, len(self.work.order)), False
+
+    def _part(self, start: int, end: int) -> Pass:
+        return replace(self.work, order=self.work.order[start:end], alphas=self.work.alphas[start:end])
+
+    @property
+    def num_users(self) -> int:
+        return self.histories.num_users
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the users, those of other item blocks too."""
+        return int((self.histories.ends - self.histories.starts).sum())
+
+    @cached_property
+    def sample(self) -> Sample:
+        """What the curve looks at."""
+        return draw_sample(self.targets, self.histories)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A visit that has ended, and its users' vectors float32[n, D]; is_finite: whether all of them are."""
+
+    visit: Visit
+    vectors: NDArray[np.float32]
+    is_finite: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What a training does, by its settings, its corpus, its plan and this worker's share of the users; recency: that of the
+    log, which may have no times.
+    """
+
+    config: TrainConfig
+    corpus: Corpus
+    plan: Plan
+    blocks: ItemBlocks
+    recency: float
+    share: Share
+
+    @property
+    def num_positions(self) -> int:
+        return self.config.epochs * self.share.num_places * self.plan.num_blocks
+
+    def places(self, epoch: int) -> list[NDArray[np.int64]]:
+        """This worker's micro-partitions at each place of an epoch."""
+        return _kept_places(self.share, self.config.seed, epoch)
+
+    def step(self, position: int) -> Step | None:
+        """The step at a position; None where training has ended by then."""
+        if position >= self.num_positions:
+            return None
+        plan, share = self.plan, self.share
+        step = step_at(position, share.num_places, plan.chunk_places, plan.num_blocks)
+        if not plan.sharing.is_sharded:
+            return step
+        return replace(step, block=ring_block(share.rank, step.turn, share.num_workers, plan.num_blocks))
+
+    def partitions(self, step: Step) -> list[int]:
+        """The micro-partitions of the step's chunk, in order."""
+        return [int(p) for here in self.places(step.epoch)[step.chunk.start : step.chunk.stop] for p in here]
+
+    def partitions_from(self, step: Step) -> list[int]:
+        """Those of the chunk that are still to come in this turn."""
+        return [int(p) for here in self.places(step.epoch)[step.place : step.chunk.stop] for p in here]
+
+    def partitions_at(self, step: Step) -> list[int]:
+        """The micro-partitions at the step's place."""
+        return self.places(step.epoch)[step.place].tolist()
+
+    def num_exchanges(self, position: int) -> int:
+        """How often the workers exchange what they changed at a position; where they do, it ends with all in step."""
+        if self.plan.sharing.is_alone:
+            return 0
+        epoch, in_epoch = divmod(position, self.share.num_places * self.plan.num_blocks)
+        return int(_kept_exchanges(self, epoch)[in_epoch])
+
+    def count_exchanges(self, epoch: int) -> NDArray[np.int64]:
+        """How often the workers exchange at each position of an epoch."""
+        num_places, num_blocks, chunk = self.share.num_places, self.plan.num_blocks, self.plan.chunk_places
+        most = self.share.place_tokens(partition_order(self.config.seed, epoch, len(self.share.tokens))).max(axis=0)
+        chunks = (most[start : start + chunk] for start in range(0, num_places, chunk))
+        tokens = np.concatenate([np.tile(here, num_blocks) for here in chunks]) / num_blocks
+        return count_exchanges(tokens, self.plan.sharing)
+
+    def steps_left(self, step: Step) -> int:
+        """Positions until the chunk has met all blocks, this one included."""
+        return step.chunk.stop - step.place + (self.plan.num_blocks - 1 - step.turn) * len(step.chunk)
+
+    def visit(self, position: int, index: int, step: Step, resident: Resident, targets: Targets) -> Visit:
+        """What is done at a position with one of its micro-partitions, and the item block of its step."""
+        config, num_blocks = self.config, self.plan.num_blocks
+        histories = resident.histories
+        users = user_order(config.seed, step.epoch, histories.hashes)
+        lengths = np.diff(histories.offsets)[users]
+        own_tokens, here = int(self.corpus.tokens[self.share.own].sum()), self.partitions_at(step)
+        offsets = _kept_offsets(self.share, config.seed, step.epoch)
+        in_place = int(self.corpus.tokens[here[:index]].sum())
+        before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
+        alphas = learning_rates(
+            config.alpha,
+            config.min_alpha,
+            step.epoch * own_tokens + before,
+            lengths / num_blocks,
+            config.epochs * own_tokens,
+        )
+        histories = self.blocks.histories(histories, step.block)
+        work = Pass(
+            config=config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,
+            hashes=histories.hashes, order=users, alphas=alphas, sampling=targets.sampling, tree=targets.tree,
+            recency=self.recency, epoch_key=epoch_key(config.seed, step.epoch),
+        )  # fmt: skip
+        num_cuts = self.num_exchanges(position) if self.plan.sharing.cuts_places else 0
+        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[here].sum()), num_cuts)
+        is_last = index == len(here) - 1
+        return Visit(position, index, is_last, step, here[index], resident, histories, work, targets, cuts)
+
+
+@lru_cache(maxsize=2)
+def _kept_places(share: Share, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+    return share.places(partition_order(seed, epoch, len(share.tokens)))
+
+
+@lru_cache(maxsize=2)
+def _kept_offsets(share: Share, seed: int, epoch: int) -> NDArray[np.int64]:
+    return place_offsets(_kept_places(share, seed, epoch), share.tokens)
+
+
+@lru_cache(maxsize=2)
+def _kept_exchanges(course: Course, epoch: int) -> NDArray[np.int64]:
+    return course.count_exchanges(epoch)

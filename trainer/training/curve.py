@@ -1,0 +1,167 @@
+"""The training curve: loss on a fixed sample of tokens, and on the held-out items, as training goes on.
+
+A micro-partition is measured when its turn in an epoch ends and it is still in memory, so the curve costs no extra
+reading out of core. The negatives of the sample are the same every time, so that points can be compared.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.draws import HELDOUT, counter, draws, user_keys
+from trainer.model.objectives import Sampling
+from trainer.model.trees import Tree, path
+from trainer.store.tokens import Histories
+
+MAX_SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
+MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # and of small ones no more than every eighth, so that measuring stays cheap
+MAX_POINTS = 100
+MAX_SAMPLES = 2 * MAX_SAMPLE_USERS  # a training token and a held-out item each
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What tokens are learned against: the objective's settings and tables."""
+
+    config: TrainConfig
+    sampling: Sampling
+    tree: Tree | None
+    class_is_here: NDArray[np.bool_] | None = None
+
+    def has(self, items: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these items, or rows of an item block, are learned now; others are in blocks that are not in memory."""
+        if self.tree is not None:
+            return np.ones(len(items), dtype=bool) if self.class_is_here is None else self.class_is_here[items]
+        return items < len(self.sampling.aliases)
+
+
+def token_losses(
+    targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
+    negatives: NDArray[np.int64],
+) -> NDArray[np.float64]:  # fmt: skip
+    """The loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K]."""
+    if targets.tree is not None:  # nothing is drawn
+        return tree_losses(targets.tree, users, outputs, items)
+    from trainer.kernels.cpu import score_rows  # numba takes half a second to import
+
+    scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
+    own, other = scores[:, 0], scores[:, 1:]
+    if targets.config.objective == "negative_sampling":
+        return np.logaddexp(0, -own) + np.logaddexp(0, other).sum(axis=1)
+    own -= targets.sampling.corrections[items] + targets.config.handicap
+    other -= targets.sampling.corrections[negatives]
+    other[negatives == items[:, None]] = -np.inf
+    return np.logaddexp(own, np.logaddexp.reduce(other, axis=1)) - own
+
+
+def tree_losses(
+    tree: Tree, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """-log of the probability of each item on its way down the tree, float64[m]; users [m, D], items [m]."""
+    losses = np.zeros(len(items))
+    for i, (user, item) in enumerate(zip(users, items.tolist(), strict=True)):
+        for node, slot in path(tree, item):
+            first, width = int(tree.first_rows[node]), int(tree.widths[node])
+            if width == 2:
+                losses[i] += np.logaddexp(0, (2 * slot - 1) * float(outputs[first] @ user))
+            else:
+                scores = outputs[first : first + width].astype(np.float64) @ user
+                losses[i] += np.logaddexp.reduce(scores) - scores[slot] if width > 2 else 0
+    return losses
+
+
+def fixed_negatives(seed: int, hashes: NDArray[np.uint64], sampling: Sampling, negative: int) -> NDArray[np.int64]:
+    """The negatives of the fixed sample, int64[m, K]: the same at every measurement; none where nothing is drawn (trees)."""
+    if len(sampling.aliases) == 0:
+        return np.empty((len(hashes), 0), dtype=np.int64)
+    from trainer.kernels.cpu import draw_negatives  # numba takes half a second to import
+
+    return draw_negatives(user_keys(seed, -1, hashes), HELDOUT, sampling, negative)
+
+
+def first_users(is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The rows of the first users that are wanted, int64[m], as many as are measured of a micro-partition."""
+    return np.flatnonzero(is_wanted)[: min(max(len(is_wanted) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
+
+
+def sampled_tokens(seed: int, histories: Histories) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A fixed sample of training tokens: rows of users and items, int64[m] each."""
+    rows = first_users(histories.ends > histories.starts)
+    bits = draws(user_keys(seed, -1, histories.hashes[rows]), np.array([counter(0, HELDOUT, 4095)], dtype=np.uint64))
+    lengths = (histories.ends - histories.starts)[rows]
+    places = histories.starts[rows] + (bits % lengths.astype(np.uint64)).astype(np.int64)
+    return rows, histories.tokens[places].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What is measured of a micro-partition: training tokens, then held-out items.
+
+    Of each: the rows of the users int64[m], the items' rows int64[m], and the rows they are told from int64[m, K].
+    """
+
+    parts: tuple[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ...]
+
+    def item_rows(self) -> NDArray[np.int64]:
+        """The rows of the item table, or block, that the losses are reckoned from; not for a tree."""
+        return np.unique(np.concatenate([rows.ravel() for _, *both in self.parts for rows in both]))
+
+
+def draw_sample(targets: Targets, histories: Histories) -> Sample:
+    """The fixed sample of a micro-partition, as far as its items are learned now."""
+    held_rows = first_users(histories.is_held_out)
+    held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
+    parts = []
+    for asked, wanted in (sampled_tokens(targets.config.seed, histories), (held_rows, held_items)):
+        is_here = targets.has(wanted)
+        asked, wanted = asked[is_here], wanted[is_here]
+        hashes = histories.hashes[asked]
+        negatives = fixed_negatives(targets.config.seed, hashes, targets.sampling, targets.config.negative)
+        parts.append((asked, wanted, negatives))
+    return Sample(tuple(parts))
+
+
+@dataclass
+class Curve:
+    """Points of the curve, and the sums that make up the next point and the epoch's mean."""
+
+    points: list[dict[str, Any]] = field(default_factory=list)
+    point_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
+    epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
+
+    def measure(
+        self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], sample: Sample
+    ) -> None:
+        """Add the losses of one micro-partition's sample to the sums; users float32[n, D]."""
+        sums: list[float] = []
+        for asked, wanted, negatives in sample.parts:
+            sums += [float(token_losses(targets, users[asked], outputs, wanted, negatives).sum()), len(asked)]
+        self.add_sums(sums)
+
+    def add_sums(self, sums: list[float]) -> None:
+        """Add what was measured elsewhere: (sum, number) of losses and of held-out losses."""
+        self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
+        self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
+
+    def add_point(self, **values: Any) -> dict[str, Any]:
+        """Close the point: its means join `values`."""
+        point = values | losses(self.point_sums)
+        self.points.append(point)
+        self.point_sums = [0.0, 0, 0.0, 0]
+        return point
+
+    def begin_epoch(self) -> None:
+        self.epoch_sums = [0.0, 0, 0.0, 0]
+
+    def epoch_losses(self) -> dict[str, float | None]:
+        """Mean losses of the current epoch."""
+        return losses(self.epoch_sums)
+
+
+def losses(sums: list[float]) -> dict[str, float | None]:
+    """`loss` and `heldout_loss` from (sum, number) of each; None where nothing was measured."""
+    loss, num, heldout_loss, num_heldout = sums
+    return {"loss": loss / num if num else None, "heldout_loss": heldout_loss / num_heldout if num_heldout else None}

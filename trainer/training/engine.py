@@ -1,0 +1,117 @@
+"""Where users are trained: an engine does what is to be done at a position, here in the host's memory.
+
+An engine may begin a visit before the one before has ended, so it answers what has ended meanwhile. What ended is measured,
+rounded and marked as changed in one place, whoever trained it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import TrainingError
+from trainer.kernels import Kernel
+from trainer.kernels.first_rows import at_rest
+from trainer.model.rows import Items, Rows
+from trainer.store.tokens import Corpus
+from trainer.training.course import Ended, Visit
+from trainer.training.curve import Curve, Targets
+from trainer.training.item_blocks import ItemBlocks
+from trainer.training.record import Record
+
+if TYPE_CHECKING:  # torch takes a second to import
+    from trainer.workers.exchange import Exchange
+
+
+class Engine(Protocol):
+    """Trains visits, one after the other."""
+
+    def admit_block(self, items: Items, targets: Targets) -> None:
+        """Train against these items from now on; nothing is on its way."""
+
+    def train(self, visit: Visit, following: Callable[[], Visit | None]) -> Iterator[Ended]:
+        """Begin a visit; answers those that have ended meanwhile, in order, each to be concluded before the next is asked for.
+
+        following: makes the next visit, None where it has to wait for the end of this one.
+        """
+
+    def settle(self) -> Iterator[Ended]:
+        """Answers what was begun and has not been answered yet."""
+
+    def bring_items_home(self) -> None:
+        """Make the items in the host's memory what they are by now; nothing is on its way."""
+
+    def close(self) -> None:
+        """Let go of everything, also of what is on its way."""
+
+
+class HostEngine:
+    """Trains rows where they are, in the host's memory; exchange: with the other workers, while a visit is trained."""
+
+    def __init__(self, kernel: Kernel, exchange: "Exchange | None" = None) -> None:
+        self.kernel, self.exchange = kernel, exchange
+        self.items: Items
+
+    def admit_block(self, items: Items, targets: Targets) -> None:
+        self.items = items
+        if self.exchange is not None:
+            self.exchange.attach_items(items)
+
+    def train(self, visit: Visit, following: Callable[[], Visit | None]) -> Iterator[Ended]:
+        rows = visit.resident.rows
+        rows = Rows(rows.widened(), rows.squares)
+        for work, is_exchanged in visit.parts():
+            if len(work.order):
+                self.kernel.train_users(rows, self.items, work)
+            if is_exchanged and self.exchange is not None:
+                self.exchange.run()
+        yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))
+
+    def settle(self) -> Iterator[Ended]:
+        yield from ()
+
+    def bring_items_home(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
+    """Add a visit to the curve, and leave its users as they rest; from then on they may be written.
+
+    outputs: of the items, float32; those of its sample are as they were when it ended. Raises TrainingError when the vectors or
+    the losses are not finite.
+    """
+    visit, resident = ended.visit, ended.visit.resident
+    try:
+        if visit.num_users == 0:
+            return
+        if ended.is_finite:
+            curve.measure(visit.targets, ended.vectors, outputs, visit.sample)
+        if not (ended.is_finite and np.isfinite(curve.point_sums).all()):
+            config = visit.work.config
+            raise TrainingError(
+                f"vectors are no longer finite in epoch {visit.step.epoch + 1}, micro-partition {visit.partition} (learning "
+                f"rate {visit.work.alphas[-1]:.4g}); nothing of it was written: lower train.alpha (now {config.alpha:g})"
+            )
+        if visit.work.config.dtype != "float32":
+            rows = Rows(ended.vectors, resident.rows.squares)
+            resident.rows.vectors[:] = at_rest(visit.work.config, visit.step.epoch, visit.work.hashes, rows).vectors
+        resident.is_dirty = True
+    finally:
+        if resident.landed is not None:
+            resident.landed.set()
+
+
+def make_engine(
+    kernel: Kernel, corpus: Corpus, blocks: ItemBlocks, record: Record, exchange: "Exchange | None" = None
+) -> Engine:
+    """The engine for a kernel: on its device, when it has one."""
+    if kernel.accelerator is None:
+        return HostEngine(kernel, exchange)
+    from trainer.training.device_engine import DeviceEngine, Largest
+
+    largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
+    return DeviceEngine(kernel.accelerator, blocks.config, largest, record, exchange)

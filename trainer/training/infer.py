@@ -1,0 +1,271 @@
+"""Vectors for users with a given item table: the same kernel, with the items frozen. Deterministic on any threads.
+
+With frozen items users do not touch each other, so the order of the work does not matter. Of an item table that was trained
+in blocks one block is in memory at a time: users meet each in turn in every epoch, as in training. The price: the table is
+read about once an epoch for all users that are fitted together.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.draws import epoch_key
+from trainer.errors import ResourceError
+from trainer.events import OnEvent, ignore_event
+from trainer.kernels import pick_kernel
+from trainer.kernels.first_rows import at_rest, begin_users
+from trainer.kernels.signature import Pass
+from trainer.model.rows import Items, Rows, join_rows
+from trainer.plan.sizes import training_sizes
+from trainer.store.generation import Generation, Writer, lock_store, open_generation, rows_in
+from trainer.store.tokens import COUNTS, Corpus, Histories, gather_spans
+from trainer.system.fan_out import HERE, FanOut, cut
+from trainer.system.files import TEMPORARY_SUFFIX
+from trainer.system.memory import private_bytes
+from trainer.system.units import size
+from trainer.training.curve import Targets
+from trainer.training.item_blocks import ItemBlocks
+from trainer.training.job import Job
+
+GROUP_BYTES = 64 * 10**6
+"""With several item blocks users of many micro-partitions are fitted together: vectors and tokens of this size."""
+
+Key = TypeVar("Key")
+Begin = Callable[[int, NDArray[np.int64]], Rows]
+"""What some users of a micro-partition begin from, given by their rows."""
+
+
+class FrozenItems:
+    """A trained item table and what is needed to fit users to it; no more than one block of it is in memory.
+
+    items: the only block, where it is in memory already.
+    """
+
+    def __init__(
+        self, config: TrainConfig, generation: Generation, counts: NDArray[np.int64], items: Items | None = None
+    ) -> None:
+        self.config, self.generation = config, generation
+        self.recency: float = generation.manifest["recency"]
+        self.blocks = ItemBlocks(config, counts, generation.num_blocks)
+        self._admitted = None if items is None else (0, items, self.blocks.targets(0))
+
+    @property
+    def num_bytes(self) -> int:
+        """What the largest block takes in memory, with the tables beside it."""
+        sizes, num_blocks = (
+            training_sizes(self.config, self.generation.num_items, self.blocks.tree),
+            self.blocks.num_blocks,
+        )
+        return sizes.block_bytes(num_blocks) + sizes.tables_bytes(num_blocks)
+
+    def admit(self, block: int) -> tuple[Items, Targets]:
+        """An item block, and what its tokens are learned against. Raises DamageError when a file was altered."""
+        if self._admitted is None or self._admitted[0] != block:
+            self._admitted = None  # the one before goes first: there is room for one
+            self.blocks.check(block, self.generation.block_rows(block), self.generation.folder)
+            items = self.generation.read_item_block(block, self.blocks.num_shared_rows)
+            self._admitted = block, items, self.blocks.targets(block)
+        return self._admitted[1:]
+
+
+def freeze_items(
+    generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
+) -> FrozenItems:
+    """The item table of a generation, its only block given where it is in memory already; counts int64[V]: how often its training
+    saw each item in an epoch.
+    """
+    return FrozenItems(replace(generation.config, threads=threads), generation, counts, items)
+
+
+def infer_vectors(
+    frozen: FrozenItems,
+    tokens: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    begun: Rows | None = None,
+) -> Rows:
+    """Rows of users with these histories: offsets int64[n+1] into tokens; a pure function of each history, hash and beginning.
+
+    begun: what they begin from, fitted in place; without it they begin as in training.
+    """
+    num_blocks = frozen.blocks.num_blocks
+    histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
+    rows = begin_users(frozen.config, hashes) if begun is None else begun
+    for epoch in range(frozen.config.epochs):
+        for turn in range(num_blocks):
+            block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # the block that is in memory comes first
+            _fit_to_block(frozen, block, histories, rows, epoch)
+    return rows
+
+
+def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: Rows, epoch: int) -> None:
+    """Train the users' rows once against an item block, in place. Only here is the block known: the next needs its room."""
+    config, num_users = frozen.config, histories.num_users
+    items, targets = frozen.admit(block)
+    own = frozen.blocks.histories(histories, block)
+    alpha = config.alpha - (config.alpha - config.min_alpha) * epoch / config.epochs
+    work = Pass(
+        config=config, tokens=own.tokens, starts=own.starts, ends=own.ends, hashes=histories.hashes,
+        order=np.arange(num_users), alphas=np.full(num_users, alpha, dtype=np.float32),
+        sampling=targets.sampling, tree=targets.tree, recency=frozen.recency,
+        epoch_key=epoch_key(config.seed, epoch), update_items=False,
+    )  # fmt: skip
+    pick_kernel("cpu", config).train_users(rows, items, work)
+
+
+def infer_parts(
+    frozen: FrozenItems,
+    parts: Iterable[tuple[Key, Histories]],
+    group_bytes: int = GROUP_BYTES,
+    begin: Callable[[Key], Rows] | None = None,
+) -> Iterator[tuple[Key, Rows]]:
+    """The rows of each part's users, in order. Where there are several item blocks, parts are fitted together until they
+    have `group_bytes`. begin: what a part's users begin from, where it is not as in training.
+    """
+    group: list[tuple[Key, Histories]] = []
+    num_bytes = 0
+    for key, histories in parts:
+        group.append((key, histories))
+        num_bytes += 4 * (histories.num_users * frozen.config.vector_size + len(histories.tokens))
+        if frozen.blocks.num_blocks == 1 or num_bytes >= group_bytes:
+            yield from _infer_group(frozen, group, begin)
+            group, num_bytes = [], 0
+    yield from _infer_group(frozen, group, begin)
+
+
+def _infer_group(
+    frozen: FrozenItems, group: list[tuple[Key, Histories]], begin: Callable[[Key], Rows] | None
+) -> Iterator[tuple[Key, Rows]]:
+    if not group:
+        return
+    parts = [part for _, part in group]
+    tokens, hashes = (np.concatenate(arrays) for arrays in zip(*((p.tokens, p.hashes) for p in parts), strict=True))
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    begun = join_rows([begin(key) for key, _ in group]) if begin else None
+    rows = infer_vectors(frozen, tokens, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), hashes, begun)
+    end = 0
+    for key, part in group:
+        start, end = end, end + part.num_users
+        yield key, Rows(rows.vectors[start:end], rows.squares[start:end])
+
+
+def take_histories(histories: Histories, users: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
+    """The histories of some users, int64[m], up to `ends`, int64[m]; in memory."""
+    starts = histories.starts[users]
+    offsets, tokens = gather_spans(histories.tokens, starts, ends - starts)
+    return Histories(histories.hashes[users], tokens, offsets, offsets[1:], np.zeros(len(users), dtype=bool))
+
+
+def refit_held_out(
+    job: Job,
+    corpus: Corpus,
+    values: dict[str, Any],
+    on_event: OnEvent = ignore_event,
+    begin: Begin | None = None,
+    fan_out: FanOut = HERE,
+) -> Generation:
+    """Infer the held-out users again from their full histories and commit; they have trained without their newest events.
+
+    `values` join the manifest (the metrics that were measured before); `begin`: what they begin from, where it is not as in
+    training. A generation that was refitted is answered as it is.
+    Raises ResourceError when the memory or the disk does not suffice.
+    """
+    with lock_store(job.store_dir):
+        generation = open_generation(job.store_dir)
+        if generation.has_seen_held_out:
+            return generation
+        counts = corpus.count_training_tokens()
+        _check_disk(job, generation)
+        _check_memory(job, corpus, freeze_items(generation, counts, job.config.threads))
+        writer = _next_writer(generation)
+        with tempfile.TemporaryDirectory(TEMPORARY_SUFFIX, ".refit.", job.store_dir) as folder:
+            np.save(Path(folder) / COUNTS, counts, allow_pickle=False)
+            whole = RefitPart(
+                generation, corpus, Path(folder) / COUNTS, fan_out.choose_threads(job.config.threads), begin,
+                range(corpus.num_partitions),
+            )  # fmt: skip
+            parts = [replace(whole, partitions=part) for part in cut(corpus.users.tolist(), fan_out.num_parts)]
+            for entries in fan_out.run(refit_part, parts, on_event):
+                writer.users |= entries
+        return writer.commit(generation.manifest | values | {"stage": "refitted"})
+
+
+@dataclass(frozen=True)
+class RefitPart:
+    """The held-out users of some micro-partitions of a generation; counts: the file of what training saw of each item."""
+
+    generation: Generation
+    corpus: Corpus
+    counts: Path
+    threads: int
+    begin: Begin | None
+    partitions: range
+
+
+def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
+    """Fit the held-out users of a part; answers the files that were written, as the next manifest has them."""
+    corpus, written = part.corpus, {}
+    frozen = freeze_items(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
+    writer = _next_writer(part.generation)
+    begin = part.begin
+    first = (lambda key: begin(*key)) if begin else None
+    for (partition, held), fitted in infer_parts(frozen, _held_out_parts(corpus, part.partitions), begin=first):
+        image = writer.read_users(partition)
+        rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
+        rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)
+        rows.vectors[held], rows.squares[held] = rested.vectors, rested.squares
+        writer.write_users(partition, image)
+        written[str(partition)] = writer.users[str(partition)]
+        done = {"step": "refit", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"}
+        on_event("progress", done)
+    writer.sync()
+    return written
+
+
+def _next_writer(generation: Generation) -> Writer:
+    """A writer of the generation after this one, which begins with its files."""
+    return Writer(generation.folder, generation.generation + 1, generation.manifest["users"], generation.item_entries())
+
+
+def _held_out_parts(corpus: Corpus, partitions: range) -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
+    """Micro-partitions with held-out users: its number and their rows, and their full histories."""
+    for partition in partitions:
+        histories = corpus.read(partition)
+        held = np.flatnonzero(histories.is_held_out)
+        if len(held):
+            yield (partition, held), take_histories(histories, held, histories.offsets[held + 1])
+
+
+def _check_memory(job: Job, corpus: Corpus, frozen: FrozenItems) -> None:
+    """Raise ResourceError when the budget does not hold an item block and the users of a micro-partition beside it."""
+    if not corpus.manifest["num_held_out"]:
+        return
+    held_bytes, row_bytes = private_bytes(), 4 * frozen.config.vector_size
+    users_bytes = 2 * int(corpus.users.max()) * row_bytes + min(
+        GROUP_BYTES, corpus.manifest["num_held_out"] * row_bytes
+    )
+    if held_bytes + frozen.num_bytes + users_bytes > job.host_memory_bytes:
+        raise ResourceError(
+            f"fitting the held-out users again needs {size(frozen.num_bytes)} for an item block of {corpus.num_items:,} items, "
+            f"{size(users_bytes)} for users and {size(held_bytes)} for the process, but the budget is "
+            f"{size(job.host_memory_bytes)}: raise --host-memory, or set evaluate.max_users to 0"
+        )
+
+
+def _check_disk(job: Job, generation: Generation) -> None:
+    """Raise ResourceError when the disk cannot hold the users once more."""
+    needed_bytes = sum(entry["bytes"] for entry in generation.manifest["users"].values())
+    stat = os.statvfs(job.store_dir)
+    free_bytes = stat.f_bavail * stat.f_frsize
+    if needed_bytes > free_bytes:
+        raise ResourceError(
+            f"fitting the held-out users again needs up to {size(needed_bytes)} of disk and {size(free_bytes)} are free in "
+            f"{job.store_dir}: free space, then run the same command again"
+        )

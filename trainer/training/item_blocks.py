@@ -1,0 +1,170 @@
+"""The item table in blocks: which rows a block has, how they begin, and what its tokens are learned against.
+
+With drawn items the most frequent ones are in all blocks, and the others are dealt to blocks, which have about as many tokens
+each; with a tree, blocks have subtrees, and all the rows above them. With one block all of this is the whole table.
+"""
+
+import heapq
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError
+from trainer.kernels.first_rows import begin_items
+from trainer.model.objectives import (
+    RANGE_32,
+    Sampling,
+    block_sampling,
+    keep_thresholds,
+    make_sampling,
+    shared_items,
+    thinning_alone,
+)
+from trainer.model.rows import Items
+from trainer.model.tree_cut import Cut, cut_tree
+from trainer.model.trees import Tree, make_tree
+from trainer.store.tokens import Histories
+from trainer.training.curve import Targets
+
+
+@dataclass(frozen=True)
+class ItemBlocks:
+    """counts int64[V]: how often training sees each item in an epoch."""
+
+    config: TrainConfig
+    counts: NDArray[np.int64]
+    num_blocks: int
+
+    @cached_property
+    def tree(self) -> Tree | None:
+        return make_tree(self.config, self.counts)
+
+    @cached_property
+    def cut(self) -> Cut | None:
+        return cut_tree(self.tree, self.num_blocks, self._loads) if self.tree and self.num_blocks > 1 else None
+
+    @cached_property
+    def _loads(self) -> NDArray[np.float64]:
+        """The tokens of each item that training keeps in an epoch, float64[V]."""
+        return self.counts * (keep_thresholds(self.counts, int(self.counts.sum()), self.config.sample) / RANGE_32)
+
+    @cached_property
+    def _thinning(self) -> Sampling:
+        return thinning_alone(self.counts, self.config)
+
+    @cached_property
+    def num_shared_rows(self) -> int:
+        """Rows, the first ones, that every block has: of a tree those above the cut, otherwise the most frequent items."""
+        if self.cut:
+            return self.cut.num_shared_rows
+        if self.tree or self.num_blocks == 1:
+            return 0
+        return shared_items(len(self.counts)) // self.num_blocks * self.num_blocks
+
+    @cached_property
+    def _is_shared(self) -> NDArray[np.bool_]:
+        """The most frequent items, which all blocks have, bool[V]."""
+        is_shared = np.zeros(len(self.counts), dtype=bool)
+        is_shared[np.argsort(-self.counts, kind="stable")[: self.num_shared_rows]] = True
+        return is_shared
+
+    @cached_property
+    def _dealt(self) -> NDArray[np.int32]:
+        """The block in which tokens of each item are learned, int32[V]."""
+        return deal_items(self._loads, self._is_shared, self.num_blocks)
+
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        """The row of each item in its block, int32[V]: the shared ones come first, each part ascends."""
+        places = np.empty(len(self.counts), dtype=np.int32)
+        places[self._is_shared] = np.arange(self.num_shared_rows)
+        for block in range(self.num_blocks):
+            own = ~self._is_shared & (self._dealt == block)
+            places[own] = self.num_shared_rows + np.arange(int(own.sum()))
+        return places
+
+    def rows(self, block: int) -> NDArray[np.uint32] | None:
+        """The rows of the table that a block has: the shared ones, then its own, both ascending; None: every one."""
+        if self.cut:
+            return self.cut.rows(block)
+        if self.num_blocks == 1:
+            return None
+        own = np.flatnonzero(~self._is_shared & (self._dealt == block))
+        return np.concatenate((np.flatnonzero(self._is_shared), own)).astype(np.uint32)
+
+    def check(self, block: int, rows: NDArray[np.uint32] | None, where: object) -> None:
+        """Raise ConfigError unless a block in a store has the rows that it has here: an earlier version divided differently."""
+        here = self.rows(block)
+        if here is not None and (rows is None or not np.array_equal(rows, here)):
+            raise ConfigError(
+                f"the item blocks in {where} were divided by an earlier version of the program: go on with that, or train anew "
+                "from an empty store"
+            )
+
+    def block_loads(self) -> NDArray[np.float64]:
+        """The tokens that are learned in each block in an epoch, float64[B]."""
+        blocks = self.cut.class_blocks if self.cut else self._dealt
+        return np.array([self._loads[blocks == block].sum() for block in range(self.num_blocks)])
+
+    def num_rows(self, block: int) -> int:
+        """The rows that a block of items has; the first block has the most."""
+        return self.num_shared_rows + len(range(block, len(self.counts) - self.num_shared_rows, self.num_blocks))
+
+    def num_outputs(self, block: int) -> int:
+        """The rows of outputs that a block has: of items, or of the tree."""
+        if self.cut:
+            return self.cut.num_rows(block)
+        return self.tree.num_rows if self.tree else self.num_rows(block)
+
+    def first_items(self, block: int) -> Items:
+        """The items of a block as they begin."""
+        return begin_items(self.config, 0 if self.cut else self.num_rows(block), self.num_outputs(block))
+
+    def targets(self, block: int) -> Targets:
+        """What the tokens of a block are learned against; tokens of other items are not kept."""
+        if self.cut:
+            is_here = self.cut.class_blocks == block
+            keep = np.where(is_here, self._thinning.keep, np.uint64(0))
+            return Targets(self.config, replace(self._thinning, keep=keep), self.cut.tree_of(block), is_here)
+        if self.tree:
+            return Targets(self.config, self._thinning, self.tree)
+        if self.num_blocks > 1:
+            rows, shared = self.rows(block), (self.num_shared_rows, self.num_blocks)
+            assert rows is not None
+            return Targets(self.config, block_sampling(self.counts, self.config, rows, *shared), None)
+        return Targets(self.config, make_sampling(self.counts, self.config), None)
+
+    def histories(self, histories: Histories, block: int) -> Histories:
+        """The same histories with tokens that are rows of the block, or one beyond its last for items of other blocks.
+
+        Every token keeps its place, by which its draws and its weight go. With a tree tokens stay what they are.
+        """
+        if self.num_blocks == 1 or self.tree:
+            return histories
+        is_here = self._dealt[histories.tokens] == block
+        rows = self._places[histories.tokens]
+        return replace(histories, tokens=np.where(is_here, rows, np.int32(self.num_rows(block))))
+
+
+def deal_items(loads: NDArray[np.float64], is_shared: NDArray[np.bool_], num_blocks: int) -> NDArray[np.int32]:
+    """Deal items to blocks so that these have as much to learn; loads float64[V]: the tokens of each item. int32[V].
+
+    The shared ones, a multiple of the blocks, one by one, the heaviest first, to the block with least so far; the many light
+    ones to and fro. Every block gets as many items, the first ones one more where it does not come out even.
+    """
+    blocks = np.empty(len(loads), dtype=np.int32)
+    shared, others = np.flatnonzero(is_shared), np.flatnonzero(~is_shared)
+    room = len(shared) // num_blocks
+    waiting = [(0.0, 0, block) for block in range(num_blocks)]
+    for item in shared[np.argsort(-loads[shared], kind="stable")].tolist():
+        load, num, block = heapq.heappop(waiting)
+        blocks[item] = block
+        if num + 1 < room:
+            heapq.heappush(waiting, (load + float(loads[item]), num + 1, block))
+    turns, places = np.divmod(np.arange(len(others)), num_blocks)
+    is_back = (turns % 2 == 1) & (turns < len(others) // num_blocks)  # an unfinished last turn goes to the first blocks
+    blocks[others[np.argsort(-loads[others], kind="stable")]] = np.where(is_back, num_blocks - 1 - places, places)
+    return blocks

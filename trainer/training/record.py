@@ -1,0 +1,139 @@
+"""How far a training is and what it cost: what its manifests carry from one process to the next, and what is told of it."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.training.curve import Curve
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one of several workers did so far.
+
+    train_seconds: the whole; of them it waited for sums and for blocks of the others (exchange, pass), for their word (meet), and
+    for the disk (stall). passed_bytes, summed_bytes: sent to others, of blocks and of sums. staleness: how many exchanges had
+    begun before the sum of one was there, the most and over all of them.
+    """
+
+    tokens: float = 0.0
+    train_seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    pass_seconds: float = 0.0
+    meet_seconds: float = 0.0
+    stall_seconds: float = 0.0
+    bytes_read: float = 0.0
+    bytes_written: float = 0.0
+    passed_bytes: float = 0.0
+    summed_bytes: float = 0.0
+    num_exchanges: float = 0.0
+    peak_bytes: float = 0.0
+    staleness_most: float = 0.0
+    staleness_sum: float = 0.0
+
+
+@dataclass
+class Record:
+    """Sums over all processes that worked on a training, one after the other.
+
+    position: micro-partitions trained over all epochs and item blocks. stall_seconds: what training waited for reads and
+    writes, and a GPU for anything to train, as a part of train_seconds; commit_stall_seconds: for commits, beside them.
+    num_processes: one, and another for each time it was resumed; peak_bytes: the most private memory of one. best: epoch,
+    held-out loss and generation of the best epoch so far, with early stopping. loads: of several workers, by rank; seconds,
+    stall and bytes beside them are then those of this one, and the position counts places.
+    """
+
+    position: int = 0
+    train_seconds: float = 0.0
+    stall_seconds: float = 0.0
+    commit_stall_seconds: float = 0.0
+    tokens_done: float = 0.0
+    num_processes: int = 1
+    num_commits: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    peak_bytes: int = 0
+    best: dict[str, Any] | None = None
+    stopped_after_epoch: int | None = None
+    loads: list[Load] = field(default_factory=list)
+    curve: Curve = field(default_factory=Curve)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest has it; a copy, which does not change when training goes on."""
+        return dataclasses.asdict(self)
+
+    def add_point(self, positions_an_epoch: int, alpha: float) -> dict[str, Any]:
+        """Close a point of the curve, at the learning rate alpha; answers it."""
+        return self.curve.add_point(
+            epoch=round(self.position / positions_an_epoch, 4),
+            seconds=round(self.train_seconds, 3),
+            tokens=round(self.tokens_done),
+            tokens_per_second=self.tokens_done / max(self.train_seconds, 1e-9),
+            alpha=alpha,
+        )
+
+    def story(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The story's "train" (without seconds), with what else the last manifest says."""
+        seconds = max(self.train_seconds, 1e-9)
+        told = (
+            "best",
+            "stopped_after_epoch",
+            "peak_bytes",
+            "train_seconds",
+            "num_processes",
+            "num_commits",
+            "bytes_read",
+            "bytes_written",
+        )
+        workers = [dataclasses.asdict(load) for load in self.loads]
+        return {
+            **{name: manifest[name] for name in ("generation", "kernel", "kernel_reason", "plan")},
+            **{name: getattr(self, name) for name in told},
+            "tokens": round(self.tokens_done),
+            "tokens_per_second": self.tokens_done / seconds if self.train_seconds else None,
+            **self.curve.epoch_losses(),
+            "curve": self.curve.points,
+            "stall": self.stall_seconds / seconds,
+            "commit_stall": self.commit_stall_seconds / seconds,
+            **add_loads(self.loads),
+            **({"workers": workers} if workers else {}),
+        }
+
+
+def begin_epoch_anew(manifest: dict[str, Any], epoch: int) -> dict[str, Any]:
+    """What a manifest says, for workers of another number who begin the epoch, from 0, anew: sums over those before."""
+    loads = [Load(**load) for load in manifest.get("loads", [])]
+    points = [point for point in manifest.get("curve", {}).get("points", []) if point["epoch"] <= epoch]
+    return manifest | add_loads(loads) | {"loads": [], "curve": dataclasses.asdict(Curve(points))}
+
+
+def add_loads(loads: list[Load]) -> dict[str, int]:
+    """The bytes of all workers, and the most memory of one; nothing where one trains alone."""
+    if not loads:
+        return {}
+    return {
+        "bytes_read": round(sum(load.bytes_read for load in loads)),
+        "bytes_written": round(sum(load.bytes_written for load in loads)),
+        "peak_bytes": round(max(load.peak_bytes for load in loads)),
+    }
+
+
+def read_record(manifest: dict[str, Any], rank: int = 0) -> Record:
+    """The record in a manifest, for a process that reads it to go on or to answer; an empty one where there is no manifest.
+
+    rank: of several workers, whose own sums are to go on.
+    """
+    names = [field.name for field in dataclasses.fields(Record)]
+    values = {name: manifest[name] for name in names if name in manifest}
+    if manifest.get("stage") == "training":
+        values["num_processes"] = manifest.get("num_processes", 1) + 1
+    loads = [Load(**load) for load in manifest.get("loads", [])]
+    if rank:
+        own = loads[rank] if rank < len(loads) else Load(train_seconds=manifest.get("train_seconds", 0.0))  # it is new
+        values |= {
+            "train_seconds": own.train_seconds,
+            "stall_seconds": own.stall_seconds,
+            "peak_bytes": int(own.peak_bytes),
+        }
+        values |= {"bytes_read": int(own.bytes_read), "bytes_written": int(own.bytes_written)}
+    return Record(**values | {"curve": Curve(**manifest.get("curve", {})), "loads": loads})

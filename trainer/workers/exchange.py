@@ -1,0 +1,110 @@
+"""Rows that every worker has: what each changed since the last exchange is added up, and all go on from the sum.
+
+    the rows of all   base + sum over workers of (rows - base)
+
+Adagrad's sums of squares add up likewise. With staleness 0 a worker waits for the sum, and all have the same bits after it.
+With staleness s it goes on, and adds what the others changed as soon as it is there; only where more than s exchanges are under
+way it waits ("stale synchronous parallel", Ho et al., NIPS 2013).
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.model.rows import Items
+from trainer.plan.sharing import sent_by_sum
+from trainer.workers.group import Workers
+
+
+@dataclass
+class Underway:
+    """An exchange that has not ended: own float32[n], what this worker changed; total, becoming what all did; when it began."""
+
+    own: torch.Tensor
+    total: torch.Tensor
+    work: Any
+    number: int
+
+
+class Exchange:
+    """Exchanges of the first `num_rows` rows of the items' outputs, and of all their inputs, where there are any.
+
+    staleness_most, staleness_sum: of the exchanges so far, how many others had begun before their sum was there.
+    """
+
+    def __init__(self, workers: Workers, num_rows: int, staleness: int) -> None:
+        self.workers, self.num_rows, self.staleness = workers, num_rows, staleness
+        self.num_exchanges, self.sent_bytes, self.wait_seconds = 0, 0, 0.0
+        self.staleness_most, self.staleness_sum = 0, 0
+        self._tables: Sequence[torch.Tensor] = ()
+        self._base: list[torch.Tensor] | None = None
+        self._free: list[torch.Tensor] = []
+        self._underway: deque[Underway] = deque()
+
+    def attach(self, tables: Sequence[torch.Tensor]) -> None:
+        """Exchange these rows from now on, which have the values of those before."""
+        self._tables = tables
+        if self._base is None:
+            self._base = [table.clone() for table in tables]
+
+    def attach_items(self, items: Items) -> None:
+        """Exchange rows in the host's memory: the first of the outputs, and all inputs."""
+        outputs, inputs = items.outputs, items.inputs
+        arrays = (outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows], inputs.vectors, inputs.squares)
+        self.attach([torch.from_numpy(array) for array in arrays if array.size])
+
+    def run(self) -> None:
+        """Give what changed, and take what the others changed, as far as it is there."""
+        self.num_exchanges += 1
+        if not self._tables:  # a table too small for blocks to share any of it
+            return
+        assert self._base is not None
+        started = time.perf_counter()
+        own = self._buffer()
+        for table, base, part in zip(self._tables, self._base, self._parts(own), strict=True):
+            torch.sub(table, base, out=part)
+        self.sent_bytes += sent_by_sum(own.numel() * 4, self.workers.num)
+        if self.staleness == 0:
+            self.workers.wait(self.workers.add_up(own))
+            for table, base, part in zip(self._tables, self._base, self._parts(own), strict=True):
+                table.copy_(base.add_(part))
+            self._free.append(own)
+        else:
+            total = self._buffer().copy_(own)
+            self._underway.append(Underway(own, total, self.workers.add_up(total), self.num_exchanges))
+            self._take(self.staleness)
+        self.wait_seconds += time.perf_counter() - started
+
+    def drain(self) -> None:
+        """Take all that is under way."""
+        started = time.perf_counter()
+        self._take(0)
+        self.wait_seconds += time.perf_counter() - started
+
+    def _take(self, most: int) -> None:
+        """Add what the others changed, as far as it is there, and wait until no more than `most` are under way."""
+        while self._underway and (len(self._underway) > most or self._underway[0].work.is_completed()):
+            first = self._underway.popleft()
+            self.workers.wait(first.work)
+            first.total.sub_(first.own)
+            for table, part in zip(self._tables, self._parts(first.total), strict=True):
+                table.add_(part)
+            self._free += [first.own, first.total]
+            late = self.num_exchanges - first.number
+            self.staleness_most, self.staleness_sum = max(self.staleness_most, late), self.staleness_sum + late
+        for table, base in zip(self._tables, self._base or (), strict=True):
+            base.copy_(table)
+
+    def _buffer(self) -> torch.Tensor:
+        if self._free:
+            return self._free.pop()
+        return torch.empty(sum(table.numel() for table in self._tables), device=self._tables[0].device)
+
+    def _parts(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """A buffer as the tables lie in it, one after the other."""
+        parts = buffer.split([table.numel() for table in self._tables])
+        return [part.view(table.shape) for part, table in zip(parts, self._tables, strict=True)]
