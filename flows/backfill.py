@@ -13,7 +13,7 @@ from flows.progress import report_step
 from flows.steps import ingest_events
 from tasks.corpus.build import window_id
 from tasks.report.backfill_page import write_nights_report
-from tasks.report.backfill_record import Ledger, list_days, record_night
+from tasks.report.backfill_record import BackfillRecord, list_days, record_night
 from tasks.root.run import lock_root, private_files
 from trainer.errors import InputError
 from trainer.events import OnEvent
@@ -40,7 +40,7 @@ def backfill(
     with report_step("backfill") as on_event, private_files(night.root):
         with lock_root(night.root, "backfill", lambda line: on_event("log", {"message": line})):
             ingest_events(night, logs)
-        ledger = Ledger(night.root, digest_json(config.outcome_settings())[:12])
+        ledger = BackfillRecord(night.root, digest_json(config.outcome_settings())[:12])
         days = list_days(night.root, since, until)
         nights = []
         for number, (day, num_events) in enumerate(days.items(), start=1):
@@ -57,7 +57,9 @@ def take_days_as_they_are(config: PipelineConfig) -> PipelineConfig:
     return config.model_copy(update={"gate": gate})
 
 
-def run_day(ledger: Ledger, day: date, num_events: int, config: PipelineConfig, on_event: OnEvent) -> dict[str, Any]:
+def run_day(
+    ledger: BackfillRecord, day: date, num_events: int, config: PipelineConfig, on_event: OnEvent
+) -> dict[str, Any]:
     """The night of a day: what is recorded of it, or what comes of it now; for a day that has none, why."""
     if not num_events:
         return _skip(day, "no events on this day", on_event)

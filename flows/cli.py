@@ -541,7 +541,7 @@ def leave(code: int, has_server: bool = True) -> NoReturn:
 
 
 def fail(code: str, message: str, exit_code: int, as_json: bool) -> int:
-    """Print an error as asked; answers the exit code."""
+    """Print an error as asked; returns the exit code."""
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
     err.print(

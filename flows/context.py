@@ -12,7 +12,7 @@ from tasks.corpus.window import Base, list_inputs, select_window
 from tasks.registry.promotion import find_champion
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root, Run, open_root
-from tasks.training.base_release import Asked
+from tasks.training.base_release import NightRequest
 from tasks.training.beginning import find_run, name_asked, night_schedule, plan_night, reopen_gone
 from tasks.training.devices import pick_device
 from tasks.upkeep.restore import restore_story
@@ -91,7 +91,7 @@ def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event
         found = find_run(root, asked)
     if found and champion in (found.story().get("champion"), found.run_id):
         return found
-    plan = plan_night(root, champion, Asked(config.train, config.nightly, inputs, night.is_full), asked)
+    plan = plan_night(root, champion, NightRequest(config.train, config.nightly, inputs, night.is_full), asked)
     window_id = name_window(
         root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
         night.corpus_base(plan.to_json()),

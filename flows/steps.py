@@ -36,7 +36,7 @@ from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown, shown_values
 from tasks.training import beginning as night_task
 from tasks.training.devices import count_workers, pick_device
-from tasks.training.worker_processes import Crew, train_together
+from tasks.training.worker_processes import WorkerProcesses, train_together
 from trainer.errors import DamageError, UnavailableError
 from trainer.events import OnEvent
 from trainer.store.generation import Generation, find_pinned, open_generation
@@ -168,7 +168,7 @@ def train_vectors(night: Night, run: Run) -> dict[str, Any]:
             if num_workers == 1:
                 return train(job, on_event)
             with stop_on_sigterm() as stop:
-                return train_together(job, Crew(num_workers, device, run.folder / "workers"), on_event, stop)
+                return train_together(job, WorkerProcesses(num_workers, device, run.folder / "workers"), on_event, stop)
 
         result = run.step("train", run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)

@@ -68,7 +68,7 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
 
 
 def apply_automations(url: str | None, patience: Patience = Patience()) -> list[str]:
-    """Make or renew them on the server; answers their names. `url` is the webhook; without one, alarms stay as they are."""
+    """Make or renew them on the server; returns their names. `url` is the webhook; without one, alarms stay as they are."""
     webhook = None
     if url:
         block = Webhook(method="POST", url=url, headers={"Content-Type": "application/json"})  # type: ignore[arg-type]

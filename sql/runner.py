@@ -59,7 +59,7 @@ def select_parameters(sql: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create_table(con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str, Any] | None = None) -> str:
-    """Make (or make anew) the temporary table that the model is named for; answers its name."""
+    """Make (or make anew) the temporary table that the model is named for; returns its name."""
     sql = read_sql(model)
     name = name_of(model)
     con.execute(f"create or replace temporary table {name} as {sql}", select_parameters(sql, params or {}))
@@ -74,7 +74,7 @@ def append_rows(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> N
 
 
 def create_macro(con: duckdb.DuckDBPyConnection, model: str, arguments: Sequence[str]) -> str:
-    """Make the temporary macro that the model, one expression of `arguments`, is named for; answers its name."""
+    """Make the temporary macro that the model, one expression of `arguments`, is named for; returns its name."""
     name = name_of(model)
     con.execute(f"create or replace temporary macro {name}({', '.join(arguments)}) as ({read_sql(model)})")
     return name

@@ -18,7 +18,7 @@ from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
 from tests.stores import count_differences, read_tables
 from trainer.model.rows import Rows
 from trainer.store.generation import has_generation, open_generation
-from trainer.store.manifests import MANIFEST
+from trainer.store.manifests import STORE_MANIFEST
 from trainer.system.files import read_json
 from trainer.training.job import Job
 from trainer.training.loop import train
@@ -175,7 +175,7 @@ def remember_positions(job: Job) -> dict[int, list[Rows]]:
 
     def remember(name: str, values: dict[str, Any]) -> None:
         if name == "progress" and (before := values["done"] - 1):
-            while not has_generation(job.store_dir) or read_json(job.store_dir / MANIFEST)["position"] != before:
+            while not has_generation(job.store_dir) or read_json(job.store_dir / STORE_MANIFEST)["position"] != before:
                 time.sleep(0.001)  # it is written while training goes on, and the files of the one before are removed
             tables[before] = read_tables(job.store_dir)
 

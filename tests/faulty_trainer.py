@@ -4,7 +4,7 @@ FAULT is one of
 
     none            none
     steps           for each number n on standard input one trainer, which leaves by os._exit(9) before the nth thing that it
-                    does to the disk; answers its exit code on standard output
+                    does to the disk; returns its exit code on standard output
     told            says on standard error when a commit begins and when it has ended, so that a kill can be aimed
     clock           each look at the clock finds it an hour earlier than the last
     unprivileged    root, too, writes only where the permissions let it

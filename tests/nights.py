@@ -47,7 +47,7 @@ def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
 
 
 def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishConfig = PUBLISH) -> dict[str, Any]:
-    """Night r1, r2, ... up to its registration, with the gate's verdict given; answers the story's "register"."""
+    """Night r1, r2, ... up to its registration, with the gate's verdict given; returns the story's "register"."""
     if not root.export(release).exists():
         corpus_dir = make_corpus(root, 10, 2, f"window-{release}")
         commit_generation(root, corpus_dir, seed=int(release[1:]))

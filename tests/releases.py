@@ -68,13 +68,13 @@ def make_corpus(root: Root, num_users: int = 60, partitions: int = 4, window_id:
 def make_release(
     root: Root, release: str = "r1", num_users: int = 60, partitions: int = 4, seed: int = 1, **storage: Any
 ) -> Path:
-    """An export of its own corpus and vectors, stored by these settings of `export.`; answers its folder."""
+    """An export of its own corpus and vectors, stored by these settings of `export.`; returns its folder."""
     corpus_dir = make_corpus(root, num_users, partitions, f"window-{release}")
     return export_release(root, release, corpus_dir, draw_generation(corpus_dir, seed), **storage)
 
 
 def export_release(root: Root, release: str, corpus_dir: Path, generation: Generation, **storage: Any) -> Path:
-    """The export of a generation by the project's own step; answers its folder."""
+    """The export of a generation by the project's own step; returns its folder."""
     config = ExportConfig(**storage)
     export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)
     return root.export(release)

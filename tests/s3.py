@@ -20,7 +20,7 @@ class Bucket:
     broken: dict[str, int] = field(default_factory=dict)  # path → how many GETs of it fail from now on
 
     def put(self, name: str, data: bytes | str) -> str:
-        """Write an object; answers its URL."""
+        """Write an object; returns its URL."""
         import s3fs
 
         store = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)

@@ -48,7 +48,7 @@ def export_state(
     last: tuple[str, ...] = (),
     **storage: Any,
 ) -> Path:
-    """The export of a state, with what it changed since another release of the root; answers its folder.
+    """The export of a state, with what it changed since another release of the root; returns its folder.
 
     Users are by their ids in each file, but for those in `last`, who come after the others in that order.
     """

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tasks.config import IngestConfig, PublishConfig
-from tasks.export.export import MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.ingest import ingest
 from tasks.registry.publish import current_release, publish_release
 from tasks.root.run import Root
@@ -44,13 +44,13 @@ def register(root: Root, release: str, window_id: str, publish: PublishConfig, d
 def champion_vectors(root: Root, publish: PublishConfig) -> dict[str, bytes]:
     """Every user's vector in the export of the release that serves, as bytes."""
     folder = root.export(current_release(root, publish))
-    assert (folder / MANIFEST).exists()
+    assert (folder / EXPORT_MANIFEST).exists()
     return {user_id: np.ascontiguousarray(vector).tobytes() for user_id, vector in read_users(folder).items()}
 
 
 def window_of(root: Root, release: str) -> str:
     """The corpus that a release was made of."""
-    return read_json(root.export(release) / MANIFEST)["created_from"]["window_id"]
+    return read_json(root.export(release) / EXPORT_MANIFEST)["created_from"]["window_id"]
 
 
 def deliver(root: Root, name: str, *lines: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import trainer.store.generation
 from trainer.model.rows import Rows
 from trainer.store.generation import Generation, open_generation, read_rows
 from trainer.store.images import Image
-from trainer.store.manifests import MANIFEST
+from trainer.store.manifests import STORE_MANIFEST
 from trainer.system.files import read_json
 
 
@@ -71,8 +71,8 @@ def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def watched_replace(source: Any, target: Any, **named: Any) -> None:
         path = Path(target)
-        if path.name == MANIFEST or path.parent.name == "pinned":
-            folder = path.parent if path.name == MANIFEST else path.parent.parent
+        if path.name == STORE_MANIFEST or path.parent.name == "pinned":
+            folder = path.parent if path.name == STORE_MANIFEST else path.parent.parent
             paths = [folder / name for name in names_in(read_json(Path(source)))]
             files = [place_of(path.stat()) for path in paths if path.exists()]
             late = len(unsynced.intersection(files))

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from trainer.store.manifests import MANIFEST, read_manifest
+from trainer.store.manifests import STORE_MANIFEST, read_manifest
 from trainer.training.job import Job
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def run_workers(job: Job, num_workers: int, host_memory: str = "4GB") -> dict[st
 
 def read_position(store_dir: Path) -> int:
     """Where a training stands that may be committing: its files are not looked at, which may go the next moment."""
-    path = store_dir / MANIFEST
+    path = store_dir / STORE_MANIFEST
     return int(read_manifest(path)["position"]) if path.exists() else 0
 
 

@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {"vector_size": 4, "epochs": 2, "negative": 2, "threa
 
 
 def prepare(path: Path, partitions: int, num_users: int = 60) -> tuple[Root, str]:
-    """A root with events and their corpus; answers it and the corpus's window id."""
+    """A root with events and their corpus; returns it and the corpus's window id."""
     root = open_root(path)
     logs = [str(write_logs(path.parent / "logs" / name, users)) for name, users in (("a.csv", num_users), ("b.csv", 9))]
     ingest(root, logs, IngestConfig(), partitions, MEMORY_BYTES, 1, ignore_event)

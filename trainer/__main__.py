@@ -115,7 +115,7 @@ def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
 
 
 def main() -> int:
-    """Train; answers the exit code (see trainer.errors)."""
+    """Train; returns the exit code (see trainer.errors)."""
     heed_signals()
     arguments = make_parser().parse_args()
     rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from flows.demo.nights import deliver, measure_movement, show_held, show_second_night
 from flows.demo.vectors import Vectors, nearest_rows, read_vectors, spread_rows
-from tasks.export.export import MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.vector_files import directions_of
 from tasks.sample.logs import TOPICS, interests_of_user_ids, topic_of_url, write_sample_logs
 from trainer.errors import SurfError
@@ -175,7 +175,9 @@ def show_result(console: Console, result: dict[str, Any], root: Path, seed: int)
     """Print all that there is to see of a run's answer, `result`."""
     users = read_vectors(Path(result["export_dir"]) / "user_vectors", "user_id")
     pages = read_vectors(Path(result["export_dir"]) / "item_vectors", "url")
-    directions = pages._replace(values=directions_of(pages.values, read_json(Path(result["export_dir"]) / MANIFEST)))
+    directions = pages._replace(
+        values=directions_of(pages.values, read_json(Path(result["export_dir"]) / EXPORT_MANIFEST))
+    )
     example = choose_user(users, seed)
     show_findings(console, users, directions, seed)
     show_examples(console, users, example, pages, directions, seed)

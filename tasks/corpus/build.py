@@ -25,7 +25,7 @@ from tasks.corpus.clean_pass import Group, Stages, count_partitions, plan_groups
 from tasks.corpus.cleaning import UNDATED, find_key_max
 from tasks.corpus.folder import (
     BASE_KEYS,
-    MANIFEST,
+    CORPUS_MANIFEST,
     open_building_folders,
     publish,
     write_changed,
@@ -103,7 +103,7 @@ def build_corpus(
     inputs = list_inputs(window, config, evaluate, base)
     identity = name_corpus(inputs)
     folder = root.corpus(identity)
-    if not (folder / MANIFEST).exists():
+    if not (folder / CORPUS_MANIFEST).exists():
         window.verify()
         opened = _open_base(root, window, inputs, base) if base else None
         threads = threads or os.cpu_count() or 1
@@ -121,7 +121,7 @@ def build_corpus(
             if tokens.changed:
                 write_changed(building, manifest, _describe_changed(tokens.changed))
             publish(building, folder, manifest)
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_json(folder / CORPUS_MANIFEST)
     told = {key: manifest[key] for key in (*_TOLD, *BASE_KEYS) if key in manifest}
     return told | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 
@@ -171,7 +171,7 @@ class Build:
         }
 
     def run(self) -> tuple[Written, dict[str, Any]]:
-        """Both passes, over groups as large as memory allows; answers what was written, and the manifest, but for its name."""
+        """Both passes, over groups as large as memory allows; returns what was written, and the manifest, but for its name."""
         num_events = count_partitions(self.con, self.params, self.window)
         total = int(num_events.sum())
         max_events = min(spare_bytes(self.memory_bytes) // BYTES_PER_EVENT, -(-total // self.fan_out.num_parts))
@@ -200,7 +200,7 @@ class Build:
         return stages
 
     def _make_vocabulary(self, groups: list[Group], stages: Stages) -> int:
-        """Make the table `vocabulary`; answers how many items the window has. Raises InputError when none is kept."""
+        """Make the table `vocabulary`; returns how many items the window has. Raises InputError when none is kept."""
         config = self.config
         params = self.params | {"item_counts": [escape(str(group.item_counts(self.scratch))) for group in groups]}
         is_alone = len(groups) == 1

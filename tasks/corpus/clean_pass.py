@@ -124,7 +124,7 @@ def clean_group(
     config: IngestConfig,
     scratch: Path,
 ) -> Stages:
-    """Clean the events of a group into scratch files; answers what each stage left."""
+    """Clean the events of a group into scratch files; returns what each stage left."""
     params = params | {"first_partition": group.first, "last_partition": group.last}
     rows = read_group(con, params)
     counts, total = GroupCounts(len(rows.urls)), Stages()

@@ -21,7 +21,7 @@ from trainer.errors import InputError
 from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus
 from trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
 
-MANIFEST = "manifest.json"
+CORPUS_MANIFEST = "manifest.json"
 BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
 ROW_GROUP_ROWS = 100_000
 _SCRATCH_PREFIX = "corpus."
@@ -65,7 +65,7 @@ def write_partition(folder: Path, partition: int, users: pa.Table, arrays: dict[
 
 
 def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]:
-    """Stream the vocabulary's rows into its file, whatever their batches; answers the manifest's entry."""
+    """Stream the vocabulary's rows into its file, whatever their batches; returns the manifest's entry."""
     path = folder / VOCABULARY
     with _open_parquet(path, rows.schema) as writer:
         write_row_groups(writer, rows, ROW_GROUP_ROWS)
@@ -81,7 +81,7 @@ def write_changed(building: Path, manifest: dict[str, Any], about: dict[str, Any
     np.save(path, Corpus(building, manifest).count_training_tokens(), allow_pickle=False)
     files = about["files"] | {COUNTS: describe_file(path)}
     own = {"window_id": f"{manifest['window_id']}/{CHANGED}", "holes": [0] * manifest["partitions"], "funnel": []}
-    write_manifest_json(building / CHANGED / MANIFEST, manifest | own | about | {"files": files})
+    write_manifest_json(building / CHANGED / CORPUS_MANIFEST, manifest | own | about | {"files": files})
 
 
 def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
     sync_files(path for path in building.rglob("*") if path.is_file())
     if (building / CHANGED).exists():
         sync_folder(building / CHANGED)
-    write_manifest_json(building / MANIFEST, manifest)
+    write_manifest_json(building / CORPUS_MANIFEST, manifest)
     if folder.exists():  # without a manifest, or there would be nothing to build
         shutil.rmtree(folder)
     os.replace(building, folder)
@@ -104,7 +104,7 @@ def _open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 def newest_corpus(root: Root) -> str:
     """The window id of the corpus that was built last. Raises InputError when there is none."""
-    built = {path.parent.name: path.stat().st_mtime_ns for path in root.path.glob(f"corpus/[!.]*/{MANIFEST}")}
+    built = {path.parent.name: path.stat().st_mtime_ns for path in root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")}
     if not built:
         raise InputError(f"{root.path} has no corpus to search on: give --logs, or run `surf2vec run` first")
     return max(built, key=lambda window_id: built[window_id])

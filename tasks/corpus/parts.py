@@ -61,7 +61,7 @@ class CorpusPart:
 
 
 def clean_part(part: CorpusPart, on_event: OnEvent) -> Stages:
-    """The first pass over some groups; answers what each stage left."""
+    """The first pass over some groups; returns what each stage left."""
     stages = Stages()
     duckdb_bytes = spare_bytes(part.memory_bytes) * DUCKDB_SHARE // 100
     with (
@@ -76,7 +76,7 @@ def clean_part(part: CorpusPart, on_event: OnEvent) -> Stages:
 
 
 def write_part(part: CorpusPart, on_event: OnEvent) -> Written:
-    """The second pass over some groups; answers what was written, but for the keys. A thread holds one micro-partition."""
+    """The second pass over some groups; returns what was written, but for the keys. A thread holds one micro-partition."""
     written = Written()
     num_partitions = sum(len(group.partitions) for group in part.groups)
     with deliver_files(part.scratch, part.building) as folder, ThreadPoolExecutor(part.threads) as pool:

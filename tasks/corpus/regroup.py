@@ -111,7 +111,7 @@ def arrange(users: pa.Table, partitions: int, targets: range) -> list[NDArray[np
 
 
 def copy_item_files(corpus: Corpus, building: Path) -> dict[str, Any]:
-    """Copy what a corpus says of items: its vocabulary, and counts where it has some; answers the manifest's entries.
+    """Copy what a corpus says of items: its vocabulary, and counts where it has some; returns the manifest's entries.
 
     Raises DamageError when a file was altered.
     """

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tasks.corpus.continuation import Tokens, find_changed
 from tasks.evaluation.evaluate import GROUP_BYTES, Answer, Question, check_memory, merge_questions, rank_held_out
-from tasks.evaluation.ranker import Side, open_side
+from tasks.evaluation.ranker import Ranker, open_side
 from tasks.evaluation.scores import Piece, Scores
 from tasks.root.run import Root
 from trainer.events import OnEvent, ignore_event
@@ -80,9 +80,9 @@ def _hide(piece: Piece, others: torch.Tensor, users: NDArray[np.float32]) -> tor
 
 
 def compare_with_champion(
-    root: Root, champion: str | None, challenger: Side, name: str, memory_bytes: int, on_event: OnEvent = ignore_event
+    root: Root, champion: str | None, challenger: Ranker, name: str, memory_bytes: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """The evaluation's "comparison": with which release (None: there is no champion), and what `compare_releases` answers.
+    """The evaluation's "comparison": with which release (None: there is no champion), and what `compare_releases` returns.
 
     `name`: of the file with the ranks, within the root.
     """
@@ -96,7 +96,7 @@ def compare_with_champion(
 
 
 def compare_releases(
-    challenger: Side, champion: Side, ranks_path: Path, memory_bytes: int, on_event: OnEvent = ignore_event
+    challenger: Ranker, champion: Ranker, ranks_path: Path, memory_bytes: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
     """How both sides rank, and `reason` where they cannot be compared; the ranks go to `ranks_path`.
 
@@ -159,7 +159,7 @@ def _hash_urls(vocabulary: Path) -> NDArray[np.uint64]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SharedQuestion:
     """A micro-partition's question to the challenger; and to the champion, in its item numbers, but for the users' vectors.
 
     their_rows int64[m]: the users' rows in the champion's corpus, -1 for none; histories: what the challenger has seen of them.
@@ -176,7 +176,7 @@ class Asked:
         return self.mine, Question(vectors, self.their_items, self.mine.seen_rows, self.their_seen_items)
 
 
-def ask_both(challenger: Side, champion: Side, shared: SharedItems) -> Iterator[Pair]:
+def ask_both(challenger: Ranker, champion: Ranker, shared: SharedItems) -> Iterator[Pair]:
     """The questions of each micro-partition that has some, to the challenger and to the champion in its own item numbers."""
     parts = (_ask(challenger, champion, shared, part) for part in range(challenger.corpus.num_partitions))
     asked = ((part, one) for part, one in enumerate(parts) if len(one.their_items))
@@ -188,7 +188,7 @@ def ask_both(challenger: Side, champion: Side, shared: SharedItems) -> Iterator[
             yield one.pair_with(champion.users.read_users(part)[one.their_rows])
 
 
-def _ask(challenger: Side, champion: Side, shared: SharedItems, partition: int) -> Asked:
+def _ask(challenger: Ranker, champion: Ranker, shared: SharedItems, partition: int) -> SharedQuestion:
     mine, num_items = challenger.corpus.read(partition), champion.corpus.num_items
     rows = np.flatnonzero(mine.is_held_out)
     items = shared.to_second[mine.held_out_items()]  # the champion's numbers from here on
@@ -210,7 +210,7 @@ def _ask(challenger: Side, champion: Side, shared: SharedItems, partition: int) 
     seen_rows, seen_items = seen_rows[is_shared], seen_items[is_shared]
     vectors = challenger.users.read_users(partition)[rows]
     question = Question(vectors, shared.to_first[items], seen_rows, shared.to_first[seen_items])
-    return Asked(question, items, seen_items, their_rows, _as_histories(known, mine.hashes[rows]))
+    return SharedQuestion(question, items, seen_items, their_rows, _as_histories(known, mine.hashes[rows]))
 
 
 def _as_histories(tokens: Tokens, hashes: NDArray[np.uint64]) -> Histories:

@@ -132,7 +132,7 @@ def _find(piece: Piece, items: NDArray[np.int64]) -> tuple[NDArray[np.bool_], ND
 
 
 def rank_by_popularity(question: Question, counts: NDArray[np.int64]) -> Answer:
-    """What `rank_held_out` answers where items rank by their counts, int64[V]: the baseline. Needs no pass over all items."""
+    """What `rank_held_out` returns where items rank by their counts, int64[V]: the baseline. Needs no pass over all items."""
     ascending, held = np.sort(counts), counts[question.items]
     end = np.searchsorted(ascending, held, side="right")
     seen, own = counts[question.seen_items], held[question.seen_rows]

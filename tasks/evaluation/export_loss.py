@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tasks.evaluation.evaluate import Question, join_questions, questions, rank_held_out
 from tasks.evaluation.scores import score_of
-from tasks.export.export import MANIFEST, path_of
+from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.export.reduction import project, read_projection
 from tasks.export.vector_files import decode_vectors, encode_vectors
 from trainer.events import OnEvent, ignore_event
@@ -31,7 +31,7 @@ def measure_loss(
 
     Empty for a release that is neither reduced nor narrower, and where no user was held out.
     """
-    manifest = read_json(export_dir / MANIFEST)
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
     num_users = corpus.manifest["num_held_out"]
     if "storage" not in manifest or not num_users:
         return {}

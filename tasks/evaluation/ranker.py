@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
+from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.evaluation.evaluate import UserReader
 from tasks.evaluation.scores import Scores, VectorScores, score_of
-from tasks.export.export import ITEM_ROW_GROUP_ROWS, path_of, read_part_of
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST, ITEM_ROW_GROUP_ROWS, path_of, read_part_of
 from tasks.export.vector_files import decode_vectors
 from tasks.root.run import Root
 from trainer.store.generation import Generation, find_pinned
@@ -27,7 +26,7 @@ from trainer.training.infer import FrozenItems, freeze_items
 
 
 @dataclass(frozen=True)
-class Side:
+class Ranker:
     """What ranks items for users: `users` has their vectors, a micro-partition of `corpus` at a time.
 
     frozen: its items, to fit vectors to; None where users' vectors are to be taken as they are.
@@ -40,14 +39,14 @@ class Side:
     frozen: FrozenItems | None = None
 
 
-def side_of(corpus: Corpus, generation: Generation) -> Side:
+def side_of(corpus: Corpus, generation: Generation) -> Ranker:
     """A generation and the corpus that it was trained on."""
     has_vectors = generation.has_item_vectors  # then only the number of counts is looked at
     counts = np.zeros(corpus.num_items, np.int64) if has_vectors else corpus.count_training_tokens()
-    return Side(corpus, generation, score_of(generation, counts), generation.vector_size)
+    return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size)
 
 
-def open_side(root: Root, release: str) -> Side | str:
+def open_side(root: Root, release: str) -> Ranker | str:
     """A release that was registered, or in words what of it is gone. Raises DamageError for what is there and altered."""
     generation = find_pinned(root.store, release)
     if generation is not None:
@@ -56,7 +55,7 @@ def open_side(root: Root, release: str) -> Side | str:
             corpus = open_corpus(corpus_dir)
             counts = corpus.count_training_tokens()
             frozen = freeze_items(generation, counts, generation.config.threads)
-            return Side(corpus, generation, score_of(generation, counts), generation.vector_size, frozen)
+            return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size, frozen)
     export_dir = root.export(release)
     if not (export_dir / EXPORT_MANIFEST).exists():
         return f"of release {release} neither its pinned generation with its corpus nor its export is left"
@@ -69,7 +68,7 @@ def open_side(root: Root, release: str) -> Side | str:
     corpus = open_corpus(corpus_dir)
     exported = Exported(export_dir, manifest, corpus)
     scores = VectorScores(exported.read_items, corpus.num_items, exported.vector_size)
-    return Side(corpus, exported, scores, exported.vector_size)
+    return Ranker(corpus, exported, scores, exported.vector_size)
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _ask_for(data, offsets, seed, slots, kept, kept_offsets, first, hashes):
 
 @numba.njit(nogil=True, cache=True, **_OPTIONS)
 def number_strings(data, offsets, is_null, seed, slots, kept, kept_offsets, num_kept, hashes, codes):
-    """Write the number of each of n strings to codes int32[n], -1 for null; answers how many strings are kept then.
+    """Write the number of each of n strings to codes int32[n], -1 for null; returns how many strings are kept then.
 
     data uint8, offsets int64[n + 1], is_null bool[n], or bool[0] where none is: the strings. slots uint64, a power of two of
     them; kept uint8, kept_offsets int64: the `num_kept` distinct strings so far. There must be room for n more in all three.

@@ -57,7 +57,7 @@ class Difference:
 
 
 def write_changes(folder: Path, manifest: dict[str, Any], since_dir: Path) -> tuple[dict[str, Any] | None, str]:
-    """Write `folder`/changes against the release in `since_dir`; answers the manifest's entry, and a line that says why.
+    """Write `folder`/changes against the release in `since_dir`; returns the manifest's entry, and a line that says why.
 
     `folder` is an export whose files are written, `manifest` what its manifest will say. None, and nothing written, when the
     older release is not there, is stored otherwise, or when more than half of the bytes changed.
@@ -158,7 +158,7 @@ def compare_items(old_path: Path | None, new_path: Path | None) -> tuple[Iterato
 
 
 def write_rows(path: Path, tables: Iterator[pa.Table]) -> dict[str, Any] | None:
-    """Write rows as a file of an export; answers its manifest entry, None, and no file, when there are no rows."""
+    """Write rows as a file of an export; returns its manifest entry, None, and no file, when there are no rows."""
     num_rows = 0
 
     def count() -> Iterator[pa.Table]:
@@ -179,7 +179,7 @@ def write_rows(path: Path, tables: Iterator[pa.Table]) -> dict[str, Any] | None:
 def write_removed(
     folder: Path, files: dict[str, dict[str, Any]], users: pa.ChunkedArray, items: pa.ChunkedArray
 ) -> Difference:
-    """Write the tombstones; answers all that was written, `files` being what was before."""
+    """Write the tombstones; returns all that was written, `files` being what was before."""
     files = dict(files)
     for name, key, gone in (("removed_users", "user_id", users), ("removed_items", "url", items)):
         ids = pc.unique(gone.cast(pa.string()))

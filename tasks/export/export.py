@@ -55,7 +55,7 @@ from trainer.system.files import (
 )
 
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
+EXPORT_MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
 ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 
@@ -82,16 +82,16 @@ class Export:
 def export_vectors(
     job: Export, generation: Generation, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
 ) -> dict[str, Any]:
-    """Make `job.export_dir` from the vectors of `generation`; answers the story of the step. Users' files may be made elsewhere.
+    """Make `job.export_dir` from the vectors of `generation`; returns the story of the step. Users' files may be made elsewhere.
 
     An export of the same release, generation and window is left as it is; another one is replaced, at once.
     Raises DamageError when corpus and generation do not fit together, TrainingError when a vector is not finite,
     ResourceError when the disk or the memory does not suffice, ConfigError when the vectors cannot be stored as asked.
     """
-    corpus = read_json(job.corpus_dir / MANIFEST)
+    corpus = read_json(job.corpus_dir / EXPORT_MANIFEST)
     identity = _identify(job, corpus, generation)
-    if (job.export_dir / MANIFEST).exists():
-        manifest = read_json(job.export_dir / MANIFEST)
+    if (job.export_dir / EXPORT_MANIFEST).exists():
+        manifest = read_json(job.export_dir / EXPORT_MANIFEST)
         if {key: manifest.get(key) for key in {"storage", *identity}} == {"storage": None} | identity:
             return _tell(job.export_dir, manifest, index_seconds=0.0)
     check_fit(corpus, generation, job.corpus_dir)
@@ -115,7 +115,7 @@ def export_vectors(
             changes, told = write_changes(folder, manifest, job.since_dir)
             manifest |= {"changes": changes} if changes else {}
             on_event("log", {"message": told})
-        write_manifest_json(folder / MANIFEST, manifest)
+        write_manifest_json(folder / EXPORT_MANIFEST, manifest)
     return _tell(job.export_dir, manifest, index_seconds)
 
 
@@ -217,7 +217,7 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
 
 
 def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
-    """Fit the projection, or take that of the space, and write it, float32 (D, dim); answers the manifest's entry."""
+    """Fit the projection, or take that of the space, and write it, float32 (D, dim); returns the manifest's entry."""
     size = write.generation.vector_size
     moment = SecondMoment(size)
     for partition, rows in enumerate(write.corpus["users"]):
@@ -233,14 +233,14 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
 
 def _read_frozen(space_dir: Path | None, vector_size: int, dim: int) -> np.ndarray | None:
     """The projection of an earlier export of the space, float32 (D, dim); None where that was reduced otherwise, or not."""
-    if space_dir is None or "projection" not in (manifest := read_json(space_dir / MANIFEST)):
+    if space_dir is None or "projection" not in (manifest := read_json(space_dir / EXPORT_MANIFEST)):
         return None
     projection = read_projection(path_of(space_dir, manifest, PROJECTION_FILE))
     return projection if projection.shape == (vector_size, dim) else None
 
 
 def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
-    """Write the vectors of the users who are meant; answers the manifest's entries."""
+    """Write the vectors of the users who are meant; returns the manifest's entries."""
     files: dict[str, Any] = {}
     num_done, projection = 0, write.read_projection()
     for partition in write.partitions:
@@ -258,7 +258,7 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
 
 
 def _write_items(write: Writing) -> dict[str, Any]:
-    """Write the item vectors, ITEM_BATCH_ROWS at a time; answers the manifest's entry."""
+    """Write the item vectors, ITEM_BATCH_ROWS at a time; returns the manifest's entry."""
     path = write.folder / "item_vectors" / "part-00000.parquet"
     write_vectors(path, _read_items(write), "float32", ITEM_ROW_GROUP_ROWS)
     return {path.name: {"rows": write.generation.num_items} | describe_file(path)}
@@ -278,7 +278,7 @@ def _read_items(write: Writing) -> Iterator[tuple[pa.Table, np.ndarray]]:
 
 
 def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
-    """Build the index of the user vectors as they were written; answers the manifest's entry."""
+    """Build the index of the user vectors as they were written; returns the manifest's entry."""
     paths = [folder / "user_vectors" / name for name in manifest["user_files"]]
 
     def read_units(every: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

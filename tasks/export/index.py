@@ -135,7 +135,7 @@ def _batch_bytes(num_rows: int, dim: int) -> int:
 def _train(
     index: Any, plan: IndexPlan, num_rows: int, read_rows: ReadRows
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Learn lists and codes from a sample of all stretches; answers some of its rows, to measure by: numbers and units."""
+    """Learn lists and codes from a sample of all stretches; returns some of its rows, to measure by: numbers and units."""
     every = max(1, num_rows // plan.sample_rows)
     parts = list(read_rows(every))
     rows, sample = (np.concatenate(side) for side in zip(*parts, strict=True))

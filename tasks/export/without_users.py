@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.export.export import MANIFEST, USER_ROW_GROUP_ROWS, list_files, path_of, replace_folder
+from tasks.export.export import EXPORT_MANIFEST, USER_ROW_GROUP_ROWS, list_files, path_of, replace_folder
 from tasks.export.index import BATCH_ROWS, build_index, plan_index, unit_rows
 from tasks.export.vector_files import describe_users, read_vectors, write_encoded
-from tasks.users.user_set import Wanted
+from tasks.users.user_set import UserSet
 from trainer.system.files import describe_file, link_file, read_json, replace_file, write_manifest_json
 from trainer.system.memory import private_bytes
 
@@ -25,27 +25,27 @@ _USERS = "user_vectors"
 _CHANGES = "changes/"
 
 
-def count_in_export(folder: Path, manifest: dict[str, Any], wanted: Wanted) -> int:
+def count_in_export(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
     """How often these users are named in an export, also as rows that changed or left. Raises DamageError as `count_users`."""
     return sum(int(wanted.find(_read_ids(folder, manifest, name)).sum()) for name in list_named(manifest, wanted))
 
 
-def count_users(folder: Path, manifest: dict[str, Any], wanted: Wanted) -> int:
+def count_users(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
     """How many of these users have a vector in an export. Raises DamageError when a file cannot be read."""
     names = _files_of(manifest, wanted)
     return sum(int(wanted.find(_read_ids(folder, manifest, f"{_USERS}/{name}")).sum()) for name in names)
 
 
 def erase_from_export(
-    folder: Path, wanted: Wanted, memory_bytes: int, values: dict[str, Any], out: Path
+    folder: Path, wanted: UserSet, memory_bytes: int, values: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    """Make `out`, an export without these users that says `values` of itself; answers its manifest.
+    """Make `out`, an export without these users that says `values` of itself; returns its manifest.
 
     What it says of changes since an earlier release is left out: that would name who left. `out` may be `folder` itself. One file
     of vectors is in memory at a time, then the index. Raises DamageError when a file is not as the manifest says, ResourceError
     when disk or memory do not suffice.
     """
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_json(folder / EXPORT_MANIFEST)
     with replace_folder(out) as new:
         changed = _write_users(folder, manifest, wanted, new)
         for name in list_files(manifest):
@@ -57,11 +57,11 @@ def erase_from_export(
         manifest.pop("changes", None)
         erased = manifest | {"user_files": user_files, "num_users": num_users} | values
         erased["index"] = _write_index(new, erased, manifest["index"], memory_bytes)
-        write_manifest_json(new / MANIFEST, erased)
+        write_manifest_json(new / EXPORT_MANIFEST, erased)
     return erased
 
 
-def list_named(manifest: dict[str, Any], wanted: Wanted) -> list[str]:
+def list_named(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
     """The files of an export that may name any of these users: vectors, and what changed since an earlier release."""
     changed = [name for name in list_files(manifest) if name.startswith(_CHANGES) and name.endswith(".parquet")]
     return [
@@ -70,14 +70,14 @@ def list_named(manifest: dict[str, Any], wanted: Wanted) -> list[str]:
     ]
 
 
-def _files_of(manifest: dict[str, Any], wanted: Wanted) -> list[str]:
+def _files_of(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
     """The files of vectors that can have any of these users."""
     names = {f"part-{partition:05d}.parquet" for partition in wanted.partitions(manifest["partitions"])}
     return [name for name in manifest["user_files"] if name in names]
 
 
-def _write_users(folder: Path, manifest: dict[str, Any], wanted: Wanted, new: Path) -> dict[str, dict[str, Any]]:
-    """Write the files that have any of these users without them; answers the entries, by path, of none where nobody is left."""
+def _write_users(folder: Path, manifest: dict[str, Any], wanted: UserSet, new: Path) -> dict[str, dict[str, Any]]:
+    """Write the files that have any of these users without them; returns the entries, by path, of none where nobody is left."""
     changed: dict[str, dict[str, Any]] = {}
     for name in _files_of(manifest, wanted):
         path = folder / _USERS / name
@@ -94,7 +94,7 @@ def _write_users(folder: Path, manifest: dict[str, Any], wanted: Wanted, new: Pa
 
 
 def _write_index(new: Path, manifest: dict[str, Any], before: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
-    """Build the index of the vectors that are left, of the kind that it was; answers the manifest's entry."""
+    """Build the index of the vectors that are left, of the kind that it was; returns the manifest's entry."""
     paths = [new / _USERS / name for name in manifest["user_files"]]
     num_users, dim = manifest["num_users"], manifest["vector_size"]
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tasks.config import PublishConfig
-from tasks.export.export import MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.export.without_users import count_in_export, list_named
 from tasks.registry import tracking
 from tasks.registry.ownership import Ownership
@@ -30,7 +30,7 @@ from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import has_registry, registry_uri
 from tasks.root.run import Root, Run
 from tasks.upkeep.gc import remove_folder
-from tasks.users.user_set import Wanted
+from tasks.users.user_set import UserSet
 from trainer.errors import DamageError, SurfError
 from trainer.events import OnEvent
 from trainer.system.files import digest_file, read_json, verify_once
@@ -54,7 +54,7 @@ class Copies:
 
     root: Root
     publish: PublishConfig
-    wanted: Wanted
+    wanted: UserSet
 
     @property
     def uri(self) -> str:
@@ -78,12 +78,16 @@ class Copies:
     @cached_property
     def exports(self) -> dict[Path, str]:
         """The exports in the root, with the digest of each one's manifest."""
-        return {path.parent: digest_file(path) for path in sorted(self.root.path.glob(f"export/[!.]*/{MANIFEST}"))}
+        return {
+            path.parent: digest_file(path) for path in sorted(self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"))
+        }
 
     @cached_property
     def found_in(self) -> dict[Path, int]:
         """How many of the users each export of the root has."""
-        return {folder: count_in_export(folder, read_json(folder / MANIFEST), self.wanted) for folder in self.exports}
+        return {
+            folder: count_in_export(folder, read_json(folder / EXPORT_MANIFEST), self.wanted) for folder in self.exports
+        }
 
     @cached_property
     def logged(self) -> list[Copy]:
@@ -126,7 +130,7 @@ class Copies:
         try:
             if copy.tags.get("storage") == "copy":
                 return self._search_copy(copy)
-            manifest = read_json(folder / MANIFEST)
+            manifest = read_json(folder / EXPORT_MANIFEST)
             return Searched(count_in_export(folder, manifest, self.wanted), manifest["num_users"])
         except (SurfError, OSError):
             return Searched(0, 0, is_here=False)
@@ -135,7 +139,7 @@ class Copies:
         found = rows = 0
         self.root.temporary.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.root.temporary, prefix=f"forget.{os.getpid()}.") as scratch:
-            path = self._bring(copy, MANIFEST, Path(scratch))
+            path = self._bring(copy, EXPORT_MANIFEST, Path(scratch))
             manifest = read_json(path) if path else {}
             for name in list_named(manifest, self.wanted) if manifest else ():
                 path = self._bring(copy, name, Path(scratch))
@@ -157,7 +161,7 @@ class Copies:
 
 
 def _num_users(folder: Path) -> int:
-    return read_json(folder / MANIFEST)["num_users"]
+    return read_json(folder / EXPORT_MANIFEST)["num_users"]
 
 
 def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:

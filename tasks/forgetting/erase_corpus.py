@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import MANIFEST, open_building_folders, partition_name, publish, write_partition
+from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, partition_name, publish, write_partition
 from tasks.corpus.regroup import read_part
 from tasks.corpus.window import name_corpus
 from tasks.root.run import Root
-from tasks.users.user_set import Wanted
+from tasks.users.user_set import UserSet
 from trainer.store.tokens import CHANGED, COUNTS, Corpus, held_out_keys, open_corpus
 from trainer.system.files import describe_file, digest_json, link_file, sync_file, write_manifest_json
 
@@ -26,7 +26,7 @@ Rows = dict[int, NDArray[np.int64]]
 """Micro-partition → rows of users who go, ascending; only those with some."""
 
 
-def find_rows(corpus: Corpus, wanted: Wanted) -> Rows:
+def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:
     """The rows of these users in a corpus."""
     found: Rows = {}
     for partition in wanted.partitions(corpus.num_partitions):
@@ -37,7 +37,7 @@ def find_rows(corpus: Corpus, wanted: Wanted) -> Rows:
 
 
 def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
-    """Make the corpus without the users in these rows, beside the one there is, unless it exists; answers it.
+    """Make the corpus without the users in these rows, beside the one there is, unless it exists; returns it.
 
     Raises DamageError when a file is not as the manifest says.
     """
@@ -45,12 +45,12 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
     made_from = corpus.manifest.get("made_from", {}) | {"forgotten": made_from}
     window_id = name_corpus(made_from)
     folder = root.corpus(window_id)
-    if not (folder / MANIFEST).exists():
+    if not (folder / CORPUS_MANIFEST).exists():
         with open_building_folders(root, window_id) as (building, _):
             whole = _Erasing(corpus, building)
             whole.erase(rows)
             named: dict[str, Any] = {"window_id": window_id, "made_from": made_from}
-            if (corpus.folder / CHANGED / MANIFEST).exists():
+            if (corpus.folder / CHANGED / CORPUS_MANIFEST).exists():
                 named["num_changed"] = _erase_changed(corpus, building, rows, whole.item_counts, window_id)
             publish(building, folder, whole.manifest() | named)
     return open_corpus(folder)
@@ -119,7 +119,7 @@ class _Erasing:
 def _erase_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDArray[np.int64], window_id: str) -> int:
     """Write the rows that a night trained without those that went; what is left has the numbers of the new corpus.
 
-    Answers how many there are.
+    Returns how many there are.
     """
     changed = open_corpus(corpus.folder / CHANGED)
     going: Rows = {}
@@ -137,7 +137,9 @@ def _erase_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDAr
         (building / CHANGED / COUNTS).unlink()
         left = np.load(changed.path(COUNTS), allow_pickle=False) - item_counts
         erasing.files |= _write_array(building / CHANGED / COUNTS, left)
-    write_manifest_json(building / CHANGED / MANIFEST, erasing.manifest() | {"window_id": f"{window_id}/{CHANGED}"})
+    write_manifest_json(
+        building / CHANGED / CORPUS_MANIFEST, erasing.manifest() | {"window_id": f"{window_id}/{CHANGED}"}
+    )
     return sum(erasing.users)
 
 

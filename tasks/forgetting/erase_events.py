@@ -18,15 +18,15 @@ from tasks.ingest.ingest import free_name, remove_leftovers
 from tasks.ingest.sources import Catalog, events_files, read_catalog
 from tasks.root.run import Root, open_scratch_folder
 from tasks.users.tombstones import FORGOTTEN
-from tasks.users.user_set import BATCH_ROWS, Wanted, search_file
+from tasks.users.user_set import BATCH_ROWS, UserSet, search_file
 from trainer.events import OnEvent
 from trainer.system.files import describe_file, sync_file, sync_folder, verify_once
 
 _SCRATCH = "forget.events"
 
 
-def erase_events(root: Root, wanted: Wanted, on_event: OnEvent) -> int:
-    """Take out all events of these users; answers how many. The caller holds the lock of writers and writes tombstones first.
+def erase_events(root: Root, wanted: UserSet, on_event: OnEvent) -> int:
+    """Take out all events of these users; returns how many. The caller holds the lock of writers and writes tombstones first.
 
     Raises DamageError when an events file is not as sources.json says; sources before it are then done.
     """
@@ -43,8 +43,8 @@ def erase_events(root: Root, wanted: Wanted, on_event: OnEvent) -> int:
     return num_erased
 
 
-def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: Wanted) -> int:
-    """Write the files of a source that have these users anew, and its entry in the catalog; answers the events taken out."""
+def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: UserSet) -> int:
+    """Write the files of a source that have these users anew, and its entry in the catalog; returns the events taken out."""
     entry = catalog.entries[digest]
     files, days = dict(entry["files"]), dict(entry["days"])
     for path, about, way_out in events_files(root, entry):
@@ -68,13 +68,13 @@ def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: Wanted) -> 
     return num_erased
 
 
-def _has_any(path: Path, wanted: Wanted, partitions: int) -> bool:
+def _has_any(path: Path, wanted: UserSet, partitions: int) -> bool:
     with pq.ParquetFile(path) as file:
         return any(is_wanted.any() for is_wanted in search_file(file, wanted, wanted.groups(file.metadata, partitions)))
 
 
-def _write_without(root: Root, path: Path, wanted: Wanted, name: str) -> dict[str, Any]:
-    """Write an events file without these users under the name, durably; answers its entry, none where nothing is left."""
+def _write_without(root: Root, path: Path, wanted: UserSet, name: str) -> dict[str, Any]:
+    """Write an events file without these users under the name, durably; returns its entry, none where nothing is left."""
     with open_scratch_folder(root, f"{_SCRATCH}.{os.getpid()}") as folder, pq.ParquetFile(path) as file:
         staged = folder / "events.parquet"
         rows = pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, _others(file, wanted))
@@ -89,6 +89,6 @@ def _write_without(root: Root, path: Path, wanted: Wanted, name: str) -> dict[st
         return {name: {"rows": num_rows} | describe_file(target)}
 
 
-def _others(file: pq.ParquetFile, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _others(file: pq.ParquetFile, wanted: UserSet) -> Iterator[pa.RecordBatch]:
     for rows in file.iter_batches(BATCH_ROWS):
         yield rows.cast(EVENTS_SCHEMA).filter(pa.array(~np.asarray(wanted.find(rows.column("user_id")))))

@@ -6,11 +6,11 @@ from typing import Any
 from tasks.forgetting.erase_corpus import erase_from_corpus, find_rows
 from tasks.registry.release_state import find_generation
 from tasks.root.run import Root
-from tasks.users.user_set import Wanted
+from tasks.users.user_set import UserSet
 from trainer.errors import DamageError
 from trainer.store.erase import erase_rows, write_generation
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
-from trainer.store.manifests import MANIFEST, next_generation, read_manifest
+from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest
 from trainer.store.tokens import open_corpus
 from trainer.system.files import digest_json
 
@@ -29,10 +29,10 @@ class Erased:
         return {"generation": self.generation, "window_id": self.window_id, "users": self.users}
 
 
-def erase_state(root: Root, wanted: Wanted, export: dict[str, Any] | None, release: str | None) -> Erased | None:
+def erase_state(root: Root, wanted: UserSet, export: dict[str, Any] | None, release: str | None) -> Erased | None:
     """Take the users out of the store's generation, and out of that of a release, which is then pinned as `release`.
 
-    export: the manifest of the champion's export, where it has any of the users; answers what became of its generation, None
+    export: the manifest of the champion's export, where it has any of the users; returns what became of its generation, None
     where the store has it not. The generations and corpora before stay until nobody names them. The caller holds the store's
     lock. Raises DamageError when a generation and its corpus do not fit, or a file was altered.
     """
@@ -43,13 +43,13 @@ def erase_state(root: Root, wanted: Wanted, export: dict[str, Any] | None, relea
     current = open_generation(root.store)
     if champion and champion.users_before == current.manifest["users"]:
         if current.manifest["window_id"] != champion.window_id:
-            _write(current, MANIFEST, champion)
+            _write(current, STORE_MANIFEST, champion)
     elif erased := _erase(root, current, wanted):
-        _write(current, MANIFEST, erased)
+        _write(current, STORE_MANIFEST, erased)
     return champion
 
 
-def _erase_pinned(root: Root, served: Generation, wanted: Wanted, release: str) -> Erased | None:
+def _erase_pinned(root: Root, served: Generation, wanted: UserSet, release: str) -> Erased | None:
     """The generation of the champion without the users, pinned under the new release's name, unless a call that died did so."""
     path = root.store / "pinned" / f"{release}.json"
     if path.exists():
@@ -61,13 +61,13 @@ def _erase_pinned(root: Root, served: Generation, wanted: Wanted, release: str) 
     return erased
 
 
-def _erase(root: Root, generation: Generation, wanted: Wanted) -> Erased | None:
+def _erase(root: Root, generation: Generation, wanted: UserSet) -> Erased | None:
     """Corpus and users' files without the users; None where the generation has none of them."""
     folder = root.corpus(generation.manifest["window_id"])
     if not folder.exists():
         raise DamageError(
             f"{folder} is missing, so nobody can be told from the vectors of generation {generation.generation} in {root.store}: "
-            f"bring back a copy, or remove {root.store / MANIFEST} and train anew; then give the same command again"
+            f"bring back a copy, or remove {root.store / STORE_MANIFEST} and train anew; then give the same command again"
         )
     corpus = open_corpus(folder)
     rows = find_rows(corpus, wanted)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import PublishConfig
-from tasks.export.export import MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.export.without_users import count_users, erase_from_export
 from tasks.forgetting.copies import Copies, remove_releases
 from tasks.forgetting.erase_corpus import find_rows
@@ -39,7 +39,7 @@ from tasks.root.identity import list_earlier, registry_uri
 from tasks.root.run import FORGET, Root, Run, lock_root
 from tasks.upkeep.gc import find_temporaries, remove_folder
 from tasks.users.tombstones import add_tombstones, read_tombstones
-from tasks.users.user_set import Wanted, want_forgotten, want_users
+from tasks.users.user_set import UserSet, want_forgotten, want_users
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import has_generation, is_outdated, open_generation, remove_unreferenced
@@ -64,7 +64,7 @@ class Forgetting:
 
 
 def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Forget the users; answers what was done and the proof. The caller holds the locks of the root and of its store.
+    """Forget the users; returns what was done and the proof. The caller holds the locks of the root and of its store.
 
     Raises ConfigError while a training is under way, InputError when nobody would be left, ResourceError when registry, disk or
     memory do not suffice, DamageError when a file is not as its manifest says; the same call then goes on.
@@ -142,7 +142,7 @@ def _check_others(copies: Copies) -> None:
     folder = copies.root.export(release)
     if not copies.found_in.get(folder):
         return
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_json(folder / EXPORT_MANIFEST)
     found = count_users(folder, manifest, copies.wanted)
     if found == manifest["num_users"]:
         raise InputError(
@@ -169,7 +169,7 @@ def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> di
     if champion is None or not copies.found_in.get(folder):
         erase_state(root, copies.wanted, None, None)
         return {"release": None, "model_version": champion.number if champion else None}
-    before = read_json(folder / MANIFEST)
+    before = read_json(folder / EXPORT_MANIFEST)
     known = [digest.hex() for digest in sorted(read_tombstones(root).days)]
     release = digest_json({"release": before["release"], "forgotten": known})[:12]
     erased = erase_state(root, copies.wanted, before, release)
@@ -188,9 +188,9 @@ def _must_be_brought(copies: Copies, champion: Version, folder: Path) -> bool:
 
 def _export_without(copies: Copies, folder: Path, release: str, erased: Erased | None, memory_bytes: int) -> None:
     root = copies.root
-    if (root.export(release) / MANIFEST).exists():
+    if (root.export(release) / EXPORT_MANIFEST).exists():
         return
-    before = read_json(folder / MANIFEST)
+    before = read_json(folder / EXPORT_MANIFEST)
     values: dict[str, Any] = {"release": release}
     created_from = before["created_from"] | {"run_id": release}
     if erased:
@@ -218,7 +218,7 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
 
 def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) -> dict[str, Any]:
     """The story of a release that was made of another one."""
-    manifest = read_json(root.export(release) / MANIFEST)
+    manifest = read_json(root.export(release) / EXPORT_MANIFEST)
     config = {"publish": publish.model_dump(mode="json")}
     old = Run(root, before).story()
     steps = {name: step for name, step in old["steps"].items() if name not in ("register", "report")}
@@ -242,8 +242,8 @@ def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) ->
     }
 
 
-def _remove_rest(root: Root, wanted: Wanted) -> list[str]:
-    """Remove generations and corpora that still have the users, and what processes left that died; answers what went."""
+def _remove_rest(root: Root, wanted: UserSet) -> list[str]:
+    """Remove generations and corpora that still have the users, and what processes left that died; returns what went."""
     removed = []
     folders = [path.parent for path in sorted(root.path.glob("corpus/[!.]*/manifest.json"))]
     going = [folder for folder in folders if find_rows(open_corpus(folder), wanted)]

@@ -12,14 +12,13 @@ import faiss
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
-from tasks.export.export import path_of
+from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.forgetting.copies import Copies, list_copied
 from tasks.root.run import Root
-from tasks.users.user_set import Wanted, search_file
+from tasks.users.user_set import UserSet, search_file
 from trainer.errors import DamageError
 from trainer.store.generation import Generation, has_generation, is_outdated, read_rows
-from trainer.store.manifests import MANIFEST, read_manifest
+from trainer.store.manifests import STORE_MANIFEST, read_manifest
 from trainer.store.tokens import open_corpus
 from trainer.system.files import read_json
 
@@ -45,7 +44,7 @@ def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
     return places, [place for place in copied if "used_by" in place]
 
 
-def _search_files(root: Root, name: str, wanted: Wanted, besides: Sequence[Path] = ()) -> Place:
+def _search_files(root: Root, name: str, wanted: UserSet, besides: Sequence[Path] = ()) -> Place:
     """All Parquet files under a folder, hidden ones and leftovers too: those with user ids are searched, all rows count.
 
     Those in the folders `besides` are left out.
@@ -80,7 +79,7 @@ def _search_store(root: Root) -> Iterator[Place]:
     """Rows of a generation beyond those that its corpus has; which has been searched by name."""
     if not has_generation(root.store) or is_outdated(root.store):
         return
-    for path in [root.store / MANIFEST, *sorted((root.store / "pinned").glob("*.json"))]:
+    for path in [root.store / STORE_MANIFEST, *sorted((root.store / "pinned").glob("*.json"))]:
         generation = Generation(root.store, read_manifest(path))
         corpus = root.corpus(generation.manifest["window_id"])
         num_users = open_corpus(corpus).users.tolist() if corpus.exists() else [0] * generation.num_partitions

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tasks.config import GateConfig
-from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
+from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.corpus.window import Window
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.arrivals import Days, arrived_share, missing_days
 from tasks.gate.drift import Released, measure_drift, measure_norms
 from tasks.gate.rules import TOP, Finding, Rule, Verdict, compare, hits, judge, reciprocals, tell

@@ -164,7 +164,7 @@ def _remove_orphans(root: Root, catalog: Catalog) -> None:
 def _stage_all(
     crew: AnyCrew, logs: list[Log], partitions: int | None, config: IngestConfig, on_event: OnEvent
 ) -> tuple[int, list[Staged]]:
-    """Stage every source; answers the number of micro-partitions, chosen from the users if it was open, and the sources."""
+    """Stage every source; returns the number of micro-partitions, chosen from the users if it was open, and the sources."""
     is_loaded = False
     if partitions is None:
         num_users = len(crew.sample_users(logs)) * SAMPLE_FACTOR

@@ -168,7 +168,7 @@ def _read_block(store: Any, url: str, start: int, end: int) -> bytes:
 
 
 def _ask(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
-    """What `call` answers, tried again with longer and longer waits; `absent`, if given, where there is no such thing.
+    """What `call` returns, tried again with longer and longer waits; `absent`, if given, where there is no such thing.
 
     Raises ResourceError, or InputError when the object is not there.
     """

@@ -55,7 +55,7 @@ class Staging:
 
 
 @contextmanager
-def open_crew(staging: Staging, remote: RemoteLogs, num_logs: int, progress: Progress) -> Iterator["Crew"]:
+def open_crew(staging: Staging, remote: RemoteLogs, num_logs: int, progress: Progress) -> Iterator["Stagers"]:
     """As many stagers as `num_logs` and the memory allow, in this process.
 
     Raises ConfigError when the user key is not there, or not the one whose fingerprint is asked for.
@@ -70,17 +70,17 @@ def open_crew(staging: Staging, remote: RemoteLogs, num_logs: int, progress: Pro
             con, staging.config, key_pads(key), staging.folder, spare * PART_SHARE // 100, progress,
             read_tombstones(staging.root), remote.present, staging.now,
         )  # fmt: skip
-        yield Crew.of(stager, num_logs, duckdb_bytes)
+        yield Stagers.of(stager, num_logs, duckdb_bytes)
 
 
 @dataclass(frozen=True)
-class Crew:
+class Stagers:
     """As many stagers as DuckDB's memory allows, each with a cursor of its own."""
 
     stagers: tuple[Stager, ...]
 
     @classmethod
-    def of(cls, stager: Stager, num_logs: int, duckdb_bytes: int) -> "Crew":
+    def of(cls, stager: Stager, num_logs: int, duckdb_bytes: int) -> "Stagers":
         num_stagers = max(1, min(AT_ONCE, num_logs, duckdb_bytes // SOURCE_BYTES))
         stager = replace(stager, part_bytes=stager.part_bytes // num_stagers)
         return cls((stager, *(stager.with_cursor() for _ in range(num_stagers - 1))))

@@ -95,7 +95,7 @@ class SourceSize:
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedPart:
     """The events of one day in one part of a source, sorted, in a file of their own."""
 
     path: Path
@@ -276,9 +276,9 @@ class Stager:
             int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, params, self.forgotten
         )
 
-    def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[Run]]:
+    def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[SortedPart]]:
         """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""
-        runs: dict[int, list[Run]] = {}
+        runs: dict[int, list[SortedPart]] = {}
         folder = self.folder / "parts"
         folder.mkdir(exist_ok=True)
         for first_row in parts:
@@ -289,10 +289,10 @@ class Stager:
             for day, table in events.split_days():
                 path = folder / f"{source.source_id}.{first_row}.{day}.parquet"
                 write_events(path, table.to_reader())
-                runs.setdefault(day, []).append(Run(path, table.num_rows))
+                runs.setdefault(day, []).append(SortedPart(path, table.num_rows))
         return runs
 
-    def _join_runs(self, name: str, runs: list[Run]) -> Path:
+    def _join_runs(self, name: str, runs: list[SortedPart]) -> Path:
         """One sorted file of the runs of a day."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.config import PublishConfig
-from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
-from tasks.export.export import MANIFEST, path_of
+from tasks.corpus.folder import CORPUS_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.export.vector_files import decode_vectors
 from tasks.ingest.sources import Catalog, events_files, read_catalog
 from tasks.registry.promotion import read_registry
@@ -135,7 +135,7 @@ def _find_releases(root: Root, publish: PublishConfig, user_id: str, hash_of_use
     registered = read_registry(root, publish)
     versions = {version.tags.get("release"): version.number for version in registered.versions}
     found = []
-    for path in root.path.glob(f"export/[!.]*/{MANIFEST}"):
+    for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         manifest = read_json(path)
         name = f"part-{hash_of_user % manifest['partitions']:05d}.parquet"
         if name not in manifest["user_files"]:

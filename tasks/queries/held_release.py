@@ -13,15 +13,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
-from tasks.export.export import path_of
+from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.export.reduction import read_projection
 from tasks.root.run import Root
 from trainer.config import TrainConfig
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent
 from trainer.store.generation import Generation
-from trainer.store.manifests import FORMAT_VERSION, MANIFEST
+from trainer.store.manifests import FORMAT_VERSION, STORE_MANIFEST
 from trainer.store.tokens import COUNTS, open_corpus, whole_window
 from trainer.system.files import read_json
 from trainer.training.infer import FrozenItems, freeze_items
@@ -65,7 +64,7 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
     export = read_json(path)
     number, window_id = export["generation"], export["created_from"]["window_id"]
     # It is pinned, unless its run was killed between registering and pinning: then it is still the current one.
-    paths = (root.store / "pinned" / f"{release}.json", root.store / MANIFEST)
+    paths = (root.store / "pinned" / f"{release}.json", root.store / STORE_MANIFEST)
     manifests = [read_json(path) for path in paths if path.exists()]
     names = [(one.get("generation"), whole_window(one.get("window_id", ""))) for one in manifests]
     manifest = manifests[names.index((number, window_id))] if (number, window_id) in names else None

@@ -74,7 +74,7 @@ class Cleaned:
 def infer(
     root: Root, release: str, asked: Inference, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
 ) -> dict[str, Any]:
-    """Write `asked.out`: `user_id, vector`, sorted by micro-partition (the root's) and user_id; answers what came of it.
+    """Write `asked.out`: `user_id, vector`, sorted by micro-partition (the root's) and user_id; returns what came of it.
 
     1. ingest the logs into a root of their own, with the user key and by the rules of `root`;
     2. clean them as a corpus is cleaned: repeats collapse and the newest events count. No user is taken for a bot, as
@@ -239,7 +239,7 @@ def _clean(
 
 
 def _write(whole: InferPart, release: Release, out: Path, on_event: OnEvent, fan_out: FanOut) -> int:
-    """Infer all users into `out`; answers its bytes. Raises ResourceError when `out` cannot be written."""
+    """Infer all users into `out`; returns its bytes. Raises ResourceError when `out` cannot be written."""
     folder = whole.path
     places = cut(whole.corpus.users.tolist(), fan_out.num_parts)
     parts = [replace(whole, partitions=place, path=folder / f"v{place.start:05d}.parquet") for place in places]

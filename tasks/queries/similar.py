@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.export.export import MANIFEST, path_of, unit_rows
+from tasks.export.export import EXPORT_MANIFEST, path_of, unit_rows
 from tasks.export.vector_files import decode_vectors, directions_of
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
@@ -109,7 +109,7 @@ def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], 
 
 def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
     """The tokens of a user in time order; none when the corpus is gone."""
-    if not (corpus_dir / MANIFEST).exists():
+    if not (corpus_dir / EXPORT_MANIFEST).exists():
         return []
     corpus = open_corpus(corpus_dir)
     partition = user_hash(user_id) % corpus.num_partitions
@@ -127,9 +127,9 @@ def _top(scores: np.ndarray, k: int) -> np.ndarray:
 
 def _read_manifest(export_dir: Path) -> dict[str, Any]:
     """The export's manifest. Raises InputError when there is no export."""
-    if not (export_dir / MANIFEST).exists():
+    if not (export_dir / EXPORT_MANIFEST).exists():
         raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
-    return read_json(export_dir / MANIFEST)
+    return read_json(export_dir / EXPORT_MANIFEST)
 
 
 def _unknown_user(manifest: dict[str, Any]) -> InputError:

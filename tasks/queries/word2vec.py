@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.export.vector_files import VECTOR_COLUMNS, decode_vectors
 from trainer.errors import ConfigError, DamageError
 from trainer.events import OnEvent, ignore_event
@@ -28,12 +28,12 @@ def export_word2vec(
 ) -> dict[str, Any]:
     """Replace the file `out` by the user or item vectors of an export or a pulled release; gzipped when it ends in .gz.
 
-    Answers what was written; "renamed" counts names that had to be percent-encoded (trainer/gensim/word2vec_format.py).
+    Returns what was written; "renamed" counts names that had to be percent-encoded (trainer/gensim/word2vec_format.py).
     Raises ConfigError when there is no export or `out` cannot be a file of its own, DamageError for an altered export,
     ResourceError when the disk refuses: then `out` is as it was.
     """
     _check_places(export_dir, out, which)
-    manifest = read_json(export_dir / MANIFEST)
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
     try:
         files = {
             name: about for name, about in list_files(manifest).items() if name.startswith(f"{which[:-1]}_vectors/")
@@ -41,7 +41,7 @@ def export_word2vec(
         total = sum(int(about["rows"]) for about in files.values())
         release, vector_size = manifest["release"], int(manifest["vector_size"])
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise DamageError(f"{export_dir / MANIFEST} is not an export's: {_WAY_OUT}") from None
+        raise DamageError(f"{export_dir / EXPORT_MANIFEST} is not an export's: {_WAY_OUT}") from None
     if not files:
         raise ConfigError(f"{export_dir} has no {which[:-1]} vectors: it was trained with train.hs = 1, a tree")
     batches = _read_batches(export_dir, files, which, vector_size, on_event)
@@ -62,7 +62,7 @@ def _check_places(export_dir: Path, out: Path, which: str) -> None:
     """Raise ConfigError when the call cannot be meant."""
     if which not in _KEYS:
         raise ConfigError(f"{which!r} is neither users nor items")
-    if not (export_dir / MANIFEST).exists():
+    if not (export_dir / EXPORT_MANIFEST).exists():
         raise ConfigError(
             f"{export_dir} holds no export: make one with `surf2vec run`, or bring one there with `surf2vec pull`"
         )

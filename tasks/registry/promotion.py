@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.config import PublishConfig
 from tasks.corpus.window import ends_before
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.registry import tracking
 from tasks.registry.ownership import Ownership
 from tasks.registry.tracking import Registered, Version
@@ -139,7 +139,7 @@ def _is_overtaken(there: Registered, version: Version) -> bool:
 def promote(
     root: Root, publish: PublishConfig, number: int | None, override: str | None, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Let a version serve, by default the challenger; answers what happened. One that serves already is left as it is.
+    """Let a version serve, by default the challenger; returns what happened. One that serves already is left as it is.
 
     Raises HeldBackError for one that the gate held or that was rolled back, unless `override` says why it may serve all the
     same; InputError where there is no such version; DamageError when its export or generation is gone.

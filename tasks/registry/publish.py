@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import PublishConfig
-from tasks.export.export import MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.registry import tracking
 from tasks.registry.promotion import settle_aliases
 from tasks.registry.pull import find_version
@@ -44,16 +44,16 @@ def publish_release(
     report_path: Path | None,
     on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
-    """Register the export with the story of its run; answers the story of the step.
+    """Register the export with the story of its run; returns the story of the step.
 
     The version becomes challenger, and champion if the story's "gate" lets it.
 
     Raises DamageError when the export is not whole, ResourceError when MLflow cannot be reached or written to.
     """
-    manifest = read_json(export_dir / MANIFEST)
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
     _check_export(export_dir, manifest)
     root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
-    digest = digest_file(export_dir / MANIFEST)
+    digest = digest_file(export_dir / EXPORT_MANIFEST)
     run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
     artifacts = root.artifacts if is_own_registry(root, publish) else None
     params = flatten(story.get("config", {}))
@@ -66,7 +66,7 @@ def publish_release(
     alias = settle_aliases(root, publish, version.number, story.get("steps", {}).get("gate", {}))
 
     tracking.log_metrics(uri, mlflow_run, list_metrics(story))
-    files = [export_dir / MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
+    files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
     tracking.log_files(uri, mlflow_run, files, {"run.json": mask_values(story)})
     tracking.end_run(uri, mlflow_run)
     return {
@@ -91,7 +91,7 @@ def _copy_release(
     on_event: OnEvent,
 ) -> Version:  # fmt: skip
     """Send the release to MLflow and make a version of it; of a version that is there, whose copy is not whole, a whole one."""
-    manifest, digest = read_json(export_dir / MANIFEST), digest_file(export_dir / MANIFEST)
+    manifest, digest = read_json(export_dir / EXPORT_MANIFEST), digest_file(export_dir / EXPORT_MANIFEST)
     root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
     is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)
@@ -146,7 +146,7 @@ def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
         return Content({"export": export_dir}, {}, tags)
     uri = export_dir.resolve().as_uri()
     tags |= {"storage": "reference", "export_path": "artifacts", "export_uri": uri}
-    return Content({"manifest": export_dir / MANIFEST}, {"export_uri": uri}, tags)
+    return Content({"manifest": export_dir / EXPORT_MANIFEST}, {"export_uri": uri}, tags)
 
 
 def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[str, str]:

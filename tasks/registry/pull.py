@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tasks.export.export import MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.export.without_users import count_users, erase_from_export
 from tasks.registry import tracking
 from tasks.registry.tracking import Version
@@ -44,7 +44,7 @@ class Fetcher:
 
     def get_manifest(self, version: Version, target: Path) -> dict[str, Any]:
         """The release's manifest, which is then also in `target`."""
-        _fetch(self.tracking_uri, version, MANIFEST, target)
+        _fetch(self.tracking_uri, version, EXPORT_MANIFEST, target)
         return _read_manifest(target, version)
 
     def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
@@ -68,7 +68,7 @@ class Fetcher:
 
 
 Provide = Callable[[str, dict[str, Any], Path], bool]
-"""Makes a file of the release (its name, its manifest entry) at a path without fetching it; answers whether it could."""
+"""Makes a file of the release (its name, its manifest entry) at a path without fetching it; returns whether it could."""
 
 
 def pull(
@@ -87,12 +87,12 @@ def pull(
         hold_folder(out, lambda line: on_event("log", {"message": line})) as gathered,
         tempfile.TemporaryDirectory() as scratch,
     ):
-        manifest = fetcher.get_manifest(version, Path(scratch) / MANIFEST)
+        manifest = fetcher.get_manifest(version, Path(scratch) / EXPORT_MANIFEST)
         num_forgotten = 0
-        if not is_whole(out, Path(scratch) / MANIFEST) or _count_forgotten(out, forgotten):
-            fill(gathered, version, Path(scratch) / MANIFEST, fetcher, [lambda *file: take_from(out, *file)])
+        if not is_whole(out, Path(scratch) / EXPORT_MANIFEST) or _count_forgotten(out, forgotten):
+            fill(gathered, version, Path(scratch) / EXPORT_MANIFEST, fetcher, [lambda *file: take_from(out, *file)])
             num_forgotten = leave_out(gathered, forgotten, on_event)
-            put_in_place(gathered, out, {MANIFEST, *list_files(read_json(gathered / MANIFEST))})
+            put_in_place(gathered, out, {EXPORT_MANIFEST, *list_files(read_json(gathered / EXPORT_MANIFEST))})
         else:
             shutil.rmtree(
                 gathered
@@ -102,7 +102,7 @@ def pull(
 
 
 def leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
-    """Take users who were forgotten out of an export that was fetched; answers how many."""
+    """Take users who were forgotten out of an export that was fetched; returns how many."""
     num_forgotten = _count_forgotten(folder, forgotten)
     if num_forgotten:
         on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
@@ -113,7 +113,7 @@ def leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
 
 
 def _count_forgotten(folder: Path, forgotten: Tombstones) -> int:
-    return count_users(folder, read_json(folder / MANIFEST), want_forgotten(forgotten)) if forgotten else 0
+    return count_users(folder, read_json(folder / EXPORT_MANIFEST), want_forgotten(forgotten)) if forgotten else 0
 
 
 def fill(gathered: Path, version: Version, manifest_path: Path, fetcher: Fetcher, providers: list[Provide]) -> None:
@@ -125,7 +125,7 @@ def fill(gathered: Path, version: Version, manifest_path: Path, fetcher: Fetcher
         if not is_there(target, about) and not any(provide(name, about, target) for provide in providers):
             fetcher.get(version, name, about, target)
         fetcher.count(about["bytes"])
-    shutil.copyfile(manifest_path, gathered / MANIFEST)
+    shutil.copyfile(manifest_path, gathered / EXPORT_MANIFEST)
 
 
 def take_from(folder: Path, name: str, about: dict[str, Any], target: Path) -> bool:
@@ -174,7 +174,7 @@ def find_version(uri: str, tracking_uri: str) -> Version:
 def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None:
     """Copy one file of the release to `target`: out of the registry, or from the folder that the version refers to."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if "export_uri" in version.tags and name != MANIFEST:
+    if "export_uri" in version.tags and name != EXPORT_MANIFEST:
         _copy_file(referenced_folder(version), name, target, version)
         return
     tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
@@ -210,11 +210,13 @@ def _copy_file(folder: Path, name: str, target: Path, version: Version) -> None:
 def _read_manifest(path: Path, version: Version) -> dict[str, Any]:
     """The release's manifest, if it is the one that was registered and names only files inside the export."""
     if digest_file(path) != version.tags["manifest_sha256"]:
-        raise DamageError(f"{MANIFEST} of {_place(version)} is not the one that was registered: its bytes were altered")
+        raise DamageError(
+            f"{EXPORT_MANIFEST} of {_place(version)} is not the one that was registered: its bytes were altered"
+        )
     manifest = read_json(path)
     for name in list_files(manifest):
         if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise DamageError(f"{MANIFEST} of {_place(version)} names {name!r}, which is outside the export")
+            raise DamageError(f"{EXPORT_MANIFEST} of {_place(version)} names {name!r}, which is outside the export")
     return manifest
 
 
@@ -232,14 +234,14 @@ def _verify(path: Path, about: dict[str, Any], name: str, version: Version) -> N
 
 def is_whole(out: Path, manifest_path: Path) -> bool:
     """Whether `out` is the release of this manifest, every byte of it."""
-    if not (out / MANIFEST).exists() or (out / MANIFEST).read_bytes() != manifest_path.read_bytes():
+    if not (out / EXPORT_MANIFEST).exists() or (out / EXPORT_MANIFEST).read_bytes() != manifest_path.read_bytes():
         return False
     return all(is_there(out / name, about) for name, about in list_files(read_json(manifest_path)).items())
 
 
 def check_out(out: Path) -> None:
     """Raise InputError when replacing `out` would remove something that is no export."""
-    if out.exists() and not (out / MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not (out / EXPORT_MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is no export: give --out an empty or new folder, or an earlier pull")
 
 

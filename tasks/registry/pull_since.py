@@ -34,7 +34,7 @@ from tasks.export.changes import (
     write_removed,
     write_rows,
 )
-from tasks.export.export import MANIFEST, list_files, write_index
+from tasks.export.export import EXPORT_MANIFEST, list_files, write_index
 from tasks.export.index import FLAT, plan_flat
 from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_encoded
 from tasks.registry.change_chain import Link, fold_removed, fold_rows, follow_links, join
@@ -70,7 +70,7 @@ class Pulling:
 
     @property
     def manifest_path(self) -> Path:
-        return self.scratch / MANIFEST
+        return self.scratch / EXPORT_MANIFEST
 
     def say(self, message: str) -> None:
         self.fetcher.on_event("log", {"message": message})
@@ -102,7 +102,7 @@ def pull_since(
     ):
         job = Pulling(target, since, out, gathered, Path(scratch), Fetcher(tracking_uri, on_event), forgotten)
         manifest = job.fetcher.get_manifest(target, job.manifest_path)
-        held = read_json(out / MANIFEST) if (out / MANIFEST).exists() else None
+        held = read_json(out / EXPORT_MANIFEST) if (out / EXPORT_MANIFEST).exists() else None
         if is_whole(out, job.manifest_path) and not forgotten:
             shutil.rmtree(
                 gathered
@@ -127,7 +127,7 @@ def bring_up_to_date(
         providers.append(Rebuilding(job, manifest, links).provide)
     fill(job.gathered, job.target, job.manifest_path, job.fetcher, providers)
     leave_out(job.gathered)
-    put_in_place(job.gathered, job.out, {MANIFEST, *list_files(read_json(job.gathered / MANIFEST))})
+    put_in_place(job.gathered, job.out, {EXPORT_MANIFEST, *list_files(read_json(job.gathered / EXPORT_MANIFEST))})
     return {"way": reason or f"the changes of {len(links):,} releases were worked in"}
 
 
@@ -135,7 +135,7 @@ def _find_links(job: Pulling, held: dict[str, Any]) -> tuple[list[Link], str]:
     """The links from what `out` holds to the target, or why there are none. Raises InputError when it is not as asked."""
     if "users_forgotten" in held:
         return [], f"users who were forgotten are left out of what {job.out} holds"
-    digest = digest_file(job.out / MANIFEST)
+    digest = digest_file(job.out / EXPORT_MANIFEST)
     known = {version.number: version for version in job.fetcher.list_versions(job.target.name)}
     if job.since in known and known[job.since].tags.get("manifest_sha256") != digest:
         holds = next((f"version {n}" for n, v in known.items() if v.tags.get("manifest_sha256") == digest), "another")
@@ -162,7 +162,7 @@ class Rebuilding:
         return self.links
 
     def provide(self, name: str, about: dict[str, Any], target: Path) -> bool:
-        """Make the file, if it can be made; answers whether it is, byte for byte, the one of the release."""
+        """Make the file, if it can be made; returns whether it is, byte for byte, the one of the release."""
         make = {"user_vectors": self._make_users, "item_vectors": self._make_items, "index": self._make_index}
         make_file = make.get(name.partition("/")[0])
         if make_file is None:
@@ -218,8 +218,8 @@ def gather_changes(job: Pulling, manifest: dict[str, Any]) -> dict[str, Any]:
     }
     about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
     about |= {"model_version": job.target.number, "files": difference.files} | difference.counts
-    write_manifest_json(job.gathered / MANIFEST, about)
-    put_in_place(job.gathered, job.out, {MANIFEST, *difference.files})
+    write_manifest_json(job.gathered / EXPORT_MANIFEST, about)
+    put_in_place(job.gathered, job.out, {EXPORT_MANIFEST, *difference.files})
     return {"way": reason or f"the changes of {len(links):,} releases"} | difference.changed
 
 

@@ -5,7 +5,7 @@ whoever reads it looks at: `surf2vec pull`, and the served model.
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.export.export import MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.registry import tracking
 from tasks.registry.release_state import TAG_PATH, TAG_SHA256
 from tasks.registry.tracking import Version
@@ -30,7 +30,7 @@ def find_faults(tracking_uri: str, version: Version) -> Iterator[str]:
 
 def _look_at(folder: Path, digest: str, has_files: bool) -> Iterator[str]:
     """What of an export's or a state's manifest with this sha256, and of the files that it names, is not as it was registered."""
-    path = folder / MANIFEST
+    path = folder / EXPORT_MANIFEST
     if not path.exists() or digest_file(path) != digest:
         yield f"{path} is missing or not the one that was registered"
         return

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
-from tasks.corpus.folder import partition_name
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.corpus.folder import CORPUS_MANIFEST, partition_name
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import read_catalog
 from tasks.registry.tracking import Content
 from tasks.root.credentials import mask_values
@@ -29,15 +28,14 @@ from tasks.root.identity import read_root_id
 from tasks.root.run import Root, open_scratch_folder
 from trainer.store.generation import Generation
 from trainer.store.images import verify_image
-from trainer.store.manifests import MANIFEST as STORE_MANIFEST
-from trainer.store.manifests import is_of_earlier_version, read_manifest, tell_way_out
+from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, tell_way_out
 from trainer.store.tokens import COUNTS, VOCABULARY, open_corpus
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
 
 FOLDER = "state"
 TAG_SHA256, TAG_PATH = "state_sha256", "state_path"
 _SCRATCH = "publish."
-MANIFEST = "manifest.json"
+STATE_MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 
 
@@ -70,7 +68,7 @@ def open_state(root: Root, export_dir: Path, story: dict[str, Any], is_copy: boo
         if digest is None:
             yield State()
         else:
-            files = read_json(folder / MANIFEST)["files"].values()
+            files = read_json(folder / STATE_MANIFEST)["files"].values()
             yield State(folder, digest, 0 if not is_copy else sum(about["bytes"] for about in files), is_copy)
 
 
@@ -86,7 +84,7 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
 
 
 def gather_state(root: Root, export: dict[str, Any], story: dict[str, Any], folder: Path) -> str | None:
-    """Write the state of a release into `folder`, which is empty; answers the sha256 of its manifest.
+    """Write the state of a release into `folder`, which is empty; returns the sha256 of its manifest.
 
     None where the root has not the release's generation, or its corpus: then there is no state to carry. Raises DamageError when
     a file cannot be read.
@@ -118,5 +116,5 @@ def gather_state(root: Root, export: dict[str, Any], story: dict[str, Any], fold
         "story": mask_values(story),
         "root_id": read_root_id(root),
     }
-    write_json(folder / MANIFEST, manifest)
-    return digest_file(folder / MANIFEST)
+    write_json(folder / STATE_MANIFEST, manifest)
+    return digest_file(folder / STATE_MANIFEST)

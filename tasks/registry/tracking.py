@@ -281,7 +281,7 @@ def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> 
 
 
 def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requirements: list[str], temporary: Path) -> str:
-    """Copy the content and the model's code into MLflow, once; answers the id of MLflow's logged model.
+    """Copy the content and the model's code into MLflow, once; returns the id of MLflow's logged model.
 
     MLflow first gathers a model in a temporary folder: `temporary`, for the system's own may be small. What an earlier
     call copied only in part goes; the tags tell whether a whole one is of this content.

@@ -77,7 +77,7 @@ def is_there(path: Path, about: dict[str, object]) -> bool:
 
 
 def take_over(path: Path, about: dict[str, object], target: Path) -> bool:
-    """Make `target` the same file as `path`, if that is the one of `about`; answers whether."""
+    """Make `target` the same file as `path`, if that is the one of `about`; returns whether."""
     if not is_there(path, about):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change their names in one step, as Linux can; answers whether that was done."""
+    """Let two folders change their names in one step, as Linux can; returns whether that was done."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -18,7 +18,7 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Ledger:
+class BackfillRecord:
     """The nights that a backfill ran with some settings."""
 
     root: Root

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from tasks.export.export import MANIFEST, path_of
+from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.export.vector_files import directions_of
 from trainer.system.files import read_json
 
@@ -41,7 +41,7 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
     Only these are drawn and compared: the vectors of pages seen a few times are mostly chance. Rows that are zero or
     not finite point nowhere and are left out.
     """
-    manifest = read_json(export_dir / MANIFEST)
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
     names = [f"item_vectors/{name}" for name in manifest["item_files"]]
     files = [pq.ParquetFile(path_of(export_dir, manifest, name)) for name in names]
     if not files:

@@ -38,7 +38,7 @@ class BaseRelease:
 
 
 @dataclass(frozen=True)
-class Asked:
+class NightRequest:
     """What is asked of a night, to be held against a base. inputs: what its corpus would be made of (tasks/corpus/window.py)."""
 
     config: TrainConfig
@@ -64,7 +64,7 @@ def open_base(root: Root, release: str) -> BaseRelease | None:
     return BaseRelease(release, window_id, export["space_id"], full_until, generation, root.export(release))
 
 
-def why_full(asked: Asked, base: BaseRelease | None, corpus: dict[str, Any]) -> str | None:
+def why_full(asked: NightRequest, base: BaseRelease | None, corpus: dict[str, Any]) -> str | None:
     """Why a night has to train everything anew; None where it can build on the base, whose corpus has this manifest."""
     if asked.is_full:
         return "it was asked for with --full"

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tasks.config import NightlyConfig
 from tasks.corpus.window import list_differences
 from tasks.evaluation.comparison import match_items, match_unchanged
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.root.run import Root, Run, read_story
-from tasks.training.base_release import Asked, BaseRelease, open_base, why_full
+from tasks.training.base_release import BaseRelease, NightRequest, open_base, why_full
 from tasks.training.space import begin_new_items, find_space_rotation
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
@@ -33,7 +33,7 @@ from trainer.training.next_night import Beginning, Known, begin_full, begin_nigh
 
 
 @dataclass(frozen=True)
-class Plan:
+class NightPlan:
     """A night before its run begins. champion: the release that serves; base: what it goes on from; space: the champion, in
     whose space it stays; start: what its training begins from; retained: the corpus whose users stay in a full night without
     events, for they have vectors.
@@ -111,7 +111,7 @@ def _must_be_built(root: Root, window_id: str, before: str | None) -> bool:
     return not has[window_id] and has.get(before or "", True)
 
 
-def plan_night(root: Root, champion: str | None, asked: Asked, name: str) -> Plan:
+def plan_night(root: Root, champion: str | None, asked: NightRequest, name: str) -> NightPlan:
     """Whether a new night goes on from the champion, the release that serves, and why not."""
     space = open_base(root, champion) if champion else None
     corpus = read_json(root.corpus(space.window_id) / "manifest.json") if space else {}
@@ -120,7 +120,7 @@ def plan_night(root: Root, champion: str | None, asked: Asked, name: str) -> Pla
     full_until = base.full_until if base else asked.inputs["days"][1]
     start = _tell_start(asked, base, space)
     may_retain = start and not base and not list_differences(corpus.get("made_from", {}), asked.inputs)
-    return Plan(
+    return NightPlan(
         name, champion, base, space, reason, full_until, start, space.window_id if space and may_retain else None
     )
 
@@ -176,7 +176,7 @@ def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     return Known(space.generation, to_theirs, match)
 
 
-def _tell_start(asked: Asked, base: BaseRelease | None, space: BaseRelease | None) -> str:
+def _tell_start(asked: NightRequest, base: BaseRelease | None, space: BaseRelease | None) -> str:
     """What a night's training begins from, in words that tell it from others (`Job.start`); empty: from nothing."""
     if base:
         return f"after release {base.release}, decay {asked.nightly.decay:g}, epochs {asked.nightly.epochs}"

@@ -37,7 +37,7 @@ WORKER_BYTES = 250 * 10**6
 
 
 @dataclass(frozen=True)
-class Crew:
+class WorkerProcesses:
     """How many workers, where they train, and the folder for what they are told and what they say."""
 
     num_workers: int
@@ -63,8 +63,8 @@ class Reported:
         return [error for error in self.errors if not isinstance(error, WorkerLostError)]
 
 
-def train_together(job: Job, crew: Crew, on_event: OnEvent, stop: threading.Event) -> dict[str, Any]:
-    """What `trainer.training.loop.train` does and answers, by several workers; the job's host memory is for all of them together.
+def train_together(job: Job, crew: WorkerProcesses, on_event: OnEvent, stop: threading.Event) -> dict[str, Any]:
+    """What `trainer.training.loop.train` does and returns, by several workers; the job's host memory is for all of them together.
 
     Raises what a worker raised; WorkerLostError when they were started MAX_RESTARTS times again and one died each time.
     """
@@ -83,7 +83,7 @@ def train_together(job: Job, crew: Crew, on_event: OnEvent, stop: threading.Even
 
 
 @contextmanager
-def start_agent(crew: Crew, arguments: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+def start_agent(crew: WorkerProcesses, arguments: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
     """torchrun's agent, with workers that get these arguments; when the block ends early they commit and end with it."""
     command = [
         sys.executable, "-m", "tasks.training.loopback_agent", str(os.getpid()),
@@ -144,7 +144,7 @@ def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEv
             continue
 
 
-def explain_failure(reported: Reported, crew: Crew, *, is_stopped: bool) -> SurfError:
+def explain_failure(reported: Reported, crew: WorkerProcesses, *, is_stopped: bool) -> SurfError:
     """The error to raise where there is no result: one worker's own, rather than another's word that one failed."""
     errors = sorted(reported.final_errors, key=lambda error: error.code == "resources")
     if errors:
@@ -158,7 +158,7 @@ def explain_failure(reported: Reported, crew: Crew, *, is_stopped: bool) -> Surf
     )
 
 
-def _resources(job: Job, crew: Crew) -> list[str]:
+def _resources(job: Job, crew: WorkerProcesses) -> list[str]:
     """The device and the budgets: of the host each worker has its part of what this process and the agent leave."""
     held_bytes = private_bytes() + AGENT_BYTES
     host_bytes = (job.host_memory_bytes - held_bytes) // crew.num_workers

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import MANIFEST, partition_name
+from tasks.corpus.folder import CORPUS_MANIFEST, partition_name
 from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
 from tasks.evaluation.scores import score_of
 from tasks.root.call_folders import open_folder
@@ -38,7 +38,7 @@ _NO_COMMITS_SECONDS = 86_400.0
 
 
 def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Make trials until `asked.trials` have ended, write the winner's settings to `asked.out`; answers what was found.
+    """Make trials until `asked.trials` have ended, write the winner's settings to `asked.out`; returns what was found.
 
     The caller needs no lock: one search a root at a time, another waits. Raises ConfigError, InputError, DamageError or
     ResourceError, and TrainingError when no trial's training stayed finite.
@@ -119,7 +119,7 @@ def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
         "sampled_partitions": partitions,
         "files": {name: corpus.manifest["files"][original] for name, original in originals.items()},
     }  # fmt: skip
-    write_json(folder / MANIFEST, manifest)
+    write_json(folder / CORPUS_MANIFEST, manifest)
     return open_corpus(folder)
 
 
@@ -128,7 +128,7 @@ def run_trial(
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
     """Train with these settings and rank the held-out users; a training that does not stay finite ranks them nowhere.
 
-    Answers the trial for the study, and 1 / rank of each held-out item, float64[m].
+    Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
     """
     config = apply_settings(asked.train, settings)
     ranks, tokens_per_second, failure = np.full(sample.manifest["num_held_out"], np.inf), 0.0, None

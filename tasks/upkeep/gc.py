@@ -22,9 +22,8 @@ from typing import Any
 import psutil
 
 from tasks.config import PublishConfig
-from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
-from tasks.corpus.folder import newest_corpus
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import find_orphans, read_catalog
 from tasks.registry import tracking
 from tasks.registry.ownership import Ownership
@@ -63,7 +62,7 @@ class Waste:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class References:
     """Who refers to what: the stories of runs, the model's and all models' versions, and the releases that stay."""
 
     root: Root
@@ -133,10 +132,10 @@ def collect_garbage(
     ResourceError when it cannot be reached, DamageError when a manifest cannot be read; nothing is removed then.
     """
     started = time.monotonic()
-    ledger = open_ledger(root, publish)
-    wastes = list(find_waste(ledger))
+    references = open_references(root, publish)
+    wastes = list(find_waste(references))
     if not dry_run:
-        _forget_runs(ledger, {Path(waste.place) for waste in wastes})
+        _forget_runs(references, {Path(waste.place) for waste in wastes})
     for waste in wastes:
         if not dry_run:
             on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
@@ -145,86 +144,88 @@ def collect_garbage(
         "dry_run": dry_run,
         "removed": [{"what": waste.what, "place": waste.place, "bytes": waste.bytes} for waste in wastes],
         "bytes": sum(waste.bytes for waste in wastes),
-        "kept_releases": sorted(ledger.kept),
+        "kept_releases": sorted(references.kept),
         "seconds": round(time.monotonic() - started, 3),
     }
 
 
-def open_ledger(root: Root, publish: PublishConfig) -> Ledger:
+def open_references(root: Root, publish: PublishConfig) -> References:
     """What there is, and which releases stay. Raises InputError when this is not the registry that runs registered to."""
     stories = {path.parent.name: read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))}
     everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
-    ledger = Ledger(root, publish, read_registry(root, publish), stories, everything)
+    references = References(root, publish, read_registry(root, publish), stories, everything)
     versions = [
         version
-        for version in reversed(ledger.registered.versions)
-        if version.tags.get("release") in stories and ledger.owner.owns_version(version)
+        for version in reversed(references.registered.versions)
+        if version.tags.get("release") in stories and references.owner.owns_version(version)
     ]
     for run_id, story in stories.items():
-        if "register" in story["steps"] and ledger.is_judged(run_id) and not versions:
+        if "register" in story["steps"] and references.is_judged(run_id) and not versions:
             raise InputError(
                 f"run {run_id} registered a version of {publish.model_name}, of which the registry has none: nothing was "
                 "removed; see that --root and publish.tracking_uri are right"
             )
     releases = list(dict.fromkeys(version.tags["release"] for version in versions))
-    ledger.kept.update(releases[: publish.keep_releases])
-    named = set(ledger.registered.aliases.values()) | rollback_targets(ledger.registered)
-    ledger.kept.update(version.tags["release"] for version in versions if version.number in named)
-    ledger.kept.update({ledger.newest_run} if ledger.newest_run else set())
-    return ledger
+    references.kept.update(releases[: publish.keep_releases])
+    named = set(references.registered.aliases.values()) | rollback_targets(references.registered)
+    references.kept.update(version.tags["release"] for version in versions if version.number in named)
+    references.kept.update({references.newest_run} if references.newest_run else set())
+    return references
 
 
-def find_waste(ledger: Ledger) -> Iterator[Waste]:
+def find_waste(references: References) -> Iterator[Waste]:
     """What nothing refers to, in the order in which it may be removed: what leads somewhere before where it leads."""
-    root = ledger.root
-    going = [version for version in ledger.registered.versions if _is_removed(ledger, version)]
+    root = references.root
+    going = [version for version in references.registered.versions if _is_removed(references, version)]
     for version in going:
         place = f"models:/{version.name}/{version.number}"
-        yield Waste("model version", place, 0, partial(tracking.delete_version, ledger.uri, version))
-    staying = [version for version in ledger.versions if version not in going]
+        yield Waste("model version", place, 0, partial(tracking.delete_version, references.uri, version))
+    staying = [version for version in references.versions if version not in going]
     referred = {version.tags.get("export_uri") for version in staying}
     for folder in _folders(root.path / "export"):
-        if ledger.goes(folder.name) and folder.resolve().as_uri() not in referred:
+        if references.goes(folder.name) and folder.resolve().as_uri() not in referred:
             yield Waste("export", str(folder), _size(folder), partial(remove_folder, folder))
-    yield from _find_unreferenced(ledger)
-    wanted = ledger.window_ids()
+    yield from _find_unreferenced(references)
+    wanted = references.window_ids()
     is_searching = is_locked(Root(root.path / "tune"))
     for folder in _folders(root.path / "corpus"):
         if folder.name not in wanted and not is_searching:
             yield Waste("corpus", str(folder), _size(folder), partial(remove_folder, folder))
-    if ledger.is_own_registry and ledger.registered.versions:
-        yield from _find_copies(ledger, staying)
+    if references.is_own_registry and references.registered.versions:
+        yield from _find_copies(references, staying)
     for path in find_orphans(root, read_catalog(root)):
         yield Waste("events file", str(path), path.stat().st_size, path.unlink)
     yield from find_temporaries(root)
 
 
-def _is_removed(ledger: Ledger, version: Version) -> bool:
+def _is_removed(references: References, version: Version) -> bool:
     """Whether a version goes with its release. A copy in another registry is whole without it, and stays."""
-    goes = ledger.goes(version.tags.get("release", "")) and (ledger.is_own_registry or "export_uri" in version.tags)
-    return goes and ledger.owner.owns_version(version)
+    goes = references.goes(version.tags.get("release", "")) and (
+        references.is_own_registry or "export_uri" in version.tags
+    )
+    return goes and references.owner.owns_version(version)
 
 
-def _find_copies(ledger: Ledger, staying: list[Version]) -> Iterator[Waste]:
+def _find_copies(references: References, staying: list[Version]) -> Iterator[Waste]:
     """Copies of exports in the root's own registry of which no version is left, nor an export that may become one."""
-    root = ledger.root
+    root = references.root
     digests = {version.tags.get("manifest_sha256") for version in staying}
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
-        digests |= set() if ledger.goes(path.parent.name) else {digest_file(path)}
-    for copy in tracking.list_copies(ledger.uri):
+        digests |= set() if references.goes(path.parent.name) else {digest_file(path)}
+    for copy in tracking.list_copies(references.uri):
         is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in staying)
-        if ledger.owner.owns_copy(copy) and not is_needed and copy.folder:
-            remove = partial(tracking.delete_model, ledger.uri, copy.model_id)
+        if references.owner.owns_copy(copy) and not is_needed and copy.folder:
+            remove = partial(tracking.delete_model, references.uri, copy.model_id)
             yield Waste("copy in the registry", str(copy.folder), _size(copy.folder), remove)
 
 
-def _find_unreferenced(ledger: Ledger) -> Iterator[Waste]:
+def _find_unreferenced(references: References) -> Iterator[Waste]:
     """Pinned generations of releases that go, and vector files that no generation names."""
-    store = ledger.root.store
-    if not ledger.has_vectors:
+    store = references.root.store
+    if not references.has_vectors:
         return
     pinned = {path.stem for path in store.glob("pinned/*.json")}
-    stays = {name for name in pinned if not ledger.goes(name)}
+    stays = {name for name in pinned if not references.goes(name)}
     for name in sorted(pinned - stays):
         yield Waste(
             "pinned generation", f"{store}/pinned/{name}.json", 0, partial(unpin_generations, store, pinned - {name})
@@ -253,10 +254,10 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
             yield Waste("temporary file", str(path), _size(path), partial(_remove, path))
 
 
-def _forget_runs(ledger: Ledger, gone: set[Path]) -> None:
+def _forget_runs(references: References, gone: set[Path]) -> None:
     """Let no story say that something is there which goes: the same command then makes it anew."""
-    root = ledger.root
-    for run_id, story in ledger.stories.items():
+    root = references.root
+    for run_id, story in references.stories.items():
         is_done = "report" in story["steps"]
         if root.export(run_id) in gone or (not is_done and root.corpus(story.get("window_id", "?")) in gone):
             Run(root, run_id).forget_steps()

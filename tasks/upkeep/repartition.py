@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from sql.runner import connect, fetch_rows, stream_rows
-from tasks.corpus.folder import MANIFEST, open_building_folders, publish
+from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, publish
 from tasks.corpus.regroup import Regrouper, Regrouping
 from tasks.corpus.window import FORMAT_VERSION, name_corpus
 from tasks.events.events_files import write_events
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.ingest import SAMPLE_FACTOR, choose_partitions
 from tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
 from tasks.root.failures import explain_failures
@@ -92,7 +92,7 @@ class Change:
 def repartition(
     root: Root, partitions: int | None, memory_bytes: int, threads: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Give the root `partitions` micro-partitions, or as many as ingest would choose today; answers what was done.
+    """Give the root `partitions` micro-partitions, or as many as ingest would choose today; returns what was done.
 
     Every user keeps vector and optimizer state, bit for bit. The caller holds the lock of writers. Raises ConfigError while a
     training is under way, ResourceError when disk or memory do not suffice, DamageError when a file is not as its
@@ -213,7 +213,7 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
 
 
 def _move_store(change: Change) -> dict[str, Any]:
-    """Write the corpus and the user vectors anew, and let the manifest that names them wait; answers their names."""
+    """Write the corpus and the user vectors anew, and let the manifest that names them wait; returns their names."""
     root, generation, corpus = change.root, change.generation, change.corpus
     assert generation is not None
     assert corpus is not None
@@ -221,7 +221,7 @@ def _move_store(change: Change) -> dict[str, Any]:
     writer = Writer(root.store, next_generation(root.store), {})
     regrouper = Regrouper(Regrouping(generation.num_partitions, change.after), corpus, generation, writer)
     change.say(f"{corpus.num_users:,} users from {generation.num_partitions:,} to {change.after:,} micro-partitions")
-    if (root.corpus(window_id) / MANIFEST).exists():
+    if (root.corpus(window_id) / CORPUS_MANIFEST).exists():
         regrouper.move_all(None)
     else:
         with open_building_folders(root, window_id) as (building, _):

@@ -19,15 +19,14 @@ from uuid import uuid4
 import numpy as np
 
 from tasks.config import PublishConfig
-from tasks.corpus.folder import MANIFEST as CORPUS_MANIFEST
-from tasks.corpus.folder import open_building_folders, partition_name
+from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, partition_name
 from tasks.corpus.folder import publish as publish_corpus
-from tasks.export.export import MANIFEST as EXPORT_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import Catalog, read_catalog
 from tasks.registry import tracking
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import find_version, pull, referenced_folder
-from tasks.registry.release_state import FOLDER, FORMAT_VERSION, MANIFEST, TAG_PATH, TAG_SHA256
+from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST, TAG_PATH, TAG_SHA256
 from tasks.registry.tracking import Version
 from tasks.report.report import write_report
 from tasks.root.credentials import mask_credentials
@@ -37,8 +36,7 @@ from tasks.users.tombstones import FILE, KEY_FILE
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import has_generation, remove_unreferenced
-from trainer.store.manifests import MANIFEST as STORE_MANIFEST
-from trainer.store.manifests import read_manifest, write_manifest
+from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_files, sync_folder, verify_file
 
 _SCRATCH = "restore"
@@ -57,7 +55,7 @@ class Carried:
 
 
 def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Make the root of the release that `uri` names; answers what came of it. The caller holds the locks of root and store.
+    """Make the root of the release that `uri` names; returns what came of it. The caller holds the locks of root and store.
 
     Killed anywhere, the same call finishes. Raises InputError for an unknown release or one that carries no state, ConfigError
     for a root that has another store or events, DamageError naming a file that is not as it was registered.
@@ -134,10 +132,12 @@ def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: On
             f"{place} carries no state: it was registered with publish.with_state=false, by an earlier version, or after its "
             "generation was gone; name another version"
         )
-    _fetch(tracking_uri, version, MANIFEST, folder)
-    if digest_file(folder / MANIFEST) != version.tags[TAG_SHA256]:
-        raise DamageError(f"{FOLDER}/{MANIFEST} of {place} is not the one that was registered: its bytes were altered")
-    manifest = read_json(folder / MANIFEST)
+    _fetch(tracking_uri, version, STATE_MANIFEST, folder)
+    if digest_file(folder / STATE_MANIFEST) != version.tags[TAG_SHA256]:
+        raise DamageError(
+            f"{FOLDER}/{STATE_MANIFEST} of {place} is not the one that was registered: its bytes were altered"
+        )
+    manifest = read_json(folder / STATE_MANIFEST)
     if manifest["format_version"] != FORMAT_VERSION:
         found = manifest["format_version"]
         raise InputError(

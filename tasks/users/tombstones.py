@@ -89,7 +89,7 @@ def read_tombstones(root: Root) -> Tombstones:
 
 
 def add_tombstones(root: Root, user_ids: list[str]) -> int:
-    """Write down that these users are forgotten; answers how many were not before. The caller holds the lock of writers."""
+    """Write down that these users are forgotten; returns how many were not before. The caller holds the lock of writers."""
     known = read_tombstones(root)
     key = known.key or _make_key(root)
     today = datetime.now(UTC).date()

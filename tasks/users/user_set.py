@@ -18,7 +18,7 @@ BATCH_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Wanted:
+class UserSet:
     """find: bool[n] for an Arrow column of ids; hashes uint64[m] of all who are looked for, or None where they are not known."""
 
     find: Callable[[Any], NDArray[np.bool_]]
@@ -43,19 +43,19 @@ class Wanted:
         return np.flatnonzero(ends > starts).tolist()
 
 
-def want_users(user_ids: list[str]) -> Wanted:
+def want_users(user_ids: list[str]) -> UserSet:
     """Users by their ids, as the root has them."""
     values = pa.array(user_ids, pa.string())
     hashes = np.array([user_hash(user_id) for user_id in user_ids], dtype=np.uint64)
-    return Wanted(lambda ids: np.asarray(pc.is_in(ids, value_set=values)), hashes)
+    return UserSet(lambda ids: np.asarray(pc.is_in(ids, value_set=values)), hashes)
 
 
-def want_forgotten(tombstones: Tombstones) -> Wanted:
+def want_forgotten(tombstones: Tombstones) -> UserSet:
     """All who were ever forgotten: only their digests are known, so everybody is looked at."""
-    return Wanted(tombstones.is_forgotten, None)
+    return UserSet(tombstones.is_forgotten, None)
 
 
-def search_file(file: pq.ParquetFile, wanted: Wanted, groups: list[int] | None = None) -> Iterator[NDArray[np.bool_]]:
+def search_file(file: pq.ParquetFile, wanted: UserSet, groups: list[int] | None = None) -> Iterator[NDArray[np.bool_]]:
     """Whether each row of a file with a column `user_id`, or of some of its row groups, is of such a user; in pieces of rows."""
     if groups != []:
         for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id"]):

@@ -43,7 +43,7 @@ def run_benchmark(
     options: Mapping[str, int] = MappingProxyType({}),
     draw: Callable[[Sequence[dict[str, Any]]], str] | None = None,
 ) -> int:
-    """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; answers the exit code.
+    """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; returns the exit code.
 
     `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
     is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record appends to

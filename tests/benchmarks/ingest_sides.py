@@ -63,7 +63,7 @@ class PeakMemory:
 
 
 def run_ours(logs: str, folder: Path, partitions: int, memory_bytes: int) -> tuple[int, float]:
-    """Our ingest and corpus into a fresh root; answers the lines and the seconds of ingest."""
+    """Our ingest and corpus into a fresh root; returns the lines and the seconds of ingest."""
     root, settings = open_root(folder), IngestConfig()
     started = time.perf_counter()
     story = ingest(root, [logs], settings, partitions, memory_bytes, THREADS, ignore_event)
@@ -73,7 +73,7 @@ def run_ours(logs: str, folder: Path, partitions: int, memory_bytes: int) -> tup
 
 
 def run_bare(logs: str, folder: Path, partitions: int, memory_bytes: int, is_raw: bool) -> tuple[int, float]:
-    """Read, sort and join by DuckDB alone; answers the rows."""
+    """Read, sort and join by DuckDB alone; returns the rows."""
     files = sorted(glob(logs))
     url = "url" if is_raw else "split_part(split_part(url, '?', 1), '#', 1)"
     rows = f"(select user_id, ts, {url} as item from {_READERS[Path(files[0]).suffix[1:]]})"

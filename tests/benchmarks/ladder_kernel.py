@@ -67,7 +67,7 @@ class Watched(loop.Training):
 
 
 def train(folder: Path, job: Job, keeps_graph: bool) -> dict[str, Any]:
-    """Train and evaluate after each epoch; answers the clock and what was found. The vectors are in the store."""
+    """Train and evaluate after each epoch; returns the clock and what was found. The vectors are in the store."""
     device = "cuda" if job.kernel == "gpu" else "cpu"
     asking = Asking(Question.read(folder, device), keeps_graph)
     with patch.object(loop, "Training", Watched):

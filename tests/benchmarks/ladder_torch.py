@@ -164,7 +164,7 @@ def make_batches(folder: Path, way: Way) -> Callable[[], Batches]:
 
 
 def train(folder: Path, way: Way) -> dict[str, Any]:
-    """Train and evaluate after each epoch; answers the clock and what was found, and leaves the vectors in files.
+    """Train and evaluate after each epoch; returns the clock and what was found, and leaves the vectors in files.
 
     The clock begins before the first batch: imports, files and the first values of the vectors are not in it.
     """

@@ -87,7 +87,7 @@ class KernelTraining:
         warm_up(self.kernel, config)
 
     def train_epoch(self, epoch: int) -> float:
-        """Train every user once, the rates falling over `config.epochs`; answers the seconds of the kernel."""
+        """Train every user once, the rates falling over `config.epochs`; returns the seconds of the kernel."""
         config = self.config
         order = user_order(config.seed, epoch, self.hashes)
         total = config.epochs * len(self.tokens)

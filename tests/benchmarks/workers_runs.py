@@ -16,7 +16,7 @@ import psutil
 
 from tests.benchmarks.own_loopback import counted
 from trainer.store.generation import has_generation
-from trainer.store.manifests import MANIFEST
+from trainer.store.manifests import STORE_MANIFEST
 from trainer.system.files import read_json
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -93,7 +93,7 @@ def find_workers(pid: int) -> list[psutil.Process]:
 
 def _generation(store_dir: Path) -> int:
     """Of the last commit; 0 before the first."""
-    return int(read_json(store_dir / MANIFEST)["generation"]) if has_generation(store_dir) else 0
+    return int(read_json(store_dir / STORE_MANIFEST)["generation"]) if has_generation(store_dir) else 0
 
 
 def _wait_until_gone(workers: Sequence[psutil.Process]) -> None:

@@ -15,7 +15,7 @@ import flows.backfill
 from flows.backfill import run_day
 from flows.config import PipelineConfig
 from tasks.report.backfill_page import write_nights_report
-from tasks.report.backfill_record import Ledger, list_days
+from tasks.report.backfill_record import BackfillRecord, list_days
 from tasks.root.run import Root, Run
 from tests.corpora import planted_histories
 from tests.flows.test_cli import COMMAND, call
@@ -70,7 +70,7 @@ def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
         time.sleep(1.0)
         process.send_signal(signal.SIGKILL)
     (folder,) = root.glob("runs/backfill-*")
-    done_before = Ledger(Root(root), folder.name.removeprefix("backfill-")).read()
+    done_before = BackfillRecord(Root(root), folder.name.removeprefix("backfill-")).read()
     told = backfill(root, *arguments)
     nights = {night["day"]: night for night in told["nights"]}
     assert list(nights) == ["2026-01-01", "2026-01-02", "2026-01-03"]
@@ -108,11 +108,11 @@ def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path, m
     take_in(root.path, write_days(tmp_path / "logs", (1, 2, 3)) / "*.csv")
     for _ in range(2):
         for day, num_events in list_days(root, None, None).items():
-            assert run_day(Ledger(root, "d"), day, num_events, config, ignore_event)["events"] == num_events
+            assert run_day(BackfillRecord(root, "d"), day, num_events, config, ignore_event)["events"] == num_events
     assert ran == [1, 2, 3]
     take_in(root.path, write_log(tmp_path / "late.csv", "user-1,/page/5,2026-01-02T10:00:00Z"))
     for day, num_events in list_days(root, None, None).items():
-        run_day(Ledger(root, "d"), day, num_events, config, ignore_event)
+        run_day(BackfillRecord(root, "d"), day, num_events, config, ignore_event)
     assert ran == [1, 2, 3, 2, 3]
 
 

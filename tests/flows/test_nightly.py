@@ -10,7 +10,7 @@ import pytest
 
 from tests.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once
-from trainer.store.manifests import MANIFEST, read_manifest
+from trainer.store.manifests import STORE_MANIFEST, read_manifest
 from trainer.system.files import read_json
 
 pytestmark = pytest.mark.usefixtures("_prefect")  # but the night that all of them look at has a server of its own
@@ -57,7 +57,7 @@ def snapshot(root: Path) -> dict[str, str]:
 
 def generation(root: Path) -> int:
     """The newest one of the store, 0 before there is any."""
-    path = root / "store" / MANIFEST
+    path = root / "store" / STORE_MANIFEST
     return read_manifest(path)["generation"] if path.exists() else 0
 
 

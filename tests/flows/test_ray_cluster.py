@@ -55,7 +55,7 @@ def start_night(root: Path, logs: Path, env: Mapping[str, str], *settings: str) 
 
 
 def kill_workers(cluster: Cluster, night: subprocess.Popen[str], num_kills: int) -> int:
-    """kill -9 workers in the middle of a part while the night lasts; answers how many."""
+    """kill -9 workers in the middle of a part while the night lasts; returns how many."""
     killed: set[int] = set()
     while night.poll() is None:
         for worker in cluster.workers() if len(killed) < num_kills else []:

@@ -19,7 +19,7 @@ from tests.flows.test_cli import COMMAND
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
 from trainer.errors import ResourceError
 from trainer.store.generation import lock_store
-from trainer.store.manifests import MANIFEST, read_manifest
+from trainer.store.manifests import STORE_MANIFEST, read_manifest
 from trainer.system.files import read_json
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
@@ -50,7 +50,7 @@ def die_twice(root: Path) -> None:
 
         def num_processes() -> int:
             assert process.poll() is None, process.stderr and process.stderr.read()
-            path = root / "store" / MANIFEST
+            path = root / "store" / STORE_MANIFEST
             return read_manifest(path)["num_processes"] if path.exists() else 0
 
         wait_until(lambda: num_processes() == 1, "the first commit")

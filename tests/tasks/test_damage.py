@@ -11,7 +11,7 @@ import pytest
 from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
 from tasks.evaluation.ranker import Exported
-from tasks.export.export import MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.drift import Released, compare_vectors
 from tasks.ingest.ingest import ingest
 from tasks.queries.explain import explain_user
@@ -62,7 +62,7 @@ def build_anew(root: Root, window_id: str) -> dict[str, Any]:
     """Build the corpus of the events anew. Return the digests of its files."""
     shutil.rmtree(root.corpus(window_id), ignore_errors=True)
     build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)
-    return dict(read_json(root.corpus(window_id) / MANIFEST)["files"])
+    return dict(read_json(root.corpus(window_id) / EXPORT_MANIFEST)["files"])
 
 
 def test_no_corpus_is_made_of_altered_events(trained: tuple[Root, str], tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_giving_the_log_again_repairs_altered_events(trained: tuple[Root, str], 
 
 def test_an_altered_corpus_is_not_trained_on(trained: tuple[Root, str], tmp_path: Path) -> None:
     corpus_dir = Path(shutil.copytree(trained[0].corpus(trained[1]), tmp_path / "corpus"))
-    for path in [*sorted(corpus_dir.glob("p0000[03].*")), corpus_dir / MANIFEST]:
+    for path in [*sorted(corpus_dir.glob("p0000[03].*")), corpus_dir / EXPORT_MANIFEST]:
         for place in draw_places(path, 2):
             store = tmp_path / f"{path.name}.{place}"
             with flipped(path, place), pytest.raises(DamageError, match=re.escape(path.name)):
@@ -101,7 +101,7 @@ def test_an_altered_corpus_is_not_trained_on(trained: tuple[Root, str], tmp_path
 def test_an_altered_vocabulary_is_not_exported(trained: tuple[Root, str]) -> None:
     root, window_id = trained
     path = root.corpus(window_id) / "vocabulary.parquet"
-    assert check(path, lambda: read_json(_export(root, window_id) / MANIFEST)["item_files"]) == NUM_PLACES
+    assert check(path, lambda: read_json(_export(root, window_id) / EXPORT_MANIFEST)["item_files"]) == NUM_PLACES
 
 
 def _export(root: Root, window_id: str) -> Path:
@@ -118,7 +118,7 @@ def test_an_altered_export_answers_nobody(trained: tuple[Root, str]) -> None:
     folder, users = root.export("r1"), sorted(read_users(root.export("r1")))[:2]
 
     def answer() -> Any:
-        manifest = read_json(folder / MANIFEST)
+        manifest = read_json(folder / EXPORT_MANIFEST)
         release = Released(open_corpus(root.corpus(window_id)), folder, manifest)
         ids = release.corpus.read_ids(0)
         return (
@@ -140,7 +140,7 @@ def test_an_altered_export_is_not_written_elsewhere(trained: tuple[Root, str], t
         export_word2vec(folder, tmp_path / "users.bin", "users")
         return (tmp_path / "users.bin").read_bytes()
 
-    for path in [*_files(folder / "user_vectors"), folder / MANIFEST]:
+    for path in [*_files(folder / "user_vectors"), folder / EXPORT_MANIFEST]:
         assert check(path, answer) == NUM_PLACES
 
 
@@ -167,17 +167,17 @@ def _predict(folder: Path) -> list[Any]:
 def test_an_altered_copy_serves_nobody(copy: Path, seed: int) -> None:
     for path in _files(copy):
         check(path, lambda: _predict(copy), seed, RuntimeError)
-    for name in ("index/users.faiss", "item_vectors/part-00000.parquet", MANIFEST):
+    for name in ("index/users.faiss", "item_vectors/part-00000.parquet", EXPORT_MANIFEST):
         assert check(copy / name, lambda: _predict(copy), seed, RuntimeError) == NUM_PLACES
 
 
 def test_a_copy_of_an_earlier_version_is_looked_at_file_by_file(copy: Path, tmp_path: Path) -> None:
     """Its manifest has digests of whole files only, and none of itself."""
     folder = Path(shutil.copytree(copy, tmp_path / "older"))
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_json(folder / EXPORT_MANIFEST)
     for about in manifest["user_files"].values():
         del about["piece_sha256"]
-    write_json(folder / MANIFEST, manifest)
+    write_json(folder / EXPORT_MANIFEST, manifest)
     assert _predict(folder) == _predict(copy)
     for path in _files(folder / "user_vectors"):
         assert check(path, lambda: _predict(folder), error=RuntimeError) == NUM_PLACES

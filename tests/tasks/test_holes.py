@@ -31,7 +31,7 @@ from trainer.config import TrainConfig
 from trainer.errors import InputError
 from trainer.events import ignore_event
 from trainer.store.generation import open_generation, pin_generation
-from trainer.store.manifests import MANIFEST, write_manifest
+from trainer.store.manifests import STORE_MANIFEST, write_manifest
 from trainer.store.tokens import Corpus, open_corpus
 from trainer.training.infer import refit_held_out
 from trainer.training.job import Job
@@ -78,7 +78,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, Corpus, Corpus
     assert corpus.manifest["num_left"] == sum(corpus.holes) == 20
     train(Job(corpus.folder, root.store, TRAIN, MEMORY_BYTES))
     manifest = open_generation(root.store).manifest
-    write_manifest(root.store, MANIFEST, manifest | {"window_id": f"{manifest['window_id']}/changed"})
+    write_manifest(root.store, STORE_MANIFEST, manifest | {"window_id": f"{manifest['window_id']}/changed"})
     return root, base, corpus
 
 

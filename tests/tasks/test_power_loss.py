@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.export.export import MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.without_users import erase_from_export
 from tasks.forgetting import forget as forgetting
 from tasks.forgetting.forget import Forgetting, forget
@@ -168,4 +168,4 @@ def test_a_damaged_database_is_told(served: Root, tmp_path: Path) -> None:
     (told,) = (found for found in examine(root) if found.place == str(path))
     assert told.level == "damage"
     assert "the registry's database is damaged" in told.message
-    assert (root.export("r1") / MANIFEST).exists()
+    assert (root.export("r1") / EXPORT_MANIFEST).exists()

@@ -51,7 +51,7 @@ def warm_start_of(model: Any) -> WarmStart:
 
 
 def apply_warm_start(items: Items, corpus_dir: Path, start: WarmStart) -> int:
-    """Put the vectors into an item table that has just begun, in place; answers how many items were found.
+    """Put the vectors into an item table that has just begun, in place; returns how many items were found.
 
     Raises ConfigError when the vectors have other dimensions or none of them is an item of the corpus.
     """

@@ -161,7 +161,7 @@ def prefetch_users(histories, users, place, last):
 
 @written_out
 def train_stretch(model, histories, epoch_key, first, last):
-    """Train the users from `first` to `last` of the order, one after the other; answers how many tokens were kept."""
+    """Train the users from `first` to `last` of the order, one after the other; returns how many tokens were kept."""
     tokens, starts, ends, hashes, order, alphas, keep = histories
     user_vectors, row, kept = model.users.vectors, model.scratch.user, model.scratch.kept
     num_kept = 0
@@ -209,7 +209,7 @@ def _compile(digest):
         users, outputs, inputs, noise, paths, rule, ledger, histories, epoch_key, ends, taken, arrived, stretch, num_threads,
         thread, scratch, sorting,
     ):  # fmt: skip
-        """Train users in steps of the order, which end at `ends` int64[S]; answers how many tokens were kept.
+        """Train users in steps of the order, which end at `ends` int64[S]; returns how many tokens were kept.
 
         Of a step the threads take a stretch of so many users at once until others have taken the last. When gradients are
         accumulated they meet, and each moves the outputs that are its own.

@@ -47,7 +47,7 @@ def is_compiling() -> bool:
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
-    """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
+    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling.
 
     Several threads take stretches of the order until none is left, in compiled code without the GIL.
     """

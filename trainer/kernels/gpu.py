@@ -61,7 +61,7 @@ def find_device() -> torch.device:
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
-    """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling.
+    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling.
 
     Copies all rows to the device and back: for users who come and go beside the training see trainer/training/device_engine.py.
     """

@@ -49,7 +49,7 @@ def is_moved_by(row, thread, num_threads):
 
 @written_out
 def sort_entries(ledger, sorting, first, last, thread, num_threads):
-    """Sort by row what the users from `first` to `last` entered for the rows that the thread moves; answers how many these are.
+    """Sort by row what the users from `first` to `last` entered for the rows that the thread moves; returns how many these are.
 
     Entries of a row keep their order, so that it moves by the same sum, to the bit, whichever thread moves it.
     """

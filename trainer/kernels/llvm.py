@@ -72,7 +72,7 @@ def prefetch_row(vectors, row):
 
 @intrinsic
 def take(typing_context, taken, number):
-    """Add to the first number of an array, int64, that threads share; answers what it was: no two are answered the same."""
+    """Add to the first number of an array, int64, that threads share; returns what it was: no two are answered the same."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -142,7 +142,7 @@ def _each_tile(builder, num_dims, total):
 
 @intrinsic
 def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks, grows, num_rows, num_free):
-    """`pull_rows` for the dimensions that fill tiles of _TILE_LINES lines; answers how many these are.
+    """`pull_rows` for the dimensions that fill tiles of _TILE_LINES lines; returns how many these are.
 
     A tile of the step stays in registers over all rows, where LLVM's own loops load and store it for each row. The last
     number of the last tile, if it is a bias (dimension `num_free`), does not shrink.
@@ -185,7 +185,7 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
 
 @intrinsic
 def add_tiles(typing_context, vectors, rows, factors, first, last, total):
-    """`add_rows` for the dimensions that fill tiles; answers how many these are. A tile of the sum stays in registers over all
+    """`add_rows` for the dimensions that fill tiles; returns how many these are. A tile of the sum stays in registers over all
     rows, which are asked for ROWS_AHEAD before they are needed: rows has so many numbers more.
     """
 

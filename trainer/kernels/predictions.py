@@ -236,7 +236,7 @@ def learn_by_tree(model, hidden, turn, place, num_own):
 
 @inlined
 def pull_on_the_way(model, hidden, turn, place, own):
-    """The pulls of the nodes between the block's token `own` and the root, and its slot at the root; answers their rows."""
+    """The pulls of the nodes between the block's token `own` and the root, and its slot at the root; returns their rows."""
     paths, scratch = model.paths, model.scratch
     rows, pulls = scratch.rows, scratch.pulls
     leaf = np.int64(turn.history[turn.kept[place + own]])
@@ -267,7 +267,7 @@ def pull_on_the_way(model, hidden, turn, place, own):
 
 @inlined
 def pull_at_the_root(model, hidden, num_own):
-    """The pulls of the root for all tokens of a block; answers its rows."""
+    """The pulls of the root for all tokens of a block; returns its rows."""
     paths, scratch = model.paths, model.scratch
     pulls, step_pulls, weights = scratch.pulls, scratch.step_pulls, scratch.weights
     num_rows = rows_of(paths.widths[0])

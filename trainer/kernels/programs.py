@@ -179,7 +179,7 @@ def _probabilities(
 
 @triton.jit
 def _adagrad_rates(at, mean_squares, has, alpha):
-    """Adds the steps' mean squared gradients to the rows' sums; answers the learning rates."""
+    """Adds the steps' mean squared gradients to the rows' sums; returns the learning rates."""
     before = tl.atomic_add(at, mean_squares, mask=has, sem="relaxed")
     return alpha / tl.sqrt(tl.where(has, before, 0.0) + mean_squares + _EPSILON)
 

@@ -20,7 +20,7 @@ Sums = dict[int, np.ndarray]
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
-    """Train the users `work.order` once, in place; answers how many tokens were kept by subsampling."""
+    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling."""
     num_kept = 0
     accumulate = work.config.accumulate if work.update_items else 1
     for start in range(0, len(work.order), accumulate):

@@ -5,7 +5,7 @@ from pathlib import Path
 from trainer.errors import DamageError
 from trainer.store.generation import Generation, referenced_files
 from trainer.store.images import verify_image
-from trainer.store.manifests import MANIFEST, is_of_earlier_version, read_manifest
+from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest
 from trainer.system.files import read_json
 
 _WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trained anew, and may be held back as another space"
@@ -14,7 +14,7 @@ _WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trai
 def examine_store(folder: Path) -> list[tuple[str, str, str]]:
     """What `doctor` says of a store: (level "ok" | "warning" | "damage", place, message) a finding."""
     findings: list[tuple[str, str, str]] = []
-    manifests = [folder / MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
+    manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
     for path in (path for path in manifests if path.exists()):
         try:
             if is_of_earlier_version(read_json(path)):

@@ -38,7 +38,7 @@ from trainer.store.images import Arrays, Image, Shapes, image_of, make_image, ma
 from trainer.store.item_table import fill_outputs, join_blocks, take_items
 from trainer.store.manifests import (
     FORMAT_VERSION,
-    MANIFEST,
+    STORE_MANIFEST,
     is_of_earlier_version,
     read_manifest,
     tell_way_out,
@@ -262,7 +262,7 @@ def open_generation(folder: Path) -> Generation:
     Of the vectors only the sizes are looked at; whoever reads a file checks its bytes.
     """
     with tell_way_out(folder):
-        generation = Generation(folder, read_manifest(folder / MANIFEST))
+        generation = Generation(folder, read_manifest(folder / STORE_MANIFEST))
         for name, entry in generation.files().items():
             verify_size(folder / name, entry)
     return generation
@@ -270,13 +270,13 @@ def open_generation(folder: Path) -> Generation:
 
 def has_generation(folder: Path) -> bool:
     """Whether anything was ever committed to the store."""
-    return (folder / MANIFEST).exists()
+    return (folder / STORE_MANIFEST).exists()
 
 
 def is_outdated(folder: Path) -> bool:
     """Whether the current generation was written by an earlier version of the program, so that it cannot be gone on with."""
     with tell_way_out(folder):
-        return is_of_earlier_version(read_json(folder / MANIFEST))
+        return is_of_earlier_version(read_json(folder / STORE_MANIFEST))
 
 
 @contextmanager
@@ -387,7 +387,7 @@ class Writer:
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
         manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
         self.sync()
-        write_manifest(self.folder, MANIFEST, manifest)
+        write_manifest(self.folder, STORE_MANIFEST, manifest)
         self.generation += 1
         remove_unreferenced(self.folder, before=self.generation if self.has_others else None)
         return Generation(self.folder, manifest)
@@ -446,12 +446,12 @@ def unpin_generations(folder: Path, keep: set[str]) -> None:
 
 def referenced_files(folder: Path) -> set[str]:
     """Names of the files that the current or a pinned manifest names."""
-    manifests = [folder / MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
+    manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
     return {name for path in manifests if path.exists() for name in Generation(folder, read_json(path)).files()}
 
 
 def remove_unreferenced(folder: Path, before: int | None = None) -> int:
-    """Remove vector files that no manifest names, and temporary files and folders; answers the bytes set free.
+    """Remove vector files that no manifest names, and temporary files and folders; returns the bytes set free.
 
     before: only files of generations before this one, and no temporary ones, which others may be writing.
     """

@@ -9,7 +9,7 @@ from trainer.errors import DamageError
 from trainer.system.files import read_json, told_if_unwritten, write_manifest_json
 
 FORMAT_VERSION = 4
-MANIFEST = "MANIFEST.json"
+STORE_MANIFEST = "MANIFEST.json"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -41,12 +41,12 @@ def tell_way_out(folder: Path) -> Iterator[None]:
         yield
     except DamageError as error:
         raise DamageError(
-            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / MANIFEST} and the files in "
+            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / STORE_MANIFEST} and the files in "
             f"{folder / 'pinned'} that name it, and train anew"
         ) from None
 
 
 def next_generation(store_dir: Path) -> int:
     """The number of the generation that the next commit makes: higher than any before, pinned ones included."""
-    paths = [store_dir / MANIFEST, *(store_dir / "pinned").glob("*.json")]
+    paths = [store_dir / STORE_MANIFEST, *(store_dir / "pinned").glob("*.json")]
     return 1 + max((read_json(path)["generation"] for path in paths if path.exists()), default=0)

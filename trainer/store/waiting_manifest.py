@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.store.generation import remove_unreferenced
-from trainer.store.manifests import MANIFEST, write_manifest
+from trainer.store.manifests import STORE_MANIFEST, write_manifest
 from trainer.system.files import read_json, sync_folder
 
 WAITING = "repartitioned"
@@ -34,9 +34,9 @@ def settle_manifest(folder: Path, partitions: int | None) -> None:
     path = _path(folder)
     if not path.exists():
         return
-    waiting, current = read_json(path), read_json(folder / MANIFEST)
+    waiting, current = read_json(path), read_json(folder / STORE_MANIFEST)
     if waiting["partitions"] == partitions and waiting["generation"] > current["generation"]:
-        os.replace(path, folder / MANIFEST)
+        os.replace(path, folder / STORE_MANIFEST)
     else:
         path.unlink()
     sync_folder(folder)

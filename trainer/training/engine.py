@@ -31,7 +31,7 @@ class Engine(Protocol):
         """Train against these items from now on; nothing is on its way."""
 
     def train(self, visit: Visit, following: Callable[[], Visit | None]) -> Iterator[Ended]:
-        """Begin a visit; answers those that have ended meanwhile, in order, each to be concluded before the next is asked for.
+        """Begin a visit; returns those that have ended meanwhile, in order, each to be concluded before the next is asked for.
 
         following: makes the next visit, None where it has to wait for the end of this one.
         """

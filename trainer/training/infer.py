@@ -210,7 +210,7 @@ class RefitPart:
 
 
 def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
-    """Fit the held-out users of a part; answers the files that were written, as the next manifest has them."""
+    """Fit the held-out users of a part; returns the files that were written, as the next manifest has them."""
     corpus, written = part.corpus, {}
     frozen = freeze_items(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
     writer = _next_writer(part.generation)

@@ -62,7 +62,7 @@ class StoppedError(SurfError):
 def train(
     job: Job, on_event: OnEvent = ignore_event, *, resume: bool = True, stop: threading.Event | None = None
 ) -> dict[str, Any]:
-    """Train all epochs, or what is left of them, and commit; answers what the run's story records of it.
+    """Train all epochs, or what is left of them, and commit; returns what the run's story records of it.
 
     A training of the same corpus and configuration that is in the store is resumed, or answered when it has ended;
     any other generation there is replaced by the first commit. `stop`, or SIGTERM, ends it at the next micro-partition's end.
@@ -248,7 +248,7 @@ class Training:
             self.clock = time.perf_counter()
 
     def _hear(self, all_heard: "Iterator[Heard]") -> tuple[bool, bool]:
-        """Count what all workers did; answers whether one wishes to stop, and whether one wishes to commit."""
+        """Count what all workers did; returns whether one wishes to stop, and whether one wishes to commit."""
         is_stopping = is_time = False
         for heard in all_heard:
             record = self.record

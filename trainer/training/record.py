@@ -63,7 +63,7 @@ class Record:
         return dataclasses.asdict(self)
 
     def add_point(self, positions_an_epoch: int, alpha: float) -> dict[str, Any]:
-        """Close a point of the curve, at the learning rate alpha; answers it."""
+        """Close a point of the curve, at the learning rate alpha; returns it."""
         return self.curve.add_point(
             epoch=round(self.position / positions_an_epoch, 4),
             seconds=round(self.train_seconds, 3),

@@ -46,7 +46,7 @@ class Together:
         self._underway: deque[tuple[int, Gathering]] = deque()
 
     def meet(self, position: int, num_exchanges: int, wishes: tuple[bool, bool]) -> Iterator[Heard]:
-        """At a place's end: make up for exchanges that no user of this worker fell to, and tell; answers what is heard.
+        """At a place's end: make up for exchanges that no user of this worker fell to, and tell; returns what is heard.
 
         wishes: to stop, and to commit.
         """

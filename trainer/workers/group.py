@@ -58,14 +58,14 @@ class Workers:
         return Gathering(self, values)
 
     def add_up(self, numbers: "torch.Tensor") -> Any:
-        """Begin to replace numbers float32[n] by their sum over all workers; answers what to wait for."""
+        """Begin to replace numbers float32[n] by their sum over all workers; returns what to wait for."""
         import torch.distributed as dist
 
         with self.told_if_lost():
             return dist.all_reduce(numbers, async_op=True)
 
     def pass_on(self, out: NDArray[np.uint8], into: NDArray[np.uint8]) -> list[Any]:
-        """Begin to send bytes to the worker before this one, and to take those of the one after; answers what to wait for."""
+        """Begin to send bytes to the worker before this one, and to take those of the one after; returns what to wait for."""
         import torch
         import torch.distributed as dist
 

@@ -42,7 +42,7 @@ class Ring:
         return self._held[0].image
 
     def turn(self) -> tuple[int, Image]:
-        """Pass on the block that was trained; answers the next one, with its number."""
+        """Pass on the block that was trained; returns the next one, with its number."""
         started = time.perf_counter()
         trained = self._held.popleft()
         spare = self._settle_leaving()
@@ -59,7 +59,7 @@ class Ring:
         return following.block, following.image
 
     def settle(self) -> list[tuple[int, Image]]:
-        """Wait for what is on its way; answers the blocks that this worker has, with their numbers."""
+        """Wait for what is on its way; returns the blocks that this worker has, with their numbers."""
         started = time.perf_counter()
         for held in self._held:
             self._arrive(held)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.evaluation.comparison import ask_both, compare_releases, compare_with_champion, find_users, match_items
-from tasks.evaluation.ranker import Side, open_side
+from tasks.evaluation.ranker import Ranker, open_side
 from tasks.evaluation.scores import score_by_vectors
 from tasks.root.run import Root
 from tests.corpora import describe_anew, planted_histories, write_corpus
@@ -27,13 +27,13 @@ from trainer.training.loop import train
 MEMORY_BYTES = 4 * 10**9
 
 
-def write_side(folder: Path, histories: dict[str, list[int]], urls: list[str], vectors: np.ndarray) -> Side:
+def write_side(folder: Path, histories: dict[str, list[int]], urls: list[str], vectors: np.ndarray) -> Ranker:
     """A corpus whose items have these urls, and vectors drawn from it: float32[V, D]; users have the sum of their items'."""
     corpus = write_corpus(folder, histories, partitions=2, num_items=len(urls))
     counts = np.zeros(len(urls), np.int64)
     pq.write_table(pa.table({"item_ix": range(len(urls)), "url": urls, "count": counts}), folder / VOCABULARY)
     corpus = describe_anew(corpus)
-    return Side(corpus, Summed(corpus, vectors), score_by_vectors(vectors), vectors.shape[1])
+    return Ranker(corpus, Summed(corpus, vectors), score_by_vectors(vectors), vectors.shape[1])
 
 
 class Summed:
@@ -48,7 +48,7 @@ class Summed:
         return np.array([self.items[span].sum(axis=0) for span in spans], np.float32).reshape(-1, self.items.shape[1])
 
 
-def read_by_user(side: Side) -> dict[str, np.ndarray]:
+def read_by_user(side: Ranker) -> dict[str, np.ndarray]:
     return {
         user: vector
         for partition in range(side.corpus.num_partitions)
@@ -56,7 +56,7 @@ def read_by_user(side: Side) -> dict[str, np.ndarray]:
     }
 
 
-def compare(tmp_path: Path, challenger: Side, champion: Side) -> tuple[dict, np.ndarray]:
+def compare(tmp_path: Path, challenger: Ranker, champion: Ranker) -> tuple[dict, np.ndarray]:
     told = compare_releases(challenger, champion, tmp_path / "ranks.npy", MEMORY_BYTES)
     path = tmp_path / "ranks.npy"
     return told, np.load(path, allow_pickle=False) if path.exists() else np.zeros((2, 0), np.float32)
@@ -75,7 +75,9 @@ def test_literal_questions(tmp_path: Path) -> None:
     theirs = np.array([[1.0], [2.0], [0.0], [0.0], [9.0]], np.float32)  # x before c before d
     challenger = write_side(tmp_path / "one", tonight, ["a", "b", "c", "d", "e"], items)
     champion = write_side(tmp_path / "two", before, ["d", "c", "b", "a", "x"], theirs)
-    challenger, champion = (Side(side.corpus, Constant(side.corpus), side.scores, 1) for side in (challenger, champion))
+    challenger, champion = (
+        Ranker(side.corpus, Constant(side.corpus), side.scores, 1) for side in (challenger, champion)
+    )
     told, ranks = compare(tmp_path, challenger, champion)
     # Of c and d, which neither has seen of ann: the challenger puts d first (e does not count), the champion c (x does not).
     assert ranks.tolist() == [[2.0], [1.0]]
@@ -145,7 +147,7 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
     train(Job(corpus.folder, root.store, config, MEMORY_BYTES))
     pin_generation(root.store, "r1")
     champion = open_side(root, "r1")
-    assert isinstance(champion, Side)
+    assert isinstance(champion, Ranker)
     assert champion.frozen is not None
     urls = [f"/page/{i}" for i in range(30)]
     challenger = write_side(root.corpus("tonight"), tonight, urls, rng.normal(size=(30, 8)).astype(np.float32))
@@ -176,7 +178,7 @@ def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
     assert told == {"reason": "no user had an item held out that the champion knows and has not seen of the user"}
     assert not ranks.size
     corpus = write_corpus(tmp_path / "two", {"ann": [0, 1]}, partitions=4, num_items=3)
-    told, _ = compare(tmp_path, Side(corpus, Constant(corpus), side.scores, 1), side)
+    told, _ = compare(tmp_path, Ranker(corpus, Constant(corpus), side.scores, 1), side)
     assert told == {"reason": "the champion has 2 micro-partitions, and tonight there are 4"}
     told = compare_with_champion(Root(tmp_path), None, side, "ranks.npy", MEMORY_BYTES)
     assert told == {"champion": None, "reason": "there is no champion"}
@@ -203,7 +205,7 @@ def test_a_champion_is_read_from_its_export_when_its_generation_is_gone(tmp_path
     generation = draw_generation(corpus.folder)
     export_release(root, "r1", corpus.folder, generation)  # type: ignore[arg-type]
     found = open_side(root, "r1")
-    assert isinstance(found, Side)
+    assert isinstance(found, Ranker)
     for partition in range(2):
         np.testing.assert_array_equal(found.users.read_users(partition), generation.read_users(partition))
     [piece] = found.scores.pieces()

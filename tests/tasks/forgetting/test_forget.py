@@ -28,7 +28,7 @@ from tests.trained import MEMORY_BYTES, make_trained, rows_by_user
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, InputError, ResourceError
 from trainer.store.generation import lock_store, open_generation, open_pinned
-from trainer.store.manifests import MANIFEST, write_manifest
+from trainer.store.manifests import STORE_MANIFEST, write_manifest
 from trainer.system.files import read_json, write_json
 
 CONFIG = PublishConfig()
@@ -193,7 +193,7 @@ def test_a_champion_whose_export_is_only_in_the_registry(root: Root) -> None:
 def test_everybody_cannot_be_forgotten_and_a_training_must_end_first(root: Root) -> None:
     with pytest.raises(InputError, match="these are all 57 users of release r2"):
         erase(root, list(rows_by_user(root)))
-    write_manifest(root.store, MANIFEST, open_generation(root.store).manifest | {"stage": "training"})
+    write_manifest(root.store, STORE_MANIFEST, open_generation(root.store).manifest | {"stage": "training"})
     with pytest.raises(ConfigError, match="holds a training that has not ended"):
         erase(root)
     assert not read_tombstones(root)

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def refuse(root: Path, error: type[SurfError], message: str, *patterns: Path | str, **settings: Any) -> str:
-    """Ingest what must be refused, with this message, and nothing of the root may change; answers the whole message."""
+    """Ingest what must be refused, with this message, and nothing of the root may change; returns the whole message."""
     before = snapshot(root)
     with pytest.raises(error, match=message) as caught:
         take_in(root, *patterns, **settings)

@@ -9,7 +9,7 @@ import pytest
 from tasks.config import NightlyConfig, PublishConfig
 from tasks.registry.promotion import find_champion
 from tasks.root.run import Root
-from tasks.training.base_release import Asked, BaseRelease, open_base, why_full
+from tasks.training.base_release import BaseRelease, NightRequest, open_base, why_full
 from trainer.config import TrainConfig
 from trainer.store.generation import Generation
 
@@ -20,7 +20,7 @@ INPUTS: dict[str, Any] = {
     "max_users": 20_000, "sources": ["b"], "days": ["2026-01-01", "2026-01-09"],
 }  # fmt: skip
 CORPUS = {"made_from": INPUTS | {"sources": ["a"], "days": ["2026-01-01", "2026-01-08"]}}
-ASKED = Asked(CONFIG, NightlyConfig(full_every_days=7), INPUTS, is_full=False)
+ASKED = NightRequest(CONFIG, NightlyConfig(full_every_days=7), INPUTS, is_full=False)
 
 
 def base_with(config: TrainConfig = CONFIG, blocks: int = 1, full_until: str | None = "2026-01-05") -> BaseRelease:
@@ -46,7 +46,7 @@ def test_a_night_goes_on_from_the_champion() -> None:
         (ASKED, base_with(full_until="2026-01-02"), "full_every_days is 7"),
     ],
 )
-def test_why_a_night_is_full(asked: Asked, base: BaseRelease | None, reason: str) -> None:
+def test_why_a_night_is_full(asked: NightRequest, base: BaseRelease | None, reason: str) -> None:
     told = why_full(asked, base, CORPUS if base else {})
     assert told is not None
     assert reason in told

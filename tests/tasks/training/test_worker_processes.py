@@ -14,7 +14,7 @@ import pytest
 
 from tasks.config import ResourcesConfig
 from tasks.training.devices import Device, count_workers
-from tasks.training.worker_processes import STOP_SECONDS, Crew, Reported, explain_failure, train_together
+from tasks.training.worker_processes import STOP_SECONDS, Reported, WorkerProcesses, explain_failure, train_together
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError, ResourceError
@@ -50,7 +50,7 @@ def listening() -> set[str]:
 @pytest.mark.slow
 def test_two_workers_train_what_one_would(tmp_path: Path) -> None:
     job = make_job(tmp_path, start="after release r1, decay 0.9", schedule=Schedule(2, 0.05, 0.005))
-    crew, events, addresses, modes = Crew(2, CPU, tmp_path / "workers"), [], set(), set()
+    crew, events, addresses, modes = WorkerProcesses(2, CPU, tmp_path / "workers"), [], set(), set()
 
     def on_event(name: str, values: dict[str, Any]) -> None:
         events.append((name, values))
@@ -78,7 +78,7 @@ def test_two_workers_train_what_one_would(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_refuses_is_raised_here_and_not_tried_again(tmp_path: Path) -> None:
-    job, crew, messages = make_job(tmp_path, partitions=1), Crew(2, CPU, tmp_path / "workers"), []
+    job, crew, messages = make_job(tmp_path, partitions=1), WorkerProcesses(2, CPU, tmp_path / "workers"), []
     before = descendants()
     with pytest.raises(ConfigError, match=r"^2 workers cannot share 1 micro-partitions: start fewer workers"):
         train_together(job, crew, lambda name, values: messages.append(values), threading.Event())
@@ -92,7 +92,7 @@ def test_what_a_worker_refuses_is_raised_here_and_not_tried_again(tmp_path: Path
 @pytest.mark.slow
 def test_stopped_workers_commit_and_go_on(tmp_path: Path) -> None:
     job = make_job(tmp_path, config=dataclasses.replace(CONFIG, epochs=10_000))
-    stop, crew, before = threading.Event(), Crew(2, CPU, tmp_path / "workers"), descendants()
+    stop, crew, before = threading.Event(), WorkerProcesses(2, CPU, tmp_path / "workers"), descendants()
 
     def on_event(name: str, values: dict[str, Any]) -> None:
         if name == "progress":
@@ -111,7 +111,7 @@ def test_stopped_workers_commit_and_go_on(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_agent_that_is_told_to_end_again_and_again_ends_its_workers_and_itself(tmp_path: Path) -> None:
     job = make_job(tmp_path, config=dataclasses.replace(CONFIG, epochs=10_000))
-    crew, before, is_told = Crew(2, CPU, tmp_path / "workers"), descendants(), False
+    crew, before, is_told = WorkerProcesses(2, CPU, tmp_path / "workers"), descendants(), False
 
     def on_event(name: str, values: dict[str, Any]) -> None:
         nonlocal is_told
@@ -133,7 +133,7 @@ def test_an_agent_that_is_told_to_end_again_and_again_ends_its_workers_and_itsel
 def test_a_budget_without_room_for_workers_is_refused_before_one_is_started(tmp_path: Path) -> None:
     job, before = make_job(tmp_path), descendants()
     for host_bytes, num_workers in ((10**8, 2), (4 * 10**9, 99)):
-        crew = Crew(num_workers, CPU, tmp_path / "workers")
+        crew = WorkerProcesses(num_workers, CPU, tmp_path / "workers")
         told = rf"this process and torchrun hold .*, too little for {num_workers} workers, .* takes 250\.0 MB before it begins"
         with pytest.raises(ConfigError, match=told):
             train_together(
@@ -146,7 +146,7 @@ def test_a_budget_without_room_for_workers_is_refused_before_one_is_started(tmp_
 
 
 def test_the_error_told_is_the_one_that_began_it(tmp_path: Path) -> None:
-    crew = Crew(2, CPU, tmp_path)
+    crew = WorkerProcesses(2, CPU, tmp_path)
     lost, relayed, own = WorkerLostError("lost"), ResourceError("worker 1 failed"), DamageError("p1 was altered")
     assert explain_failure(Reported(errors=[lost, relayed, own]), crew, is_stopped=False) is own
     assert explain_failure(Reported(errors=[lost, relayed]), crew, is_stopped=False) is relayed

@@ -19,7 +19,7 @@ from tasks.registry.tracking import Registered, Version
 from tasks.root.identity import ROOT_TAG
 from tasks.root.run import Root, Run, lock_root
 from tasks.upkeep.doctor import examine
-from tasks.upkeep.gc import Ledger, collect_garbage, find_waste
+from tasks.upkeep.gc import References, collect_garbage, find_waste
 from tests.dying import run_dying
 from tests.releases import make_release, tell_story
 from tests.tasks.upkeep.test_repartition import snapshot
@@ -163,7 +163,7 @@ def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(ro
     }
     tags["r1"]["export_uri"] = root.export("r1").as_uri()
     found = [Version("m", number, tags[name]) for number, name in enumerate(RELEASES, start=1)]
-    wastes = find_waste(Ledger(root, publish, Registered(found, {"champion": 6}), stories, [], {"r4", "r5", "r6"}))
+    wastes = find_waste(References(root, publish, Registered(found, {"champion": 6}), stories, [], {"r4", "r5", "r6"}))
     places = [(waste.what, Path(waste.place).name) for waste in wastes if waste.what in ("model version", "export")]
     assert places == [("model version", "1"), ("export", "r1"), ("export", "r2"), ("export", "r3")]
 
@@ -177,7 +177,9 @@ def test_what_others_registered_or_use_stays(root: Root) -> None:
     of = {"release": "r1", "manifest_sha256": "1", "export_uri": root.export("r1").as_uri()}
     theirs, copied = Version("m", 1, of | {ROOT_TAG: "them"}), Version("prod", 1, of | {ROOT_TAG: "me"}, is_copied=True)
     ours = Version("m", 2, of | {ROOT_TAG: "me", "release": "r2", "export_uri": root.export("r2").as_uri()})
-    ledger = Ledger(root, publish, Registered([theirs, ours], {}), stories, [theirs, ours, copied], {"r4", "r5", "r6"})
+    ledger = References(
+        root, publish, Registered([theirs, ours], {}), stories, [theirs, ours, copied], {"r4", "r5", "r6"}
+    )
     places = [waste.place for waste in find_waste(ledger) if waste.what in ("model version", "export")]
     assert places == ["models:/m/2", str(root.export("r2")), str(root.export("r3"))]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.corpora import planted_histories, write_corpus
 from tests.trainer.training.test_loop import divided, make_job
 from trainer.store.generation import open_generation
-from trainer.store.manifests import MANIFEST, read_manifest, write_manifest
+from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from trainer.training.join_blocks import join_item_blocks
 from trainer.training.loop import train
 
@@ -25,9 +25,9 @@ def test_the_table_is_what_the_blocks_were(
     before = open_generation(job.store_dir)
     assert before.num_blocks == 3, "of one worker they stay"
     table, said = before.read_item_table(), []
-    manifest = read_manifest(job.store_dir / MANIFEST)
+    manifest = read_manifest(job.store_dir / STORE_MANIFEST)
     manifest["plan"]["sharing"]["mode"] = "sharded"
-    write_manifest(job.store_dir, MANIFEST, manifest)
+    write_manifest(job.store_dir, STORE_MANIFEST, manifest)
 
     join_item_blocks(make_job(corpus.folder, job.store_dir), corpus, lambda _, values: said.append(values["message"]))
     after = open_generation(job.store_dir)
@@ -46,9 +46,9 @@ def test_without_room_they_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=400), partitions=8)
     job = make_job(corpus.folder, tmp_path / "store")
     train(job)
-    manifest, said = read_manifest(job.store_dir / MANIFEST), []
+    manifest, said = read_manifest(job.store_dir / STORE_MANIFEST), []
     manifest["plan"]["sharing"]["mode"] = "sharded"
-    write_manifest(job.store_dir, MANIFEST, manifest)
+    write_manifest(job.store_dir, STORE_MANIFEST, manifest)
     monkeypatch.setattr("trainer.training.join_blocks.private_bytes", lambda: 4 * 10**9)
     join_item_blocks(job, corpus, lambda _, values: said.append(values["message"]))
     assert "the items stay in 3 blocks: in one they need 4.1 GB, and the budget is 4.0 GB" in said[0]

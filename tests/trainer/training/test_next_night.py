@@ -51,7 +51,7 @@ def base(tmp_path: Path) -> Generation:
 
 
 def night(tmp_path: Path, name: str, base: Generation, changed: dict[str, list[int]], rows: list[list[str]]) -> Any:
-    """Begin, train and fold a night; answers the generation begun, that folded, and the corpus."""
+    """Begin, train and fold a night; returns the generation begun, that folded, and the corpus."""
     new_items = np.full((NEW_ITEMS if base.num_items == ITEMS else 0, 8), 0.25, np.float32)
     corpus = write_changed(tmp_path / name, changed, rows, base.num_items + len(new_items))
     schedule = Schedule(2, 0.03, 0.003)

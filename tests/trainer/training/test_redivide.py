@@ -18,7 +18,7 @@ from tests.stores import find_topics
 from tests.torchrun import PATIENCE_SECONDS, read_position, run_workers, start_machine, start_workers
 from tests.trainer.training.test_loop import divided, make_job
 from trainer.store.generation import items_in, open_generation, open_pinned
-from trainer.store.manifests import MANIFEST, read_manifest, write_manifest
+from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from trainer.store.tokens import open_corpus
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.job import Job
@@ -144,9 +144,9 @@ def test_workers_return_to_the_best_epoch_of_the_one_before_them(
     best = open_pinned(job.store_dir, "best")
     assert best.position < 3 * 8 * 10
     kept = best.read_items()
-    manifest = read_manifest(job.store_dir / MANIFEST)
+    manifest = read_manifest(job.store_dir / STORE_MANIFEST)
     manifest["best"]["heldout_loss"] = 0.1  # which no other epoch reaches
-    write_manifest(job.store_dir, MANIFEST, manifest)
+    write_manifest(job.store_dir, STORE_MANIFEST, manifest)
     told = run_workers(job, 2)
     ended = open_generation(job.store_dir)
     assert told["best"]["generation"] == best.generation
@@ -168,7 +168,7 @@ def test_when_a_machine_is_lost_the_other_goes_on(corpus_dir: Path, tmp_path: Pa
         while read_position(job.store_dir) < 4 * 2:
             assert (first.poll(), second.poll()) == (None, None)
             time.sleep(0.05)
-        assert len(read_manifest(job.store_dir / MANIFEST)["loads"]) == 2
+        assert len(read_manifest(job.store_dir / STORE_MANIFEST)["loads"]) == 2
         left, lost = (first, second) if is_listening(first, port) else (second, first)
         lost.kill()
         told, said = left.communicate(timeout=PATIENCE_SECONDS)
