@@ -3,23 +3,37 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint kernel bench
+.PHONY: setup demo test test-slow test-all mutants lint kernel bench
 
 demo: setup
 	$(BIN)/python -m flows.demo
 
-# Four processes on two cores, a file's tests in one of them: many wait for servers and for what they killed. In this order the long
-# ones do not come last. Bytecode is written, whatever the machine says: tests start hundreds of processes, which read it.
-test: export PYTHONDONTWRITEBYTECODE =
+# At least one test of each promise, in minutes. Four processes on two cores, a file's tests in one of them: many wait for servers
+# and for what they killed. In this order the long ones do not come last. Bytecode is written, whatever the machine says: tests
+# start hundreds of processes, which read it.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: setup
 	$(MAKE) --no-print-directory --jobs 2 lint kernel
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+# Everything else: kills in numbers, browsers, PostgreSQL, Ray, several workers, whole nights of every kind.
+test-slow: setup
+	$(PYTEST) -m slow
+
+test-all: test test-slow
+
+# Changes the code in many small ways, one at a time, and counts those that no test notices (docs/tests.md has the score).
+mutants: setup
+	$(BIN)/mutmut run
+	$(BIN)/mutmut export-cicd-stats
 
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.house
 
 # Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
 kernel: setup

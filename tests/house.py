@@ -1,0 +1,63 @@
+"""How large the code is: `python -m tests.house` prints the lines by folder and fails above the limits in pyproject.toml.
+
+Product code is the Python and SQL of flows, tasks, trainer, sql and infra. The limit of lines may only fall; to raise it needs
+a reason in the CHANGELOG. Files, classes and functions have limits, too: what is larger has more than one job.
+"""
+
+import ast
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("flows", "tasks", "trainer", "sql", "infra")
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["surf2vec"]
+
+
+def list_files(folder: str) -> list[Path]:
+    """Return the Python and SQL files of a folder."""
+    return sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sql"))
+
+
+def count_lines(path: Path) -> int:
+    """Return the number of lines of a file."""
+    return len(path.read_text().splitlines())
+
+
+def find_oversized(path: Path, text: str) -> Iterator[str]:
+    """Yield what is larger than its limit in a Python file: the file, a class, a function."""
+    name, num_lines = path.relative_to(ROOT), len(text.splitlines())
+    if num_lines > SETTINGS["max_file_lines"]:
+        yield f"{name} has {num_lines} lines, more than {SETTINGS['max_file_lines']}"
+    limits = {ast.ClassDef: SETTINGS["max_class_lines"]} | dict.fromkeys(
+        (ast.FunctionDef, ast.AsyncFunctionDef), SETTINGS["max_function_lines"]
+    )
+    for node in ast.walk(ast.parse(text)):
+        limit = limits.get(type(node))
+        if limit and (num_lines := node.end_lineno - node.lineno + 1) > limit:  # type: ignore[attr-defined]
+            yield f"{name}: {node.name} has {num_lines} lines, more than {limit}"  # type: ignore[attr-defined]
+
+
+def main() -> int:
+    """Print the count and what is too large; return the exit code."""
+    files = [path for folder in PRODUCT for path in list_files(folder)]
+    lines = Counter[str]()
+    for path in files:
+        lines["/".join(path.relative_to(ROOT).parts[:-1][:2])] += count_lines(path)
+    for folder, number in sorted(lines.items()):
+        print(f"{number:>7,}  {folder}")
+    total, limit = lines.total(), SETTINGS["max_product_lines"]
+    print(
+        f"{total:>7,}  lines of product code in {len(files)} files; the limit is {limit:,} (tool.surf2vec in pyproject.toml)"
+    )
+    problems = [text for path in files if path.suffix == ".py" for text in find_oversized(path, path.read_text())]
+    if total > limit:
+        problems.append(f"product code has {total:,} lines, more than {limit:,}: delete something first")
+    print(*problems, sep="\n", end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
