@@ -19,20 +19,10 @@ from trainer.kernels import Kernel, pick_kernel
 from trainer.plan.schedule import Step
 from trainer.plan.shares import share_alone
 from trainer.plan.sharing import Sharing
-from trainer.store.generation import (
-    Generation,
-    Writer,
-    has_generation,
-    is_outdated,
-    lock_store,
-    open_generation,
-    open_pinned,
-    pin_generation,
-    remove_unreferenced,
-    unpin_best,
-)
+from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus, open_corpus
+from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_best
 from trainer.system.memory import limit_device_memory, private_bytes
 from trainer.system.signals import stop_on_sigterm
 from trainer.training.course import Course, Ended, Visit

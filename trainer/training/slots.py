@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.kernels.first_rows import at_rest, begin_users
 from trainer.model.rows import Items, Rows
-from trainer.store.generation import Writer, image_of_items, items_in, rows_in, shapes_of_items
 from trainer.store.images import Image, Shapes, image_of, make_image
+from trainer.store.layout import image_of_items, items_in, rows_in, shapes_of_items
 from trainer.store.tokens import Corpus, Histories
+from trainer.store.writer import Writer
 from trainer.system.pages import Bytes, make_pages
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import Record
