@@ -23,7 +23,7 @@ from tasks.users.pseudonyms import pseudonym
 from tasks.users.tombstones import read_tombstones
 from trainer.errors import ConfigError, InputError
 from trainer.events import OnEvent
-from trainer.store.generation import lock_store
+from trainer.store.writer import lock_store
 from trainer.system.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -39,8 +39,9 @@ from tasks.training.devices import count_workers, pick_device
 from tasks.training.worker_processes import WorkerProcesses, train_together
 from trainer.errors import DamageError, UnavailableError
 from trainer.events import OnEvent
-from trainer.store.generation import Generation, find_pinned, open_generation
+from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import open_corpus
+from trainer.store.writer import find_pinned
 from trainer.system.files import digest_json
 from trainer.system.signals import stop_on_sigterm
 from trainer.training.infer import refit_held_out

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import trainer.__main__
-import trainer.store.generation
+import trainer.store.writer
 import trainer.training.preparation
 from trainer.config import TrainConfig
 from trainer.kernels import pick_kernel
@@ -53,7 +53,7 @@ def die_at_step(number: int) -> None:
 
         return step
 
-    trainer.store.generation.write_image = dying(trainer.store.generation.write_image, lambda path, image: path)
+    trainer.store.writer.write_image = dying(trainer.store.writer.write_image, lambda path, image: path)
     Path.write_text = dying(Path.write_text, lambda path, text: path)  # type: ignore[method-assign]
     os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)  # type: ignore[method-assign]
 

@@ -13,8 +13,10 @@ from tasks.root.run import Root
 from tests.releases import export_release, make_corpus, tell_story
 from trainer.config import TrainConfig
 from trainer.model.rows import Items, Rows
-from trainer.store.generation import Writer, has_generation, image_of_items, image_of_rows, lock_store, open_generation
+from trainer.store.generation import has_generation, open_generation
+from trainer.store.layout import image_of_items, image_of_rows
 from trainer.store.tokens import open_corpus
+from trainer.store.writer import Writer, lock_store
 from trainer.system.files import write_json
 
 PUBLISH = PublishConfig(keep_releases=1)

@@ -14,7 +14,8 @@ from tests.ingested import write_log
 from tests.releases import export_release, read_users, tell_story
 from tests.trained import MEMORY_BYTES, prepare, train_root
 from trainer.events import ignore_event
-from trainer.store.generation import lock_store, open_generation, pin_generation
+from trainer.store.generation import open_generation
+from trainer.store.writer import lock_store, pin_generation
 from trainer.system.files import read_json, write_json
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainer.store.generation
+import trainer.store.writer
 from trainer.model.rows import Rows
-from trainer.store.generation import Generation, open_generation, read_rows
+from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image
+from trainer.store.layout import read_rows
 from trainer.store.manifests import STORE_MANIFEST
 from trainer.system.files import read_json
 
@@ -52,7 +53,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no manifest of a store may count before all that this process wrote of it, and the names, were synced."""
-    write_image, fsync, replace = trainer.store.generation.write_image, os.fsync, os.replace
+    write_image, fsync, replace = trainer.store.writer.write_image, os.fsync, os.replace
     unsynced: set[tuple[int, int]] = set()
     unsynced_names: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -80,7 +81,7 @@ def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not unsynced_names.keys() & set(files), f"{path} would name files whose names may be lost"
         replace(source, target, **named)
 
-    monkeypatch.setattr(trainer.store.generation, "write_image", watched_write)
+    monkeypatch.setattr(trainer.store.writer, "write_image", watched_write)
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
 

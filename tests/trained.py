@@ -10,7 +10,8 @@ from tasks.root.run import Root, open_root
 from tests.flows.test_nightly import write_logs
 from trainer.config import TrainConfig
 from trainer.events import ignore_event
-from trainer.store.generation import Generation, open_generation, read_rows
+from trainer.store.generation import Generation, open_generation
+from trainer.store.layout import read_rows
 from trainer.store.tokens import open_corpus, whole_window
 from trainer.training.job import Job
 from trainer.training.loop import train

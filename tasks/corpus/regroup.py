@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from tasks.corpus.folder import BASE_KEYS, partition_name, write_partition
 from trainer.errors import DamageError
 from trainer.model.rows import Rows
-from trainer.store.generation import Generation, Writer, image_of_rows, read_rows
+from trainer.store.generation import Generation
+from trainer.store.layout import image_of_rows, read_rows
 from trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spans
+from trainer.store.writer import Writer
 from trainer.system.files import sync_file
 
 BYTES_A_USER = 200  # at the peak: ids and hashes twice, rows and offsets

@@ -19,8 +19,9 @@ from tasks.evaluation.scores import Scores, VectorScores, score_of
 from tasks.export.export import EXPORT_MANIFEST, ITEM_ROW_GROUP_ROWS, path_of, read_part_of
 from tasks.export.vector_files import decode_vectors
 from tasks.root.run import Root
-from trainer.store.generation import Generation, find_pinned
+from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus, open_corpus
+from trainer.store.writer import find_pinned
 from trainer.system.files import read_json
 from trainer.training.infer import FrozenItems, freeze_items
 

@@ -42,9 +42,10 @@ from tasks.users.tombstones import add_tombstones, read_tombstones
 from tasks.users.user_set import UserSet, want_forgotten, want_users
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import has_generation, is_outdated, open_generation, remove_unreferenced
+from trainer.store.generation import has_generation, is_outdated, open_generation
 from trainer.store.manifests import read_manifest
 from trainer.store.tokens import CHANGED, open_corpus
+from trainer.store.writer import remove_unreferenced
 from trainer.system.files import digest_json, read_json, sync_folder, sync_folders, write_json
 
 REMAINS = (

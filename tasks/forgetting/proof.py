@@ -17,7 +17,8 @@ from tasks.forgetting.copies import Copies, list_copied
 from tasks.root.run import Root
 from tasks.users.user_set import UserSet, search_file
 from trainer.errors import DamageError
-from trainer.store.generation import Generation, has_generation, is_outdated, read_rows
+from trainer.store.generation import Generation, has_generation, is_outdated
+from trainer.store.layout import read_rows
 from trainer.store.manifests import STORE_MANIFEST, read_manifest
 from trainer.store.tokens import open_corpus
 from trainer.system.files import read_json

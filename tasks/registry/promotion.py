@@ -24,14 +24,8 @@ from tasks.root.run import Root, Run, private_files
 from tasks.root.wording import shown
 from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import (
-    lock_store,
-    open_generation,
-    open_pinned,
-    pin_generation,
-    remove_unreferenced,
-    unpin_generations,
-)
+from trainer.store.generation import open_generation
+from trainer.store.writer import lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_generations
 from trainer.system.files import digest_file, read_json, verify_size
 
 CHALLENGER, CHAMPION = "challenger", "champion"

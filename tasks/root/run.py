@@ -19,8 +19,8 @@ from typing import Any
 
 from tasks.root.memory import give_back_memory
 from trainer.errors import DamageError, ResourceError
-from trainer.store.generation import lock_store
 from trainer.store.waiting_manifest import has_waiting, settle_manifest
+from trainer.store.writer import lock_store
 from trainer.system.files import make_folder, read_json, write_json
 
 FORGET = "forget"

@@ -15,7 +15,8 @@ from tasks.corpus.window import list_differences
 from tasks.root.run import Root
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
-from trainer.store.generation import Generation, find_pinned
+from trainer.store.generation import Generation
+from trainer.store.writer import find_pinned
 from trainer.system.files import read_json
 from trainer.training.job import RESULT_NEUTRAL
 from trainer.training.next_night import why_not

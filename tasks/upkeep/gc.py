@@ -34,16 +34,9 @@ from tasks.root.identity import find_story_uri, has_registry, is_own_registry, i
 from tasks.root.run import Root, Run, is_locked
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import (
-    Generation,
-    has_generation,
-    is_outdated,
-    open_generation,
-    open_pinned,
-    remove_unreferenced,
-    unpin_generations,
-)
+from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.tokens import whole_window
+from trainer.store.writer import open_pinned, remove_unreferenced, unpin_generations
 from trainer.system.files import TEMPORARY_SUFFIX, digest_file, read_json
 
 _TEMPORARY_PLACES = ("", "corpus/", "export/", "events/", "events/*/", "rejects/", "runs/*/", "tune/")

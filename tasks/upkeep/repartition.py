@@ -30,19 +30,11 @@ from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.gensim.warm_start import read_warm_start
 from trainer.plan.sizes import BYTES
-from trainer.store.generation import (
-    Generation,
-    Writer,
-    has_generation,
-    is_outdated,
-    lock_store,
-    open_generation,
-    pin_generation,
-    remove_unreferenced,
-)
+from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus, open_corpus, whole_window
 from trainer.store.waiting_manifest import hold_manifest
+from trainer.store.writer import Writer, lock_store, pin_generation, remove_unreferenced
 from trainer.system.files import (
     TEMPORARY_SUFFIX,
     describe_file,

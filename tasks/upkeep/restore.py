@@ -35,8 +35,9 @@ from tasks.root.run import Root, Run, open_scratch_folder
 from tasks.users.tombstones import FILE, KEY_FILE
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import has_generation, remove_unreferenced
+from trainer.store.generation import has_generation
 from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from trainer.store.writer import remove_unreferenced
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_files, sync_folder, verify_file
 
 _SCRATCH = "restore"

@@ -35,8 +35,10 @@ from tests.benchmarks.peers import is_no_lower
 from tests.benchmarks.swap import TOKENS_A_USER, run_alone, write_corpus
 from trainer.config import TrainConfig
 from trainer.plan.alone import Plan
-from trainer.store.generation import Generation, Writer, image_of_items, open_generation
+from trainer.store.generation import Generation, open_generation
+from trainer.store.layout import image_of_items
 from trainer.store.tokens import Corpus
+from trainer.store.writer import Writer
 from trainer.training import preparation
 from trainer.training.infer import freeze_items, infer_parts, take_histories
 from trainer.training.job import Job

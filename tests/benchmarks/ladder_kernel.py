@@ -19,8 +19,8 @@ import torch
 
 from tests.benchmarks.ladder_torch import Question, evaluate
 from trainer.__main__ import read_config
-from trainer.store.tokens import Corpus
 from trainer.training import loop
+from trainer.training.beginning import Parts
 from trainer.training.job import Job
 
 MEMORY_BYTES = 4 * 10**9
@@ -36,7 +36,7 @@ class Asking:
         self.found: list[dict[str, float]] = []
 
     def __call__(self, name: str, values: dict[str, Any]) -> None:
-        if name != "progress" or values["done"] % self.training.corpus.num_partitions:
+        if name != "progress" or values["done"] % self.training.course.corpus.num_partitions:
             return
         start = time.perf_counter()
         heldout_loss, hit_at_20 = evaluate(*self.tables(), self.question, self.keeps_graph)
@@ -52,8 +52,8 @@ class Asking:
     def tables(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the vectors of users and items as autograd watches them."""
         residents = self.training.slots.residents
-        users = np.concatenate([residents[p].rows.widened() for p in range(self.training.corpus.num_partitions)])
-        tables = torch.from_numpy(users), torch.from_numpy(self.training.items.outputs.vectors.copy())
+        users = np.concatenate([residents[p].rows.widened() for p in range(self.training.course.corpus.num_partitions)])
+        tables = torch.from_numpy(users), torch.from_numpy(self.training.visits.items.outputs.vectors.copy())
         users, items = (table.to(self.question.items.device).requires_grad_() for table in tables)
         return users, items
 
@@ -61,8 +61,8 @@ class Asking:
 class Watched(loop.Training):
     """A training that the one who listens to it can look into."""
 
-    def __init__(self, job: Job, corpus: Corpus, on_event: Asking, *others: Any) -> None:
-        super().__init__(job, corpus, on_event, *others)
+    def __init__(self, job: Job, parts: Parts, on_event: Asking) -> None:
+        super().__init__(job, parts, on_event)
         on_event.training = self
 
 

@@ -35,8 +35,9 @@ from tasks.training.beginning import night_schedule
 from tasks.training.space import begin_new_items
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from trainer.config import TrainConfig
-from trainer.store.generation import Generation, open_generation, open_pinned
+from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import Corpus, open_corpus
+from trainer.store.writer import open_pinned
 from trainer.system.files import read_json
 from trainer.training.job import Job
 from trainer.training.loop import train

@@ -20,7 +20,7 @@ from tasks.root.run import Root, Run
 from tests.bare_nights import without_prefect
 from tests.flows.test_cli import COMMAND
 from trainer.errors import ResourceError
-from trainer.store.generation import open_pinned
+from trainer.store.writer import open_pinned
 from trainer.system.files import read_json
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own

@@ -18,8 +18,8 @@ from flows.operations import examine_root
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
 from trainer.errors import ResourceError
-from trainer.store.generation import lock_store
 from trainer.store.manifests import STORE_MANIFEST, read_manifest
+from trainer.store.writer import lock_store
 from trainer.system.files import read_json
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings

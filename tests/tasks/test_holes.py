@@ -30,9 +30,10 @@ from tests.trained import MEMORY_BYTES, SETTINGS, rows_by_user
 from trainer.config import TrainConfig
 from trainer.errors import InputError
 from trainer.events import ignore_event
-from trainer.store.generation import open_generation, pin_generation
+from trainer.store.generation import open_generation
 from trainer.store.manifests import STORE_MANIFEST, write_manifest
 from trainer.store.tokens import Corpus, open_corpus
+from trainer.store.writer import pin_generation
 from trainer.training.infer import refit_held_out
 from trainer.training.job import Job
 from trainer.training.loop import train

@@ -23,8 +23,10 @@ from tests.trainer.training.test_loop import divided
 from trainer.config import TrainConfig
 from trainer.model.rows import Items, Rows
 from trainer.model.trees import log_probabilities, make_tree
-from trainer.store.generation import Writer, image_of_items, image_of_rows, open_generation
+from trainer.store.generation import open_generation
+from trainer.store.layout import image_of_items, image_of_rows
 from trainer.store.tokens import open_corpus
+from trainer.store.writer import Writer
 from trainer.training.infer import refit_held_out
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.job import Job

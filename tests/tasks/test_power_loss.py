@@ -20,7 +20,7 @@ from tests.releases import make_release, tell_story
 from tests.served import make_served
 from tests.syncs import Disk
 from tests.trained import MEMORY_BYTES
-from trainer.store.generation import lock_store
+from trainer.store.writer import lock_store
 from trainer.system.files import link_file
 
 CONFIG = PublishConfig()

@@ -13,7 +13,7 @@ from tasks.root.run import Root, lock_root
 from tasks.upkeep.gc import collect_garbage
 from tests.nights import FIRST, PASSED, make_night
 from tests.releases import STORAGES
-from trainer.store.generation import lock_store
+from trainer.store.writer import lock_store
 
 NUM_READS, READS_A_LOAD, READERS = 10_000, 100, 2
 # Of every vector of release rN the first number is N.

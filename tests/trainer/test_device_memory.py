@@ -17,7 +17,8 @@ from trainer.plan.device_sizes import DEVICE_ROUNDING_BYTES, DEVICE_SAMPLE_BYTES
 from trainer.plan.sizes import Work, training_sizes
 from trainer.system.memory import DEVICE_CONTEXT_BYTES
 from trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
-from trainer.training.device_engine import DeviceEngine, Largest
+from trainer.training.device_engine import DeviceEngine
+from trainer.training.device_memory import DeviceMemory, Largest
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import Record
 
@@ -32,10 +33,10 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
     plan = plan_training(work, training_sizes(config, num_items, None), budget)
     largest = Largest(max(users), 25 * max(users), num_items)
     engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
-    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
+    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine.memory)))
     planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
     assert held <= planned <= held + 1.05 * min(DEVICE_SAMPLE_BYTES, 50_000 * 516)
-    pinned = sum(array.nbytes for array in arrays_of(engine))
+    pinned = sum(array.nbytes for array in arrays_of(engine.memory))
     tray = tray_bytes(work, training_sizes(config, num_items, None), 1)
     assert pinned <= tray + largest.users * 4 * config.vector_size * (config.dtype == "bfloat16")
     assert pinned > 0.4 * tray
@@ -51,14 +52,14 @@ def test_the_planner_counts_the_items_that_blocks_share(num_blocks: int) -> None
     assert rows > len(counts) / num_blocks + 100
     largest = Largest(max(users), 25 * max(users), rows)
     engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
-    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine)))
+    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine.memory)))
     planned = device_bytes(work, training_sizes(config, len(counts), None), num_blocks)
     assert held <= planned - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
 
 
-def arrays_of(engine: DeviceEngine) -> list[np.ndarray]:
+def arrays_of(memory: DeviceMemory) -> list[np.ndarray]:
     """The arrays on the host that are pinned for good."""
-    return [*engine._tray.values(), engine._landed_vectors, engine._landed_sample, engine._landed_bounds]
+    return [*memory.tray.values(), memory.landed_vectors, memory.landed_sample, memory.landed_bounds]
 
 
 def tensors_of(thing: Any) -> Iterator[torch.Tensor]:

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from trainer.events import OnEvent, ignore_event
 from trainer.kernels.first_rows import round_to_bfloat16
 from trainer.model.rows import Rows
-from trainer.store.generation import Generation, Writer, items_in, lock_store, open_generation, rows_in
+from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image
+from trainer.store.layout import items_in, rows_in
 from trainer.store.manifests import next_generation
+from trainer.store.writer import Writer, lock_store
 
 BATCH_ROWS = 8192
 

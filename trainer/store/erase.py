@@ -7,8 +7,10 @@ from numpy.typing import NDArray
 
 from trainer.errors import DamageError
 from trainer.model.rows import Rows
-from trainer.store.generation import Generation, Writer, image_of_rows, read_rows
+from trainer.store.generation import Generation
+from trainer.store.layout import image_of_rows, read_rows
 from trainer.store.manifests import write_manifest
+from trainer.store.writer import Writer
 
 
 def erase_rows(

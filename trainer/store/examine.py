@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from trainer.errors import DamageError
-from trainer.store.generation import Generation, referenced_files
+from trainer.store.generation import Generation
 from trainer.store.images import verify_image
 from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest
+from trainer.store.writer import referenced_files
 from trainer.system.files import read_json
 
 _WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trained anew, and may be held back as another space"

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trainer.store.generation import remove_unreferenced
 from trainer.store.manifests import STORE_MANIFEST, write_manifest
+from trainer.store.writer import remove_unreferenced
 from trainer.system.files import read_json, sync_folder
 
 WAITING = "repartitioned"

@@ -98,7 +98,11 @@ class Course:
 
     @property
     def num_positions(self) -> int:
-        return self.config.epochs * self.share.num_places * self.plan.num_blocks
+        return self.config.epochs * self.positions_an_epoch
+
+    @property
+    def positions_an_epoch(self) -> int:
+        return self.share.num_places * self.plan.num_blocks
 
     def places(self, epoch: int) -> list[NDArray[np.int64]]:
         """This worker's micro-partitions at each place of an epoch."""
@@ -130,7 +134,7 @@ class Course:
         """How often the workers exchange what they changed at a position; where they do, it ends with all in step."""
         if self.plan.sharing.is_alone:
             return 0
-        epoch, in_epoch = divmod(position, self.share.num_places * self.plan.num_blocks)
+        epoch, in_epoch = divmod(position, self.positions_an_epoch)
         return int(_kept_exchanges(self, epoch)[in_epoch])
 
     def count_exchanges(self, epoch: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ On a CPU (Triton's interpreter) the same happens, one thing after the other (tra
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,30 +24,14 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
-from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, make_scratch
+from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling
 from trainer.kernels.streams import Event, PinnedPages, Stream, as_tensor
 from trainer.model.rows import Items, Rows
 from trainer.training.course import Ended, Visit
-from trainer.training.curve import MAX_SAMPLES, Targets
+from trainer.training.curve import Targets
+from trainer.training.device_memory import DeviceMemory, Largest, Place
 from trainer.training.record import Record
 from trainer.workers.exchange import Exchange
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The most that a visit has: users and tokens of a micro-partition, rows of an item block."""
-
-    users: int
-    tokens: int
-    items: int
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a micro-partition is on the device: its rows, and by name the arrays of its pass and of its sample's items."""
-
-    rows: DeviceRows
-    arrays: dict[str, torch.Tensor]
 
 
 @dataclass
@@ -75,6 +59,8 @@ class DeviceEngine:
     Raises ResourceError when the device does not hold an item block and two micro-partitions.
     """
 
+    looks_ahead = True
+
     def __init__(
         self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record,
         exchange: Exchange | None = None,
@@ -85,7 +71,7 @@ class DeviceEngine:
         self.ahead, self.compute, self.home = (Stream(self.device) for _ in range(3))
         self.pinned = PinnedPages(self.device)
         try:
-            self._reserve(largest)
+            self.memory = DeviceMemory(self.device, config, largest, self.pinned)
         except torch.OutOfMemoryError as error:
             raise ResourceError(
                 f"the GPU does not hold {largest.items:,} item rows and two micro-partitions of up to {largest.users:,} users "
@@ -100,50 +86,16 @@ class DeviceEngine:
         self._uploaded: Event | None = None
         self._idle_seconds = 0.0
 
-    def _reserve(self, largest: Largest) -> None:
-        """Take all memory that will be needed, which trainer/plan/alone.py counted: on the device, and pinned on the host."""
-        users, dims, is_halved = largest.users, self.config.vector_size, self.config.dtype == "bfloat16"
-        num_sampled = min(MAX_SAMPLES * (1 + self.config.negative), largest.items)
-        arrays = dict.fromkeys(("starts", "ends", "hashes", "order"), (np.int64, users)) | {
-            "alphas": (np.float32, users), "tokens": (np.int32, largest.tokens), "sampled": (np.int64, num_sampled)
-        }  # fmt: skip
-        self._tables = [
-            self._empty(dtype, largest.items + 1) for dtype in (torch.int64, torch.int32, torch.int64, torch.float32)
-        ]
-        self._outputs = self._make_rows(largest.items)
-        self._scratch = make_scratch(users, largest.tokens, self.device)
-        self._sample, self._bounds = self._empty(torch.float32, num_sampled, dims), self._empty(torch.float32, 2)
-        self._halves = self._empty(torch.int16, users * is_halved, dims)
-        self._tray = {name: self.pinned.make(dtype, num) for name, (dtype, num) in arrays.items()}
-        self._places = [
-            Place(
-                self._make_rows(users),
-                {name: self._empty(as_tensor(array).dtype, len(array)) for name, array in self._tray.items()},
-            )
-            for _ in range(2)
-        ]
-        self._landed_vectors = self.pinned.make(np.float32, users * is_halved, dims)
-        self._landed_sample, self._landed_bounds = (
-            self.pinned.make(np.float32, num_sampled, dims),
-            self.pinned.make(np.float32, 2),
-        )
-
-    def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=self.device)
-
-    def _make_rows(self, num_rows: int) -> DeviceRows:
-        return DeviceRows(
-            self._empty(torch.float32, num_rows, self.config.vector_size), self._empty(torch.float32, num_rows)
-        )
-
     def admit_block(self, items: Items, targets: Targets) -> None:
         """Copy an item block and its tables to the device, in place of the one before; nothing is on its way."""
         self.items = items
         num_rows = len(items.outputs.squares)
-        self.block = DeviceRows(self._outputs.vectors[:num_rows], self._outputs.squares[:num_rows])
+        self.block = DeviceRows(self.memory.outputs.vectors[:num_rows], self.memory.outputs.squares[:num_rows])
         sampling = targets.sampling
         tables: tuple[NDArray[Any], ...] = (sampling.thresholds, sampling.aliases, sampling.keep, sampling.corrections)
-        self.sampling = DeviceSampling(*(there[: len(here)] for there, here in zip(self._tables, tables, strict=True)))
+        self.sampling = DeviceSampling(
+            *(there[: len(here)] for there, here in zip(self.memory.tables, tables, strict=True))
+        )
         self.compute.run(lambda: self._copy_block_in(items, tables))
         self.compute.mark().wait()
         if self.exchange is not None:
@@ -155,8 +107,8 @@ class DeviceEngine:
         self.compute.run(self._copy_block_out)
         self.compute.mark().wait()
 
-    def train(self, visit: Visit, following: Callable[[], Visit | None]) -> Iterator[Ended]:
-        """Let the device train a visit; meanwhile the one before comes home, and the one after goes there."""
+    def train(self, visit: Visit) -> Iterator[Ended]:
+        """Let the device train a visit; meanwhile the one before comes home."""
         visit.resident.landed = threading.Event()
         if visit.num_users == 0:
             yield from self.settle()
@@ -170,9 +122,11 @@ class DeviceEngine:
         yield from self.settle()
         self._send_home(flight)
         self._flying = flight
-        after = following()
-        if after is not None and after.num_users:
-            self._staged = self._stage(after)
+
+    def stage(self, visit: Visit) -> None:
+        """Begin to copy a visit to the device, while it trains the one before."""
+        if visit.num_users:
+            self._staged = self._stage(visit)
 
     def settle(self) -> Iterator[Ended]:
         """Wait until what is on its way home is there."""
@@ -183,8 +137,10 @@ class DeviceEngine:
         flight.landed.wait()
         self._count_idle(flight)
         self._before, self._flying = flight, None
-        self.items.outputs.vectors[flight.sampled] = self._landed_sample[: len(flight.sampled)]
-        yield Ended(flight.visit, self._vectors_at_home(flight.visit), bool(np.isfinite(self._landed_bounds).all()))
+        self.items.outputs.vectors[flight.sampled] = self.memory.landed_sample[: len(flight.sampled)]
+        yield Ended(
+            flight.visit, self._vectors_at_home(flight.visit), bool(np.isfinite(self.memory.landed_bounds).all())
+        )
 
     def close(self) -> None:
         """Wait for the copies under way, which may not find their memory gone, and let it go."""
@@ -196,7 +152,7 @@ class DeviceEngine:
 
     def _stage(self, visit: Visit) -> Flight:
         """Begin to copy a visit to the place that is free. Its rows are at home, its users' and those of its arrays."""
-        place = next(place for place in self._places if self._flying is None or self._flying.place is not place)
+        place = next(place for place in self.memory.places if self._flying is None or self._flying.place is not place)
         if self._uploaded is not None:
             self._uploaded.wait()  # until then the tray is read
         resident, work, sampled = visit.resident, visit.work, visit.sample.item_rows()
@@ -206,7 +162,7 @@ class DeviceEngine:
             "alphas": work.alphas, "tokens": work.tokens, "sampled": sampled,
         }  # fmt: skip
         for name, array in arrays.items():
-            self._tray[name][: len(array)] = array
+            self.memory.tray[name][: len(array)] = array
         lengths = {name: len(array) for name, array in arrays.items()}
         self.ahead.run(lambda: self._copy_in(place, resident.rows, lengths))
         self._uploaded = self.ahead.mark()
@@ -226,7 +182,7 @@ class DeviceEngine:
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         self.compute.after(flight.uploaded)
         flight.started = self.compute.mark()
-        self.compute.run(lambda: self.launch(rows, self.block, there, self._scratch))
+        self.compute.run(lambda: self.launch(rows, self.block, there, self.memory.scratch))
         if self._flying is not None and self._flying.landed is not None:
             self.compute.after(self._flying.landed)  # until then sample and bounds are read
         self.compute.run(lambda: self._look_at(rows, place.arrays["sampled"][: len(flight.sampled)]))
@@ -242,13 +198,13 @@ class DeviceEngine:
     def _vectors_at_home(self, visit: Visit) -> NDArray[np.float32]:
         """Where a visit's vectors arrive: where they rest, or where they are rounded from."""
         if self.config.dtype == "bfloat16":
-            return self._landed_vectors[: visit.num_users]
+            return self.memory.landed_vectors[: visit.num_users]
         return visit.resident.rows.vectors
 
     def _copy_block_in(self, items: Items, tables: tuple[NDArray[Any], ...]) -> None:
         self.block.vectors.copy_(as_tensor(items.outputs.vectors))
         self.block.squares.copy_(as_tensor(items.outputs.squares))
-        for there, here in zip(self._tables, tables, strict=True):
+        for there, here in zip(self.memory.tables, tables, strict=True):
             there[: len(here)].copy_(as_tensor(here))
 
     def _copy_block_out(self) -> None:
@@ -258,12 +214,12 @@ class DeviceEngine:
     def _copy_in(self, place: Place, rows: Rows, lengths: dict[str, int]) -> None:
         """The tray and the users' rows, to a place on the device."""
         for name, length in lengths.items():
-            place.arrays[name][:length].copy_(as_tensor(self._tray[name][:length]), non_blocking=True)
+            place.arrays[name][:length].copy_(as_tensor(self.memory.tray[name][:length]), non_blocking=True)
         num_users = len(rows.squares)
         vectors = place.rows.vectors[:num_users]
         place.rows.squares[:num_users].copy_(as_tensor(rows.squares), non_blocking=True)
         if self.config.dtype == "bfloat16":
-            halves = self._halves[:num_users]
+            halves = self.memory.halves[:num_users]
             halves.copy_(as_tensor(rows.vectors), non_blocking=True)
             vectors.view(torch.int32).copy_(halves).bitwise_left_shift_(16)  # as trainer.model.bfloat16.widen
         else:
@@ -271,8 +227,8 @@ class DeviceEngine:
 
     def _look_at(self, rows: DeviceRows, sampled: torch.Tensor) -> None:
         """What the curve and the check for finite numbers need, before the next visit changes the items."""
-        torch.index_select(self.block.vectors, 0, sampled, out=self._sample[: len(sampled)])
-        torch.stack(torch.aminmax(rows.vectors), out=self._bounds)
+        torch.index_select(self.block.vectors, 0, sampled, out=self.memory.sample[: len(sampled)])
+        torch.stack(torch.aminmax(rows.vectors), out=self.memory.bounds)
 
     def _copy_out(self, flight: Flight) -> None:
         """The users' rows to where they rest, and what `_look_at` found."""
@@ -280,8 +236,8 @@ class DeviceEngine:
         for here, there in (
             (self._vectors_at_home(visit), rows.vectors[: visit.num_users]),
             (visit.resident.rows.squares, rows.squares[: visit.num_users]),
-            (self._landed_sample[:num_sampled], self._sample[:num_sampled]),
-            (self._landed_bounds, self._bounds),
+            (self.memory.landed_sample[:num_sampled], self.memory.sample[:num_sampled]),
+            (self.memory.landed_bounds, self.memory.bounds),
         ):
             as_tensor(here).copy_(there, non_blocking=True)
 

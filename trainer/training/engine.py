@@ -1,10 +1,10 @@
 """Where users are trained: an engine does what is to be done at a position, here in the host's memory.
 
-An engine may begin a visit before the one before has ended, so it answers what has ended meanwhile. What ended is measured,
+An engine may begin a visit before the one before has ended, so it returns what has ended meanwhile. What ended is measured,
 rounded and marked as changed in one place, whoever trained it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -25,19 +25,21 @@ if TYPE_CHECKING:  # torch takes a second to import
 
 
 class Engine(Protocol):
-    """Trains visits, one after the other."""
+    """Trains visits, one after the other. looks_ahead: whether it wants the next visit while it trains one."""
+
+    looks_ahead: bool
 
     def admit_block(self, items: Items, targets: Targets) -> None:
         """Train against these items from now on; nothing is on its way."""
 
-    def train(self, visit: Visit, following: Callable[[], Visit | None]) -> Iterator[Ended]:
-        """Begin a visit; returns those that have ended meanwhile, in order, each to be concluded before the next is asked for.
+    def train(self, visit: Visit) -> Iterator[Ended]:
+        """Begin a visit; yields those that have ended meanwhile, in order, each to be concluded before the next is asked for."""
 
-        following: makes the next visit, None where it has to wait for the end of this one.
-        """
+    def stage(self, visit: Visit) -> None:
+        """Prepare the visit that is to be trained next, while another is trained."""
 
     def settle(self) -> Iterator[Ended]:
-        """Answers what was begun and has not been answered yet."""
+        """Yields what was begun and has not been yielded yet."""
 
     def bring_items_home(self) -> None:
         """Make the items in the host's memory what they are by now; nothing is on its way."""
@@ -49,6 +51,8 @@ class Engine(Protocol):
 class HostEngine:
     """Trains rows where they are, in the host's memory; exchange: with the other workers, while a visit is trained."""
 
+    looks_ahead = False
+
     def __init__(self, kernel: Kernel, exchange: "Exchange | None" = None) -> None:
         self.kernel, self.exchange = kernel, exchange
         self.items: Items
@@ -58,7 +62,7 @@ class HostEngine:
         if self.exchange is not None:
             self.exchange.attach_items(items)
 
-    def train(self, visit: Visit, following: Callable[[], Visit | None]) -> Iterator[Ended]:
+    def train(self, visit: Visit) -> Iterator[Ended]:
         rows = visit.resident.rows
         rows = Rows(rows.widened(), rows.squares)
         for work, is_exchanged in visit.parts():
@@ -67,6 +71,9 @@ class HostEngine:
             if is_exchanged and self.exchange is not None:
                 self.exchange.run()
         yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))
+
+    def stage(self, visit: Visit) -> None:
+        pass
 
     def settle(self) -> Iterator[Ended]:
         yield from ()

@@ -24,8 +24,10 @@ from trainer.kernels.first_rows import at_rest, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.rows import Items, Rows, join_rows
 from trainer.plan.sizes import training_sizes
-from trainer.store.generation import Generation, Writer, lock_store, open_generation, rows_in
+from trainer.store.generation import Generation, open_generation
+from trainer.store.layout import rows_in
 from trainer.store.tokens import COUNTS, Corpus, Histories, gather_spans
+from trainer.store.writer import Writer, lock_store
 from trainer.system.fan_out import HERE, FanOut, cut
 from trainer.system.files import TEMPORARY_SUFFIX
 from trainer.system.memory import private_bytes

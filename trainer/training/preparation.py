@@ -19,7 +19,7 @@ from trainer.model.objectives import make_sampling
 from trainer.model.trees import make_tree
 from trainer.plan.alone import Budget, Division, Plan, plan_training
 from trainer.plan.prediction import Rates
-from trainer.plan.shares import Share, share_users
+from trainer.plan.shares import Share, share_alone, share_users
 from trainer.plan.sharing import Wire
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, Way, form_team, plan_together
@@ -61,7 +61,7 @@ def plan_team(
     job: Job,
     corpus: Corpus,
     counts: NDArray[np.int64],
-    manifest: dict[str, Any] | None,
+    manifest: dict[str, Any],
     workers: Workers,
 ) -> tuple[Plan, Share]:
     """This worker's plan and share of the users, after all workers told each other what they have."""
@@ -89,18 +89,28 @@ def _work_of(corpus: Corpus, config: TrainConfig, partitions: NDArray[np.int64])
     return Work(users, tokens, config.epochs, config.commit_seconds)
 
 
-def _began_with(manifest: dict[str, Any] | None, num_workers: int) -> Way | None:
+def _began_with(manifest: dict[str, Any], num_workers: int) -> Way | None:
     """The way of sharing of a training that as many workers began and go on with."""
-    if manifest is None or not manifest["position"] or sharing_of(manifest).num_workers != num_workers:
+    if not manifest.get("position") or sharing_of(manifest).num_workers != num_workers:
         return None
     plan = manifest["plan"]
     places = plan.get("places_a_chunk") or plan["chunk_partitions"]
     return Way(sharing_of(manifest), manifest["num_blocks"], places, Wire())
 
 
-def plan_job(
-    kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any] | None
-) -> Plan:
+def divide_work(
+    kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any], workers: Workers
+) -> tuple[Plan, Share]:
+    """This worker's plan and share of the users; manifest: of the generation that it goes on from, empty where there is none.
+
+    Raises ResourceError when nothing fits.
+    """
+    if workers.is_alone:
+        return plan_job(kernel, job, corpus, counts, manifest), share_alone(corpus.tokens)
+    return plan_team(kernel, job, corpus, counts, manifest, workers)
+
+
+def plan_job(kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any]) -> Plan:
     """The plan for one worker; manifest: of the generation that it goes on from. Raises ResourceError when nothing fits."""
     config = job.training_config
     began = None

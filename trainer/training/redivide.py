@@ -9,8 +9,9 @@ from typing import Any
 
 from trainer.plan.alone import Plan
 from trainer.plan.sharing import Sharing
-from trainer.store.generation import Generation, Writer
+from trainer.store.generation import Generation
 from trainer.store.manifests import next_generation
+from trainer.store.writer import Writer
 from trainer.training.course import Course
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import begin_epoch_anew

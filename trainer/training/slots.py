@@ -1,4 +1,4 @@
-"""The places in memory that hold chunks of user vectors and item blocks: admit, evict, prefetch, write behind, commit.
+"""The places in memory that hold chunks of user vectors: admit, evict, prefetch, write behind, commit.
 
 While one chunk trains, a thread reads the next and another writes the last. All writing is done by that one thread, in
 order: what is evicted, then a commit, then what is evicted after it. So a commit is a moment, although training goes on
@@ -7,9 +7,7 @@ while it is written: it waits only where it would change what has not been writt
 
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +16,15 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.kernels.first_rows import at_rest, begin_users
-from trainer.model.rows import Items, Rows
-from trainer.store.generation import Writer, image_of_items, items_in, rows_in, shapes_of_items
-from trainer.store.images import Image, Shapes, image_of, make_image
+from trainer.model.rows import Rows
+from trainer.store.images import Image, Shapes, make_image
+from trainer.store.layout import rows_in
 from trainer.store.tokens import Corpus, Histories
+from trainer.store.writer import Writer
 from trainer.system.pages import Bytes, make_pages
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.record import Record
-from trainer.workers.group import ALONE, Workers
+from trainer.training.background import Background
+from trainer.training.item_slots import Blocks, ItemSlots
 from trainer.workers.joint_commit import commit_together
-from trainer.workers.ring import Ring
 
 BEGIN_ROWS = 1024
 
@@ -61,46 +58,32 @@ class Resident:
 
 
 class Slots:
-    """What is in memory. It comes from the writer's files, or begins at random where there is none.
+    """What is in memory. Users come from the writer's files, or begin at random where there is none.
 
-    record: where waiting and bytes are added up. place_bytes: the sizes of a place for a micro-partition that comes and goes,
-    of its users and of its tokens; None where all stay. shared_from: the item block in whose file the rows that all blocks share
-    are as they were left. workers: who trains with this one; is_sharded: whether the item blocks go round them, instead of to
-    the disk and back.
+    items: the places of item blocks. place_bytes: the sizes of a place for a micro-partition that comes and goes, of its users
+    and of its tokens; None where all stay.
     """
 
     def __init__(
-        self, corpus: Corpus, writer: Writer, config: TrainConfig, record: Record,
-        place_bytes: tuple[int, int] | None, blocks: ItemBlocks,
-        shared_from: int | None = None, workers: Workers = ALONE, is_sharded: bool = False,
+        self, corpus: Corpus, writer: Writer, items: ItemSlots, background: Background, place_bytes: tuple[int, int] | None
     ) -> None:  # fmt: skip
-        self.corpus, self.writer, self.config = corpus, writer, config
-        self.record, self.place_bytes, self.blocks = record, place_bytes, blocks
-        self.shared_from, self.workers = shared_from, workers
-        self.ring = Ring(workers, blocks.num_blocks, self._read_first, self._make_block) if is_sharded else None
+        self.corpus, self.writer, self.items, self.background = corpus, writer, items, background
+        self.place_bytes, self.record = place_bytes, background.record
         self.residents: dict[int, Resident] = {}
-        self.block = -1
-        self._items: Image
         self._free: list[Place] = []
-        self._free_blocks: list[Bytes] = []
         self._reads: dict[int, Future[Resident]] = {}
         self._writes: dict[int, Future[None]] = {}
-        self._next_block: tuple[int, Future[Image]] | None = None
-        self._block_write: Future[None] | None = None
         self._committing: Future[None] | None = None
-        self._failure: Exception | None = None
-        self._reader = ThreadPoolExecutor(1, "prefetch")
-        self._behind = ThreadPoolExecutor(1, "write-behind")
 
     def prefetch(self, partitions: list[int]) -> None:
         """Begin to read these micro-partitions in the background."""
         for partition in partitions:
             if partition not in self.residents and partition not in self._reads:
-                self._reads[partition] = self._reader.submit(self._read, partition)
+                self._reads[partition] = self.background.read(self._read, partition)
 
     def admit(self, partition: int) -> Resident:
         """The micro-partition in memory, free to change; waits while it is still being read or written."""
-        with self._stall():
+        with self.background.stall():
             if partition not in self.residents:
                 self.prefetch([partition])
                 self.residents[partition] = self._reads.pop(partition).result()
@@ -112,46 +95,13 @@ class Slots:
 
     def evict(self, partitions: list[int]) -> None:
         """Take these micro-partitions out of memory; those that changed are written in the background."""
-        with self._stall():  # no more than one chunk is being written: the third slot
+        with self.background.stall():  # no more than one chunk is being written: the third slot
             for write in self._writes.values():
                 write.result()
         self._writes.clear()
         for partition in partitions:
             resident = self.residents.pop(partition)
-            self._writes[partition] = self._behind.submit(self._write_evicted, partition, resident)
-
-    def prefetch_block(self, block: int) -> None:
-        """Begin to read an item block in the background, once the one before is written."""
-        if self._next_block is None and block != self.block:
-            self._next_block = block, self._reader.submit(self._read_block, block, self._block_write)
-
-    def admit_block(self, block: int) -> Items:
-        """The item block in memory, free to change; the one before is written in the background."""
-        if block != self.block and self.ring is not None:
-            self._turn_ring(self.ring, block)
-        elif block != self.block:
-            self.prefetch_block(block)
-            with self._stall():
-                assert self._next_block is not None
-                wanted, read = self._next_block
-                assert wanted == block
-                items = read.result()
-            self._share_rows(items)
-            if self.block >= 0:
-                self._block_write = self._behind.submit(self._write_block, self.block, self._items)
-            self._items, self.block, self._next_block = items, block, None
-        return items_in(self._items)
-
-    def _turn_ring(self, ring: Ring, block: int) -> None:
-        """Pass the item block on to another worker, and take the next one, which is `block`; the first are read."""
-        if self.block < 0:
-            num_blocks = self.blocks.num_blocks
-            items = ring.begin([(block + ahead) % num_blocks for ahead in range(num_blocks // self.workers.num)])
-        else:
-            found, items = ring.turn()
-            assert found == block
-        self._share_rows(items)
-        self._items, self.block = items, block
+            self._writes[partition] = self.background.write(self._write_evicted, partition, resident)
 
     def commit(self, values: dict[str, Any]) -> None:
         """Begin to make a generation of everything as it is now: what changed, then the manifest with `values`."""
@@ -160,19 +110,9 @@ class Slots:
         for partition, resident in self.residents.items():
             if resident.is_dirty:
                 resident.is_dirty = False
-                resident.writing = self._behind.submit(self._write, partition, resident.image)
-        copies = [
-            (block, image_of(image.arrays, self._free_blocks.pop() if self._free_blocks else None))
-            for block, image in self._own_blocks()
-        ]
-        self._committing = self._behind.submit(self._commit, copies, values)
+                resident.writing = self.background.write(self._write, partition, resident.image)
+        self._committing = self.background.write(self._commit, self.items.copy(), values)
         self.record.commit_stall_seconds += time.perf_counter() - started
-
-    def _own_blocks(self) -> list[tuple[int, Image]]:
-        """The item blocks that this worker commits: those it has; of a table that all have the first worker writes its own."""
-        if self.ring is not None:
-            return self.ring.settle()
-        return [(self.block, self._items)] if self.workers.is_first else []
 
     def wait_for_commit(self) -> None:
         """Wait until the generation that was begun last is on disk. Raises what kept it from that."""
@@ -184,13 +124,11 @@ class Slots:
 
     def check(self) -> None:
         """Raise what went wrong in the background since, if anything did."""
-        if self._failure is not None:
-            raise self._failure
+        self.background.check()
 
     def close(self) -> None:
         """End the threads. What was not committed is not kept."""
-        self._reader.shutdown(cancel_futures=True)
-        self._behind.shutdown(cancel_futures=True)
+        self.background.close()
 
     def _read(self, partition: int) -> Resident:
         if write := self._writes.get(partition):  # evicted a moment ago, and wanted again by the next epoch
@@ -202,7 +140,7 @@ class Slots:
             image = self.writer.read_users(partition, pages)
             self.record.bytes_read += image.num_bytes
         else:
-            image = begin_image(self.config, histories.hashes, pages)
+            image = begin_image(self.items.blocks.config, histories.hashes, pages)
         return Resident(image, histories, place)
 
     def _take_place(self) -> Place | None:
@@ -211,42 +149,9 @@ class Slots:
             return None
         return self._free.pop() if self._free else Place(*map(make_pages, self.place_bytes))
 
-    def _read_block(self, block: int, write_before: Future[None] | None) -> Image:
-        if write_before is not None:  # its pages are those for this block
-            write_before.result()
-        pages = self._free_blocks.pop() if self._free_blocks else None
-        if block not in self.writer.items:
-            return image_of_items(self.blocks.first_items(block), self.blocks.rows(block), pages)
-        image = self.writer.read_items(block, pages)
-        self.record.bytes_read += image.num_bytes
-        self.blocks.check(block, image.arrays.get("rows"), self.writer.folder)
-        return image
-
-    def _read_first(self, block: int) -> Image:
-        return self._read_block(block, None)
-
-    def _make_block(self, block: int, spare: Bytes | None) -> Image:
-        """The image of an item block that is on its way from another worker."""
-        shapes = shapes_of_items(self.blocks.num_outputs(block), self.config.vector_size, has_rows=True)
-        return make_image(shapes, spare)
-
-    def _share_rows(self, image: Image) -> None:
-        """Bring the rows that all blocks share into the block that comes in: from the one that goes, or from its file."""
-        if self.block >= 0:
-            before = self._items
-        elif self.shared_from is not None and self.blocks.num_shared_rows:
-            before = self.writer.read_items(self.shared_from)
-        else:
-            return
-        for mine, theirs in zip(
-            vars(items_in(image).outputs).values(), vars(items_in(before).outputs).values(), strict=True
-        ):
-            mine[: self.blocks.num_shared_rows] = theirs[: self.blocks.num_shared_rows]
-
     def _write(self, partition: int, image: Image) -> None:
-        with self._keep_failure():
-            self.writer.write_users(partition, image)
-            self.record.bytes_written += image.num_bytes
+        self.writer.write_users(partition, image)
+        self.record.bytes_written += image.num_bytes
 
     def _write_evicted(self, partition: int, resident: Resident) -> None:
         """Comes after the commits begun before: what they write is on disk when this is done."""
@@ -257,36 +162,13 @@ class Slots:
         if resident.place is not None:
             self._free.append(resident.place)
 
-    def _write_block(self, block: int, image: Image) -> None:
-        with self._keep_failure():
-            self.writer.write_items(block, image)
-            self.record.bytes_written += image.num_bytes
-        self._free_blocks.append(image.pages)
+    def _commit(self, copies: Blocks, values: dict[str, Any]) -> None:
+        def write_last() -> None:
+            self.check()  # a generation without one of its files must not be
+            self.items.write(copies)
 
-    def _commit(self, copies: list[tuple[int, Image]], values: dict[str, Any]) -> None:
-        with self._keep_failure():
-            commit_together(self.writer, self.workers, values, lambda: self._write_last(copies))
-        self._free_blocks += [image.pages for _, image in copies]
-
-    def _write_last(self, copies: list[tuple[int, Image]]) -> None:
-        self.check()  # a generation without one of its files must not be
-        for block, image in copies:
-            self.writer.write_items(block, image)
-            self.record.bytes_written += image.num_bytes
-
-    @contextmanager
-    def _stall(self) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.record.stall_seconds += time.perf_counter() - started
-
-    @contextmanager
-    def _keep_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._failure = error
-            raise
+        commit_together(self.writer, self.items.workers, values, write_last)
+        self.items.free(copies)
 
 
 def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | None) -> Image:

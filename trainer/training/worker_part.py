@@ -7,84 +7,91 @@ time, so that nobody waits for the others here.
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, fields
+from typing import Any
 
-from trainer.plan.sharing import Sharing
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.training.course import Course, Ended
 from trainer.training.curve import Curve
+from trainer.training.engine import conclude
 from trainer.training.record import Load, Record
+from trainer.training.team import Team, Wishes
 from trainer.workers.exchange import Exchange
 from trainer.workers.group import Gathering, Workers
+from trainer.workers.joint_commit import first_does
+from trainer.workers.ring import Ring
 
 
-@dataclass(frozen=True)
-class Heard:
-    """What all workers told before `position`, added up: the sums of trainer.training.curve.Curve, tokens, whether one
-    wishes to stop or to commit; loads: by rank.
+class Together(Team):
+    """A worker's part. num_rows: of the items, which are exchanged; ring: by which item blocks go round.
+
+    curve, tokens: what it measured since it told last, and all that it trained in this process.
     """
 
-    position: int
-    sums: list[float]
-    tokens: float
-    is_stopping: bool
-    is_time: bool
-    loads: list[Load]
+    unit = "places"
 
-
-class Together:
-    """A worker's part. curve: what it measured since it told last; num_rows: of the items, which are exchanged."""
-
-    def __init__(self, workers: Workers, sharing: Sharing, num_rows: int, record: Record) -> None:
-        self.workers, self.record = workers, record
-        self.exchange = Exchange(workers, num_rows, sharing.staleness)
+    def __init__(self, course: Course, record: Record, workers: Workers, num_rows: int, ring: Ring | None) -> None:
+        super().__init__(course, record)
+        sharing = course.plan.sharing
+        self.workers, self.ring = workers, ring
+        self.exchange: Exchange = Exchange(workers, num_rows, sharing.staleness)
         self.curve = Curve()
         self.tokens = 0.0
-        self._passed: tuple[int, float] = (0, 0.0)
         self._lag = 1 if sharing.mode == "asynchronous" else 0
         self._before = record.loads[workers.rank] if record.loads else Load()
         self._told_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
         self._underway: deque[tuple[int, Gathering]] = deque()
 
-    def meet(self, position: int, num_exchanges: int, wishes: tuple[bool, bool]) -> Iterator[Heard]:
-        """At a place's end: make up for exchanges that no user of this worker fell to, and tell; returns what is heard.
+    def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
+        """Measure a visit that has ended; it counts once all workers have met."""
+        conclude(ended, outputs, self.curve)
+        self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
 
-        wishes: to stop, and to commit.
-        """
-        self._exchanges += num_exchanges
+    def meets_at(self, position: int) -> bool:
+        return self.course.num_exchanges(position - 1) > 0
+
+    def meet(self, position: int, own: Wishes) -> Iterator[Wishes]:
+        """Where the workers exchange: make up for exchanges that no user of this worker fell to, and tell."""
+        if not self.meets_at(position):
+            return
+        self._exchanges += self.course.num_exchanges(position - 1)
         while self.exchange.num_exchanges < self._exchanges:
             self.exchange.run()
         tokens, self._told_tokens = self.tokens - self._told_tokens, self.tokens
-        numbers = [*self.curve.point_sums, tokens, *map(float, wishes), *astuple(self.load())]
+        numbers = [*self.curve.point_sums, tokens, *map(float, own), *astuple(self.load())]
         self.curve = Curve()
         self._underway.append((position, self.workers.gather(numbers)))
         yield from self._hear(self._lag)
 
-    def drain(self) -> Iterator[Heard]:
-        """Answers all that was told and not heard yet; what was changed is exchanged."""
+    def drain(self) -> Iterator[Wishes]:
+        """Yields what was told and not heard yet; what was changed is exchanged."""
         self.exchange.drain()
         yield from self._hear(0)
 
-    def count_passing(self, num_bytes: int, seconds: float) -> None:
-        """Note what blocks were passed on so far, and how long this worker waited for it."""
-        self._passed = num_bytes, seconds
+    def first_does(self, work: Callable[[], Any]) -> None:
+        first_does(self.workers, work)
 
-    def gather_loads(self) -> list[Load]:
-        """What every worker did so far, by rank."""
-        return [Load(*row) for row in self.workers.gather(astuple(self.load())).result().tolist()]
+    def note_loads(self) -> None:
+        own = astuple(self.load())
+        self.record.loads = [Load(*row) for row in self.workers.gather(own).result().tolist()]
 
     def load(self) -> Load:
         """What this worker did so far, in processes before this one, too."""
         before, exchange, record = self._before, self.exchange, self.record
+        passed = (self.ring.passed_bytes, self.ring.wait_seconds) if self.ring else (0, 0.0)
         return Load(
             tokens=before.tokens + self.tokens,
             train_seconds=record.train_seconds,
             exchange_seconds=before.exchange_seconds + exchange.wait_seconds,
-            pass_seconds=before.pass_seconds + self._passed[1],
+            pass_seconds=before.pass_seconds + passed[1],
             meet_seconds=before.meet_seconds + self._meet_seconds,
             stall_seconds=record.stall_seconds,
             bytes_read=record.bytes_read,
             bytes_written=record.bytes_written,
-            passed_bytes=before.passed_bytes + self._passed[0],
+            passed_bytes=before.passed_bytes + passed[0],
             summed_bytes=before.summed_bytes + exchange.sent_bytes,
             num_exchanges=before.num_exchanges + exchange.num_exchanges,
             peak_bytes=record.peak_bytes,
@@ -92,12 +99,17 @@ class Together:
             staleness_sum=before.staleness_sum + exchange.staleness_sum,
         )
 
-    def _hear(self, most: int) -> Iterator[Heard]:
+    def _hear(self, most: int) -> Iterator[Wishes]:
+        """Hear what all told until no more than `most` words are under way, and count what they did."""
         started = time.perf_counter()
         while len(self._underway) > most:
             position, gathering = self._underway.popleft()
             rows = gathering.result().tolist()
-            loads = [Load(*row[-len(fields(Load)) :]) for row in rows]
             total = [sum(column) for column in zip(*rows, strict=True)]
-            yield Heard(position, total[:4], total[4], total[5] > 0, total[6] > 0, loads)
+            self.begin_epoch()
+            self.record.curve.add_sums(total[:4])
+            self.record.position = position
+            self.record.tokens_done += total[4]
+            self.record.loads = [Load(*row[-len(fields(Load)) :]) for row in rows]
+            yield Wishes(total[5] > 0, total[6] > 0)
         self._meet_seconds += time.perf_counter() - started

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.errors import ResourceError, SurfError
-from trainer.store.generation import Writer
+from trainer.store.writer import Writer
 from trainer.workers.group import Workers
 
 

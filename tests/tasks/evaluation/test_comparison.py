@@ -17,8 +17,8 @@ from tasks.root.run import Root
 from tests.corpora import describe_anew, planted_histories, write_corpus
 from tests.releases import draw_generation, export_release
 from trainer.config import TrainConfig
-from trainer.store.generation import pin_generation
 from trainer.store.tokens import VOCABULARY, Corpus
+from trainer.store.writer import pin_generation
 from trainer.system.files import read_json, write_json
 from trainer.training.infer import infer_vectors, take_histories
 from trainer.training.job import Job

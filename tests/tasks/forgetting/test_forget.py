@@ -27,8 +27,9 @@ from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import MEMORY_BYTES, make_trained, rows_by_user
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, InputError, ResourceError
-from trainer.store.generation import lock_store, open_generation, open_pinned
+from trainer.store.generation import open_generation
 from trainer.store.manifests import STORE_MANIFEST, write_manifest
+from trainer.store.writer import lock_store, open_pinned
 from trainer.system.files import read_json, write_json
 
 CONFIG = PublishConfig()

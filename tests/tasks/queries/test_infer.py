@@ -30,8 +30,9 @@ from tests.releases import read_items
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError, SurfError
 from trainer.events import ignore_event
-from trainer.store.generation import open_generation, pin_generation
+from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
+from trainer.store.writer import pin_generation
 from trainer.system.files import read_json, write_json
 from trainer.training.infer import freeze_items
 from trainer.training.infer import infer_vectors as fit_vectors

@@ -27,7 +27,7 @@ from tasks.root.run import Root, Run, lock_root
 from tests.dying import start
 from tests.nights import FIRST, HELD, PASSED, PUBLISH, make_night
 from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
-from trainer.store.generation import lock_store
+from trainer.store.writer import lock_store
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ from tests.releases import make_release, tell_story
 from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import make_trained, rows_by_user
 from trainer.errors import InputError, ResourceError
-from trainer.store.generation import lock_store, open_generation, pin_generation
+from trainer.store.generation import open_generation
+from trainer.store.writer import lock_store, pin_generation
 from trainer.system.files import write_json
 
 CONFIG = PublishConfig(keep_releases=2)

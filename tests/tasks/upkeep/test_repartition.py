@@ -24,9 +24,10 @@ from tests.ingested import check_events, read_events
 from tests.trained import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.events import ignore_event
-from trainer.store.generation import open_generation, open_pinned, pin_generation
+from trainer.store.generation import open_generation
 from trainer.store.manifests import write_manifest
 from trainer.store.tokens import open_corpus
+from trainer.store.writer import open_pinned, pin_generation
 from trainer.system.files import read_json, write_json
 
 

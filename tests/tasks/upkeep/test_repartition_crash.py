@@ -10,7 +10,8 @@ from tasks.root.run import Root, lock_root
 from tests.dying import run_dying, start
 from tests.tasks.upkeep.test_repartition import change, complaints, copy, snapshot
 from tests.trained import make_trained, rows_by_user
-from trainer.store.generation import open_generation, pin_generation
+from trainer.store.generation import open_generation
+from trainer.store.writer import pin_generation
 from trainer.system.files import read_json
 
 BEFORE, AFTER = 1, 2

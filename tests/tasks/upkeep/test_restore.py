@@ -28,8 +28,9 @@ from tests.trained import MEMORY_BYTES, rows_by_user
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import ignore_event
-from trainer.store.generation import open_generation, open_pinned
+from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
+from trainer.store.writer import open_pinned
 from trainer.system.files import read_json, write_json
 
 URI = "models:/surf2vec-users@champion"

@@ -5,7 +5,7 @@ import pytest
 
 from trainer.config import TrainConfig
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
-from trainer.store.generation import image_of_items, image_of_rows, items_in
+from trainer.store.layout import image_of_items, image_of_rows, items_in
 
 HASHES = np.array([3, 2**63, 77], dtype=np.uint64)
 

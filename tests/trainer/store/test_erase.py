@@ -11,8 +11,10 @@ from trainer.errors import DamageError
 from trainer.model.rows import Rows
 from trainer.store.deltas import Delta
 from trainer.store.erase import erase_rows, write_generation
-from trainer.store.generation import Generation, Writer, open_generation, read_rows, remove_unreferenced
+from trainer.store.generation import Generation, open_generation
+from trainer.store.layout import read_rows
 from trainer.store.manifests import STORE_MANIFEST, next_generation
+from trainer.store.writer import Writer, remove_unreferenced
 from trainer.training.job import Job
 from trainer.training.loop import train
 

@@ -12,20 +12,11 @@ from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.model.rows import Items, Rows
 from trainer.store.deltas import Delta
 from trainer.store.examine import examine_store
-from trainer.store.generation import (
-    Writer,
-    image_of_items,
-    image_of_rows,
-    lock_store,
-    open_generation,
-    open_pinned,
-    pin_generation,
-    remove_unreferenced,
-    rows_in,
-    unpin_generations,
-)
+from trainer.store.generation import open_generation
 from trainer.store.images import Image
+from trainer.store.layout import image_of_items, image_of_rows, rows_in
 from trainer.store.manifests import FORMAT_VERSION
+from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_generations
 
 SIZES = {"partitions": 2, "num_items": 3, "num_blocks": 1, "vector_size": 4, "config": {}}
 
@@ -99,7 +90,7 @@ def test_a_manifest_that_names_what_may_be_lost_is_noticed(
 ) -> None:
     """Of the watch over all tests (tests/conftest.py)."""
     monkeypatch.setattr(
-        "trainer.store.generation.sync_files" if forgotten == "a file" else "trainer.store.generation.sync_folder",
+        "trainer.store.writer.sync_files" if forgotten == "a file" else "trainer.store.writer.sync_folder",
         lambda _: 0,
     )
     with pytest.raises(AssertionError, match="are not on the disk" if forgotten == "a file" else "names may be lost"):

@@ -11,8 +11,10 @@ from tests.stores import read_tables
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.kernels.first_rows import begin_users
-from trainer.store.generation import Generation, open_generation, open_pinned, pin_generation, read_rows
+from trainer.store.generation import Generation, open_generation
+from trainer.store.layout import read_rows
 from trainer.store.tokens import Corpus, open_corpus
+from trainer.store.writer import open_pinned, pin_generation
 from trainer.system.files import describe_file, read_json, write_json
 from trainer.training.infer import freeze_items, infer_vectors, refit_held_out
 from trainer.training.job import Job, Schedule

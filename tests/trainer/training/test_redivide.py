@@ -17,9 +17,11 @@ from tests.corpora import planted_histories, write_corpus
 from tests.stores import find_topics
 from tests.torchrun import PATIENCE_SECONDS, read_position, run_workers, start_machine, start_workers
 from tests.trainer.training.test_loop import divided, make_job
-from trainer.store.generation import items_in, open_generation, open_pinned
+from trainer.store.generation import open_generation
+from trainer.store.layout import items_in
 from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from trainer.store.tokens import open_corpus
+from trainer.store.writer import open_pinned
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.job import Job
 from trainer.training.loop import StoppedError, train

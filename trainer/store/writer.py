@@ -1,0 +1,224 @@
+"""Writing to a store: its lock, the next generation, pinned manifests, and the removal of files that no manifest names."""
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ResourceError
+from trainer.store.deltas import Delta
+from trainer.store.generation import Generation, open_generation
+from trainer.store.images import Image, image_of, read_image, write_image
+from trainer.store.manifests import (
+    FORMAT_VERSION,
+    STORE_MANIFEST,
+    is_of_earlier_version,
+    read_manifest,
+    tell_way_out,
+    write_manifest,
+)
+from trainer.system.files import (
+    TEMPORARY_SUFFIX,
+    make_folder,
+    read_json,
+    sync_files,
+    sync_folder,
+    told_if_unwritten,
+)
+from trainer.system.pages import Bytes
+
+_DATA_FILE = re.compile(r"(?:users|items|delta)-\d{5}-g(\d{6,})\.safetensors")
+
+
+@contextmanager
+def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
+    """Hold the store's writer lock, which the kernel releases when the process dies; of several workers each has its own.
+
+    Raises ResourceError, naming the process that has it, when another trainer does.
+    """
+    try:
+        make_folder(folder)
+        file = open(folder / (f".lock-{rank}" if rank else ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write to the store {folder}: {error.strerror}; give another folder or permit writing"
+        ) from None
+    with file:
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ResourceError(f"cannot write to the store {folder}: give another folder or permit writing")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            told = f"{holder} is training on the store {folder}: wait for it, or give another store"
+            raise ResourceError(told) from None
+        file.truncate(0)
+        with suppress(OSError):  # a full disk: who has the lock is then not said
+            os.write(file.fileno(), f"process {os.getpid()}".encode())
+        yield
+        file.truncate(0)
+
+
+class Writer:
+    """Writes the next generation of a store: files first, then one manifest that makes them count.
+
+    Not for several threads at once; a file belongs to the generation that is next when it is written. Whoever names its files in
+    a manifest without `commit` calls `sync` before. has_others: whether other workers write for the same generations
+    (trainer/workers/joint_commit.py).
+    """
+
+    def __init__(
+        self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None,
+        has_others: bool = False,
+    ) -> None:  # fmt: skip
+        """`users`, `items`: the entries that the next generation starts from, by micro-partition and by block."""
+        self.folder, self.generation = folder, generation
+        self.users, self.items = dict(users), dict(items or {})
+        self.has_others = has_others
+        self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
+        self._unsynced: set[str] = set()
+
+    def has_users(self, partition: int) -> bool:
+        """Whether vectors of this micro-partition are in a file."""
+        return str(partition) in self.users
+
+    def read_users(self, partition: int, spare: Bytes | None = None) -> Image:
+        """The image of a micro-partition as last written, committed or not."""
+        return self._read(self.users[str(partition)], spare)
+
+    def read_items(self, block: int, spare: Bytes | None = None) -> Image:
+        """The image of an item block as last written, committed or not."""
+        return self._read(self.items[block], spare)
+
+    def write_users(self, partition: int, image: Image) -> None:
+        """Write a micro-partition; it counts from the next commit on."""
+        entry = self._write(f"users-{partition:05d}", image)
+        self.users[str(partition)] = self._fresh["users"][str(partition)] = entry
+
+    def write_delta(self, partition: int, delta: Delta) -> None:
+        """Write a delta beside a micro-partition's file, in place of the one before; it counts from the next commit on."""
+        whole = {name: value for name, value in self.users[str(partition)].items() if name != "delta"}
+        written = self._write(f"delta-{partition:05d}", image_of(delta.arrays()))
+        self.users[str(partition)] = whole | {"delta": written}
+
+    def write_items(self, block: int, image: Image) -> None:
+        """Write an item block; it counts from the next commit on."""
+        self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
+
+    def sync(self) -> None:
+        """Wait until all that this writer wrote is on the disk, with its names. Raises ResourceError when it cannot be."""
+        if self._unsynced:
+            with told_if_unwritten(self.folder, f"{len(self._unsynced):,} files"):
+                sync_files(self.folder / name for name in self._unsynced)
+                sync_folder(self.folder)
+            self._unsynced.clear()
+
+    def take_fresh(self) -> dict[str, dict[str, Any]]:
+        """The entries of what this writer wrote since it was asked last, by micro-partition and by block, as JSON has them."""
+        fresh, self._fresh = self._fresh, {"users": {}, "items": {}}
+        return fresh
+
+    def add_written(self, fresh: dict[str, dict[str, Any]]) -> None:
+        """Count what another writer wrote for this generation."""
+        self.users |= fresh["users"]
+        self.items |= {int(block): entry for block, entry in fresh["items"].items()}
+
+    def commit(self, values: dict[str, Any]) -> Generation:
+        """Make the next generation of what was written: the manifest with `values`, then the removal of what is not named."""
+        items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
+        return self._put_manifest(values | {"users": dict(self.users), "items": items})
+
+    def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
+        """Make the next generation of the files of an older one: the way back to the best."""
+        names = ("users", "items", "num_blocks", "resident_block", "recency")
+        kept = {name: older.manifest[name] for name in names if name in older.manifest}
+        return self._put_manifest(values | kept)
+
+    def _put_manifest(self, values: dict[str, Any]) -> Generation:
+        manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
+        self.sync()
+        write_manifest(self.folder, STORE_MANIFEST, manifest)
+        self.generation += 1
+        remove_unreferenced(self.folder, before=self.generation if self.has_others else None)
+        return Generation(self.folder, manifest)
+
+    def _read(self, entry: dict[str, Any], spare: Bytes | None) -> Image:
+        with tell_way_out(self.folder):
+            return read_image(self.folder / entry["file"], entry, spare)
+
+    def _write(self, stem: str, image: Image) -> dict[str, Any]:
+        name = f"{stem}-g{self.generation:06d}.safetensors"
+        path = self.folder / name
+        with told_if_unwritten(self.folder, f"{name} ({image.num_bytes:,} bytes)"):
+            if name not in self._unsynced:
+                path.unlink(missing_ok=True)  # of a run that was killed: somebody may have it under a second name
+            self._unsynced.add(name)
+            try:
+                about = write_image(path, image)
+            except OSError:
+                self._unsynced.discard(name)
+                path.unlink(missing_ok=True)  # a part of it would only take room
+                raise
+        return {"file": name, **about}
+
+
+def pin_generation(folder: Path, name: str) -> None:
+    """Keep the files of the current generation under a name, a release's or "best", whatever comes after."""
+    write_manifest(folder, f"pinned/{name}.json", open_generation(folder).manifest)
+
+
+def open_pinned(folder: Path, name: str) -> Generation:
+    """The generation that is kept under a name. Raises DamageError when there is none."""
+    return Generation(folder, read_manifest(folder / "pinned" / f"{name}.json"))
+
+
+def find_pinned(folder: Path, name: str) -> Generation | None:
+    """The generation that is kept under a name; None where there is none that this version can read.
+
+    Raises DamageError when its manifest was altered.
+    """
+    path = folder / "pinned" / f"{name}.json"
+    with tell_way_out(folder):
+        return open_pinned(folder, name) if path.exists() and not is_of_earlier_version(read_json(path)) else None
+
+
+def unpin_best(folder: Path) -> None:
+    """Let go of the generation that early stopping kept; its files go at the next commit or gc, if nothing names them."""
+    (folder / "pinned" / "best.json").unlink(missing_ok=True)
+
+
+def unpin_generations(folder: Path, keep: set[str]) -> None:
+    """Let go of all pinned releases but `keep`; their files go at the next commit or gc."""
+    for path in (folder / "pinned").glob("*.json"):
+        if path.stem not in keep:
+            path.unlink()
+
+
+def referenced_files(folder: Path) -> set[str]:
+    """Names of the files that the current or a pinned manifest names."""
+    manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
+    return {name for path in manifests if path.exists() for name in Generation(folder, read_json(path)).files()}
+
+
+def remove_unreferenced(folder: Path, before: int | None = None) -> int:
+    """Remove vector files that no manifest names, and temporary files and folders; returns the bytes set free.
+
+    before: only files of generations before this one, and no temporary ones, which others may be writing.
+    """
+    referenced = referenced_files(folder)
+    freed_bytes = 0
+    for path in sorted([*folder.iterdir(), *folder.glob(f"pinned/.*{TEMPORARY_SUFFIX}")]):
+        found = _DATA_FILE.fullmatch(path.name)
+        is_stale = found and path.name not in referenced and (before is None or int(found[1]) < before)
+        if is_stale or (before is None and path.name.endswith(TEMPORARY_SUFFIX)):
+            freed_bytes += sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
+            if path.is_dir():  # what was refitted when a process was killed
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return freed_bytes
