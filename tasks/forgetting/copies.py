@@ -28,7 +28,7 @@ from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry
 from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import has_registry, registry_uri
-from tasks.root.run import Root, Run
+from tasks.root.run import Root, Run, read_stories
 from tasks.upkeep.gc import remove_folder
 from tasks.users.user_set import UserSet
 from trainer.errors import DamageError, SurfError
@@ -192,10 +192,10 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
 
 def _forget_runs(root: Root, releases: set[str]) -> None:
     """Let no story say that one of these releases is there: the same command then makes it anew."""
-    for path in sorted(root.path.glob("runs/[!.]*/run.json")):
-        run = Run(root, path.parent.name)
-        if {run.run_id, run.story()["steps"].get("unchanged", {}).get("release")} & releases:
-            run.forget_steps()
+    for story in read_stories(root):
+        unchanged_since = story.steps.unchanged.release if story.steps.unchanged else None
+        if {story.run_id, unchanged_since} & releases:
+            Run(root, story.run_id).forget_steps()
 
 
 def list_copied(copies: Copies) -> list[dict[str, Any]]:

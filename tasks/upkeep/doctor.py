@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from tasks.corpus.check import find_misfits
 from tasks.export.export import list_files
-from tasks.root.run import Root, Run, read_story
+from tasks.root.run import Root, Run
+from tasks.root.story import read_story
 from tasks.root.wording import several
 from tasks.upkeep.check_registry import find_damage
 from trainer.errors import DamageError
@@ -113,7 +114,9 @@ def _examine_registry(root: Root) -> Iterator[Finding]:
 def _examine_runs(root: Root) -> Iterator[Finding]:
     for folder in _folders(root.path / "runs"):
         try:
-            yield Finding("ok", str(folder), f"{several(len(read_story(folder / 'run.json')['steps']), 'step')} ended")
+            yield Finding(
+                "ok", str(folder), f"{several(len(read_story(folder / 'run.json').steps.ended()), 'step')} ended"
+            )
         except DamageError as error:
             yield Finding("damage", str(folder), str(error))
 
@@ -121,14 +124,14 @@ def _examine_runs(root: Root) -> Iterator[Finding]:
 def _tell_way_out(root: Root, export_dir: Path) -> str:
     """How a damaged export is made whole: from its copy in the registry, or else from the vectors it was made of."""
     try:
-        registered = Run(root, export_dir.name).story()["steps"].get("register", {})
+        registered = Run(root, export_dir.name).story().steps.registered
     except DamageError:
-        registered = {}
-    if registered.get("storage") != "copy":
+        registered = None
+    if registered is None or registered.storage != "copy":
         return f"remove {export_dir} and {_BEFORE_NEW_LOGS.format('made')}"
-    uri = registered["tracking_uri"]
+    uri = registered.tracking_uri
     place = "" if uri == root.tracking_uri else f" --tracking-uri {uri}"
-    name = f"models:/{registered['model_name']}/{registered['model_version']}"
+    name = f"models:/{registered.model_name}/{registered.model_version}"
     return f"remove {export_dir}, then `surf2vec pull {name} --out {export_dir} --root {root.path}{place}`"
 
 

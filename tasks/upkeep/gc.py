@@ -31,7 +31,8 @@ from tasks.registry.promotion import read_registry, rollback_targets
 from tasks.registry.tracking import Registered, Version
 from tasks.root.call_folders import PREFIX, find_leftovers, remove_leftovers
 from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
-from tasks.root.run import Root, Run, is_locked
+from tasks.root.run import Root, Run, is_locked, read_stories
+from tasks.root.story import Story
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import (
@@ -68,7 +69,7 @@ class References:
     root: Root
     publish: PublishConfig
     registered: Registered
-    stories: dict[str, dict[str, Any]]
+    stories: dict[str, Story]
     versions: list[Version] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
 
@@ -86,7 +87,7 @@ class References:
 
     @property
     def newest_run(self) -> str | None:
-        made = {run_id: story.get("created_at", "") for run_id, story in self.stories.items()}
+        made = {run_id: story.created_at for run_id, story in self.stories.items()}
         return max(made, key=lambda run_id: made[run_id], default=None)
 
     @property
@@ -97,10 +98,10 @@ class References:
     def is_judged(self, release: str) -> bool:
         """Whether the release is one of this root's that went, or was to go, to this registry."""
         story = self.stories.get(release)
-        if story is None or "config" not in story:
+        if story is None or story.setting("publish", "model_name") != self.publish.model_name:
             return False
-        meant = find_story_uri(self.root, story) or story["config"]["publish"]["tracking_uri"] or self.uri
-        return is_same_registry(meant, self.uri) and story["config"]["publish"]["model_name"] == self.publish.model_name
+        meant = find_story_uri(self.root, story) or story.setting("publish", "tracking_uri") or self.uri
+        return is_same_registry(meant, self.uri)
 
     def goes(self, release: str) -> bool:
         return self.is_judged(release) and release not in self.kept
@@ -111,7 +112,7 @@ class References:
         pinned = [path.stem for path in store.glob("pinned/*.json") if not self.goes(path.stem)]
         wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
         wanted |= {open_generation(store).manifest["window_id"]} if self.has_vectors else set()
-        wanted |= {self.stories[self.newest_run].get("window_id", "")} if self.newest_run else set()
+        wanted |= {self.stories[self.newest_run].window_id} if self.newest_run else set()
         wanted |= {newest_corpus(self.root)} if any(self.root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")) else set()
         aliased = {version.tags.get("release") for version in self.registered.versions if self._has_alias(version)}
         for path in self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
@@ -151,7 +152,7 @@ def collect_garbage(
 
 def open_references(root: Root, publish: PublishConfig) -> References:
     """What there is, and which releases stay. Raises InputError when this is not the registry that runs registered to."""
-    stories = {path.parent.name: read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))}
+    stories = {story.run_id: story for story in read_stories(root)}
     everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
     references = References(root, publish, read_registry(root, publish), stories, everything)
     versions = [
@@ -160,7 +161,7 @@ def open_references(root: Root, publish: PublishConfig) -> References:
         if version.tags.get("release") in stories and references.owner.owns_version(version)
     ]
     for run_id, story in stories.items():
-        if "register" in story["steps"] and references.is_judged(run_id) and not versions:
+        if story.steps.registered and references.is_judged(run_id) and not versions:
             raise InputError(
                 f"run {run_id} registered a version of {publish.model_name}, of which the registry has none: nothing was "
                 "removed; see that --root and publish.tracking_uri are right"
@@ -258,8 +259,8 @@ def _forget_runs(references: References, gone: set[Path]) -> None:
     """Let no story say that something is there which goes: the same command then makes it anew."""
     root = references.root
     for run_id, story in references.stories.items():
-        is_done = "report" in story["steps"]
-        if root.export(run_id) in gone or (not is_done and root.corpus(story.get("window_id", "?")) in gone):
+        is_unfinished = story.window_id and not story.steps.report
+        if root.export(run_id) in gone or (is_unfinished and root.corpus(story.window_id) in gone):
             Run(root, run_id).forget_steps()
 
 

@@ -131,7 +131,7 @@ CASES: dict[str, Callable[[Root], None]] = {
 
 
 def corpus_of(root: Root, number: int) -> Path:
-    return root.corpus(Run(root, releases(root)[number]).story()["window_id"])
+    return root.corpus(Run(root, releases(root)[number]).story().window_id)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -191,7 +191,7 @@ def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkey
         with pytest.raises(ResourceError):
             run(root)
     runs = [Run(root, path.parent.name) for path in root.path.glob("runs/*/run.json")]
-    [release] = [one.run_id for one in runs if "register" not in one.story()["steps"]]
+    [release] = [one.run_id for one in runs if one.story().steps.registered is None]
     cut(next(root.export(release).glob("index/*")))
     with pytest.raises(DamageError, match="remove .* and give the same `surf2vec run` again") as told:
         run(root)

@@ -66,7 +66,7 @@ def test_vectors_optimizer_state_and_rows_are_the_same(lost: Root, tmp_path: Pat
     assert (new.folder / "vocabulary.parquet").read_bytes() == (old.folder / "vocabulary.parquet").read_bytes()
     assert new.manifest["made_from"] == old.manifest["made_from"]
     assert [found for found in examine(root) if found.level != "ok"] == []
-    assert Run(root, "r1").story()["run_id"] == "r1"
+    assert Run(root, "r1").story().run_id == "r1"
 
 
 def test_the_root_works_on(lost: Root, tmp_path: Path) -> None:
