@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig, PublishConfig
-from tasks.export.export import Export, Generation, export_vectors
+from tasks.export.export import Export, export_vectors
 from tasks.root.run import Root
 from tasks.root.story import Story
 from tests.corpora import write_corpus
+from trainer.store.generation import Generation
 
 NUM_ITEMS = 40
 VECTOR_SIZE = 8
@@ -74,10 +75,12 @@ def make_release(
     return export_release(root, release, corpus_dir, draw_generation(corpus_dir, seed), **storage)
 
 
-def export_release(root: Root, release: str, corpus_dir: Path, generation: Generation, **storage: Any) -> Path:
+def export_release(
+    root: Root, release: str, corpus_dir: Path, generation: Generation | FakeGeneration, **storage: Any
+) -> Path:
     """The export of a generation by the project's own step; returns its folder."""
     config = ExportConfig(**storage)
-    export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)
+    export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)  # type: ignore[arg-type]
     return root.export(release)
 
 

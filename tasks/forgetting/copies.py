@@ -28,7 +28,7 @@ from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry
 from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import has_registry, registry_uri
-from tasks.root.run import Root, Run, read_stories
+from tasks.root.run import Root, forget_releases
 from tasks.upkeep.gc import remove_folder
 from tasks.users.user_set import UserSet
 from trainer.errors import DamageError, SurfError
@@ -181,21 +181,13 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     for copy in going:
         tracking.delete_model(copies.uri, copy.model_id)
         removed.append(copy.location)
-    _forget_runs(copies.root, {folder.name for folder in exports})
+    forget_releases(copies.root, {folder.name for folder in exports})
     for folder in exports:
         remove_folder(folder)
         removed.append(str(folder))
     for place in removed:
         on_event("log", {"message": f"removed {place}"})
     return removed
-
-
-def _forget_runs(root: Root, releases: set[str]) -> None:
-    """Let no story say that one of these releases is there: the same command then makes it anew."""
-    for story in read_stories(root):
-        unchanged_since = story.steps.unchanged.release if story.steps.unchanged else None
-        if {story.run_id, unchanged_since} & releases:
-            Run(root, story.run_id).forget_steps()
 
 
 def list_copied(copies: Copies) -> list[dict[str, Any]]:

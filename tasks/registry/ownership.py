@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tasks.config import PublishConfig
-from tasks.registry import tracking
-from tasks.registry.tracking import RUN_TAG, Copy, MlflowRun, Version
+from tasks.registry import mlflow_runs
+from tasks.registry.mlflow_runs import RUN_TAG, MlflowRun
+from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
 from tasks.root.run import Root, read_stories
 
@@ -56,5 +57,5 @@ class Ownership:
             recorded = made.get(run.tags[RUN_TAG], "")
             return recorded == mlflow_run_id or (recorded is None and run.experiment == self.publish.experiment)
 
-        runs = tracking.list_runs(registry_uri(self.root, self.publish))
+        runs = mlflow_runs.list_runs(registry_uri(self.root, self.publish))
         return {name for name, run in runs.items() if ROOT_TAG not in run.tags and is_ours(name, run)}

@@ -17,12 +17,13 @@ from typing import Any
 
 from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST, list_files
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
+from tasks.registry.mlflow_runs import Point
 from tasks.registry.promotion import settle_aliases
 from tasks.registry.pull import find_version
 from tasks.registry.registered_copies import find_faults
 from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
-from tasks.registry.tracking import Content, Point, Version
+from tasks.registry.tracking import Content, Version
 from tasks.report.measured import list_train_metrics
 from tasks.root.credentials import mask_credentials, mask_values
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
@@ -58,7 +59,7 @@ def publish_release(
     run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
     artifacts = root.artifacts if is_own_registry(root, publish) else None
     params = flatten(story.config)
-    mlflow_run = tracking.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
+    mlflow_run = mlflow_runs.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
 
     there = tracking.get_registered(uri, publish.model_name)
     version = next((one for one in there.versions if _is_release(one, digest, root_id)), None)
@@ -66,10 +67,10 @@ def publish_release(
         version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
     alias = settle_aliases(root, publish, version.number, story.steps.gate)
 
-    tracking.log_metrics(uri, mlflow_run, list_metrics(story))
+    mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
-    tracking.log_files(uri, mlflow_run, files, {"run.json": mask_values(story.to_json())})
-    tracking.end_run(uri, mlflow_run)
+    mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(story.to_json())})
+    mlflow_runs.end_run(uri, mlflow_run)
     return {
         "model_name": publish.model_name,
         "model_version": version.number,
@@ -77,7 +78,7 @@ def publish_release(
         "storage": version.tags.get("storage", "copy"),
         "tracking_uri": mask_credentials(uri),
         "mlflow_run_id": mlflow_run,
-        "mlflow_page": tracking.find_page(uri, mlflow_run),
+        "mlflow_page": mlflow_runs.find_page(uri, mlflow_run),
     }
 
 
@@ -127,7 +128,7 @@ def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> b
 
 def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, report_path: Path) -> None:
     """Add the report to the MLflow run of a release."""
-    tracking.log_files(registry_uri(root, publish), registered.mlflow_run_id, [report_path], {})
+    mlflow_runs.log_files(registry_uri(root, publish), registered.mlflow_run_id, [report_path], {})
 
 
 def current_release(root: Root, publish: PublishConfig) -> str:

@@ -252,6 +252,19 @@ class Run:
         return result
 
 
+def forget_releases(root: Root, releases: set[str]) -> None:
+    """Let no story say that one of these releases is there, or that nothing changed since: the same command makes it anew."""
+    for story in read_stories(root):
+        since = story.steps.unchanged.release if story.steps.unchanged else None
+        if {story.run_id, since} & releases:
+            Run(root, story.run_id).forget_steps()
+
+
+def list_folders(parent: Path, pattern: str = "[!.]*") -> list[Path]:
+    """The folders in a folder, by name; hidden ones are left out."""
+    return sorted(path for path in parent.glob(pattern) if path.is_dir())
+
+
 def read_stories(root: Root) -> list[Story]:
     """The stories of all runs of the root, by their ids."""
     return [read_story(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tasks.corpus.check import find_misfits
 from tasks.export.export import list_files
-from tasks.root.run import Root, Run
+from tasks.root.run import Root, Run, list_folders
 from tasks.root.story import read_story
 from tasks.root.wording import several
 from tasks.upkeep.check_registry import find_damage
@@ -67,7 +67,7 @@ def _examine_events(root: Root) -> Iterator[Finding]:
 
 
 def _examine_corpora(root: Root) -> Iterator[Finding]:
-    for folder in _folders(root.path / "corpus"):
+    for folder in list_folders(root.path / "corpus"):
         try:
             manifest = read_json(folder / "manifest.json")
             corpora = [Corpus(folder, manifest)]
@@ -90,7 +90,7 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
 
 
 def _examine_exports(root: Root) -> Iterator[Finding]:
-    for folder in _folders(root.path / "export"):
+    for folder in list_folders(root.path / "export"):
         try:
             manifest = read_json(folder / "manifest.json")
             problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
@@ -112,7 +112,7 @@ def _examine_registry(root: Root) -> Iterator[Finding]:
 
 
 def _examine_runs(root: Root) -> Iterator[Finding]:
-    for folder in _folders(root.path / "runs"):
+    for folder in list_folders(root.path / "runs"):
         try:
             yield Finding(
                 "ok", str(folder), f"{several(len(read_story(folder / 'run.json').steps.ended()), 'step')} ended"
@@ -156,10 +156,6 @@ def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
         rows = pq.read_metadata(path).num_rows
         if rows != about["rows"]:
             yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
-
-
-def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.glob("*") if path.is_dir() and not path.name.startswith("."))
 
 
 def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:

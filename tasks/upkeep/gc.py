@@ -31,7 +31,7 @@ from tasks.registry.promotion import read_registry, rollback_targets
 from tasks.registry.tracking import Registered, Version
 from tasks.root.call_folders import PREFIX, find_leftovers, remove_leftovers
 from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
-from tasks.root.run import Root, Run, is_locked, read_stories
+from tasks.root.run import Root, forget_releases, is_locked, list_folders, read_stories
 from tasks.root.story import Story
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
@@ -136,7 +136,8 @@ def collect_garbage(
     references = open_references(root, publish)
     wastes = list(find_waste(references))
     if not dry_run:
-        _forget_runs(references, {Path(waste.place) for waste in wastes})
+        gone = {Path(waste.place) for waste in wastes}
+        forget_releases(root, {story.run_id for story in references.stories.values() if _is_lost(root, story, gone)})
     for waste in wastes:
         if not dry_run:
             on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
@@ -183,13 +184,13 @@ def find_waste(references: References) -> Iterator[Waste]:
         yield Waste("model version", place, 0, partial(tracking.delete_version, references.uri, version))
     staying = [version for version in references.versions if version not in going]
     referred = {version.tags.get("export_uri") for version in staying}
-    for folder in _folders(root.path / "export"):
+    for folder in list_folders(root.path / "export"):
         if references.goes(folder.name) and folder.resolve().as_uri() not in referred:
             yield Waste("export", str(folder), _size(folder), partial(remove_folder, folder))
     yield from _find_unreferenced(references)
     wanted = references.window_ids()
     is_searching = is_locked(Root(root.path / "tune"))
-    for folder in _folders(root.path / "corpus"):
+    for folder in list_folders(root.path / "corpus"):
         if folder.name not in wanted and not is_searching:
             yield Waste("corpus", str(folder), _size(folder), partial(remove_folder, folder))
     if references.is_own_registry and references.registered.versions:
@@ -255,17 +256,10 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
             yield Waste("temporary file", str(path), _size(path), partial(_remove, path))
 
 
-def _forget_runs(references: References, gone: set[Path]) -> None:
-    """Let no story say that something is there which goes: the same command then makes it anew."""
-    root = references.root
-    for run_id, story in references.stories.items():
-        is_unfinished = story.window_id and not story.steps.report
-        if root.export(run_id) in gone or (is_unfinished and root.corpus(story.window_id) in gone):
-            Run(root, run_id).forget_steps()
-
-
-def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
+def _is_lost(root: Root, story: Story, gone: set[Path]) -> bool:
+    """Whether what a run made goes: its export, or the corpus that it needs to end."""
+    is_unfinished = story.window_id and not story.steps.report
+    return root.export(story.run_id) in gone or bool(is_unfinished and root.corpus(story.window_id) in gone)
 
 
 def _size(path: Path) -> int:

@@ -23,7 +23,7 @@ from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, partitio
 from tasks.corpus.folder import publish as publish_corpus
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import Catalog, read_catalog
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import find_version, pull, referenced_folder
 from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST, TAG_PATH, TAG_SHA256
@@ -103,7 +103,7 @@ def restore_story(root: Root, publish: PublishConfig, release: str, on_event: On
         return False
     uri, report_path = registry_uri(root, publish), run.folder / "report.html"
     try:
-        told = tracking.read_document(uri, publish.experiment, release, "run.json")
+        told = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")
         story = parse_story(told, f"run.json of run {release} in the registry")
     except DamageError as error:
         on_event("log", {"message": f"the story of release {release} is gone, and cannot be brought back: {error}"})

@@ -11,7 +11,7 @@ import pytest
 from flows.config import load_config
 from flows.operations import pull_release
 from tasks.config import PublishConfig
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.promotion import read_registry
 from tasks.root.run import Root, Run
 from tasks.upkeep.doctor import examine
@@ -174,7 +174,7 @@ def test_a_story_that_the_registry_has_not_either(root: Root, monkeypatch: pytes
     def find_nothing(*arguments: Any) -> None:
         raise DamageError("run.json is missing in the registry")
 
-    monkeypatch.setattr(tracking, "read_document", find_nothing)
+    monkeypatch.setattr(mlflow_runs, "read_document", find_nothing)
     shutil.rmtree(root.run(releases(root)[1]))
     with pytest.raises(DamageError, match="run.json, which says what it is, is gone .*: run with --full"):
         run(root)

@@ -12,7 +12,7 @@ from tasks.config import IngestConfig, PublishConfig
 from tasks.forgetting.forget import Forgetting, forget
 from tasks.queries.infer import Inference, infer
 from tasks.queries.similar import similar_users
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import pull
 from tasks.root.identity import read_root_id, registry_uri
@@ -179,6 +179,6 @@ def test_a_lost_story_is_looked_for_where_the_root_publishes(tmp_path: Path, mon
         asked.append(uri)
         raise DamageError("it is not there")
 
-    monkeypatch.setattr(tracking, "read_document", read_document)
+    monkeypatch.setattr(mlflow_runs, "read_document", read_document)
     assert not restore_story(root, PublishConfig(), "r1")
     assert asked == ["http://mlflow.example"]
