@@ -11,9 +11,9 @@ from tasks.corpus.window import Base, list_inputs, select_window
 from tasks.registry.promotion import find_champion
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root, Run, open_root
-from tasks.root.story import Story
+from tasks.root.story import NightPlan, Story
 from tasks.training.base_release import NightRequest
-from tasks.training.beginning import NightPlan, find_run, name_asked, night_schedule, plan_night, reopen_gone
+from tasks.training.beginning import find_run, name_asked, night_schedule, plan_night, reopen_gone
 from tasks.training.devices import pick_device
 from tasks.upkeep.restore import restore_story
 from trainer.events import OnEvent, ignore_event
@@ -51,7 +51,7 @@ class Night:
             schedule=night_schedule(self.config.train, self.config.nightly) if story.base else None,
         )  # fmt: skip
 
-    def corpus_base(self, story: Story | NightPlan) -> Base | None:
+    def corpus_base(self, story: NightPlan) -> Base | None:
         """What the corpus of a run goes on from; that of a full night takes over who stays without events."""
         retain_days = self.config.nightly.retain_days
         if story.base:
@@ -104,6 +104,6 @@ def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event
             command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
             window_id=window_id,
             config=config.model_dump(mode="json"),
-            **plan.tell(),
+            **dict(plan),
         )
     return run

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from tasks.corpus.continuation import Tokens, find_changed
 from tasks.evaluation.evaluate import (
-    GROUP_BYTES,
     Answer,
     Question,
     check_memory,
     evaluate,
+    group_questions,
     merge_questions,
     rank_held_out,
 )
@@ -275,16 +275,6 @@ def _pair_up(tokens: Tokens, num_items: int) -> NDArray[np.int64]:
 
 
 def join_pairs(pairs: Iterator[Pair]) -> Iterator[Pair]:
-    """The same users in larger questions, up to about GROUP_BYTES of vectors, so that items are read more seldom."""
-    group: list[Pair] = []
-    for pair in pairs:
-        group.append(pair)
-        if sum(mine.vectors.nbytes + theirs.vectors.nbytes for mine, theirs in group) >= GROUP_BYTES:
-            yield _merge(group)
-            group = []
-    if group:
-        yield _merge(group)
-
-
-def _merge(group: list[Pair]) -> Pair:
-    return merge_questions([mine for mine, _ in group]), merge_questions([theirs for _, theirs in group])
+    """The same users in larger questions, so that items are read more seldom."""
+    for group in group_questions(pairs, lambda pair: sum(one.vectors.nbytes for one in pair)):
+        yield merge_questions([mine for mine, _ in group]), merge_questions([theirs for _, theirs in group])

@@ -18,7 +18,7 @@ from tasks.corpus.window import Window
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.arrivals import Days, arrived_share, missing_days
 from tasks.gate.drift import Released, measure_drift, measure_norms
-from tasks.gate.rules import TOP, Finding, Rule, Verdict, compare, hits, judge, reciprocals, tell
+from tasks.gate.rules import TOP, Finding, Rule, compare, hits, reciprocals, tell
 from tasks.root.run import Root, Run
 from tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
 from trainer.store.tokens import open_corpus
@@ -91,22 +91,18 @@ def _find_days_before(run: Run, days: Days) -> Days:
 
 def judge_release(case: Case) -> dict[str, Any]:
     """The story's "gate": `passes`, `verdict`, `held_by`, `champion`, the `table`, `metrics`, and the `days` that were seen."""
-    verdict = judge([_same_champion(case), *_quality(case), *_counts(case), *_vectors(case), *_days(case)])
-    passes = verdict.passes or case.champion is None
+    findings = [_same_champion(case), *_quality(case), *_counts(case), *_vectors(case), *_days(case)]
+    held_by = [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None]
+    figures = {f"gate_{finding.rule.name}": finding.value for finding in findings if finding.value is not None}
     return {
-        "passes": passes,
-        "verdict": "first" if case.champion is None else "passed" if passes else "held",
+        "passes": not held_by,
+        "verdict": "first" if case.champion is None else "held" if held_by else "passed",
         "champion": case.champion,
-        "held_by": [] if passes else [finding.rule.name for finding in verdict.held_by],
-        "table": tell(verdict, is_first=case.champion is None),
-        "metrics": _list_metrics(verdict) | {"gate_passes": float(passes)},
+        "held_by": held_by,
+        "table": tell(findings, is_first=case.champion is None),
+        "metrics": figures | {"gate_passes": float(not held_by)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
     }
-
-
-def _list_metrics(verdict: Verdict) -> dict[str, float]:
-    metrics = {f"gate_{finding.rule.name}": finding.value for finding in verdict.findings}
-    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _same_champion(case: Case) -> Finding:

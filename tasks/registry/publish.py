@@ -25,6 +25,7 @@ from tasks.registry.registered_copies import find_faults
 from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
 from tasks.registry.tracking import Content, Version
 from tasks.report.measured import list_train_metrics
+from tasks.report.tables import flatten
 from tasks.root.credentials import mask_credentials, mask_values
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.root.run import Root
@@ -187,14 +188,6 @@ def pin_requirements() -> list[str]:
     """What the model needs, at the versions it was made with."""
     # A local part such as +cpu names a build that the package index does not have.
     return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
-
-
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def list_metrics(story: Story) -> list[Point]:

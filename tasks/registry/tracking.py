@@ -80,8 +80,7 @@ class Copy:
     @property
     def folder(self) -> Path | None:
         """Where its files are, if they are on this machine."""
-        is_local = self.location.startswith(("/", "file:"))
-        return Path(local_file_uri_to_path(self.location)) if is_local else None
+        return _local(self.location)
 
 
 @dataclass(frozen=True)

@@ -239,21 +239,18 @@ def list_settings(values: Any) -> list[dict[str, Any]]:
     groups: dict[str, list[tuple[str, str]]] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            groups[key] = flatten(value)
+            groups[key] = [(name, show_value(name, one)) for name, one in flatten(value).items()]
         else:
             groups.setdefault("", []).append((key, show_value(key, value)))
     return [{"name": name, "rows": rows} for name, rows in sorted(groups.items()) if rows]
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Keys with dots between levels, and their values as text."""
-    rows = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            rows += flatten(value, f"{prefix}{key}.")
-        else:
-            rows.append((f"{prefix}{key}", show_value(key, value)))
-    return rows
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def show_value(key: str, value: Any) -> str:

@@ -257,8 +257,26 @@ class Promotion(_Record):
     message: str
 
 
-class Story(_Record):
-    """What a run began with (tasks/training/beginning.py says what that means), and its steps.
+class NightPlan(_Record):
+    """What a run began with (tasks/training/beginning.py).
+
+    asked: by which the same command finds the run again, also when another release serves by then; champion: the release that
+    served; base: what the night goes on from, None for a full one; space: the champion, in whose space it stays; start: what its
+    training begins from; retained: the corpus whose users stay in a full night without events, for they have vectors.
+    """
+
+    asked: str | None = None
+    champion: str | None = None
+    base: ReleaseBefore | None = None
+    space: ReleaseBefore | None = None
+    full_because: str | None = None
+    full_until: str | None = None
+    start: str = ""
+    retained: str | None = None
+
+
+class Story(NightPlan):
+    """What a run began with, and its steps.
 
     gone_steps: records of steps whose results are gone; forgotten_from: the release that this one is without some users.
     """
@@ -268,14 +286,6 @@ class Story(_Record):
     command: str = ""
     window_id: str = ""
     config: dict[str, Any] = {}
-    asked: str | None = None
-    champion: str | None = None
-    base: ReleaseBefore | None = None
-    space: ReleaseBefore | None = None
-    full_because: str | None = None
-    full_until: str | None = None
-    start: str = ""
-    retained: str | None = None
     promotions: list[Promotion] = []
     forgotten_from: str | None = None
     gone_steps: Steps = Steps()

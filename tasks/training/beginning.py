@@ -1,8 +1,6 @@
 """What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
 
-A run keeps what it began with in its story: `champion`, the release that served then, `base`, the release that it goes on from
-(null for a full night), `space`, the release whose space it stays in, `start`, `retained`, `full_because`, `full_until`, and
-`asked`, by which the same command finds it again, also when another release serves by then.
+A run keeps what it began with in its story (`NightPlan` in tasks/root/story.py).
 """
 
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from tasks.corpus.window import list_differences
 from tasks.evaluation.comparison import match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.root.run import Root, Run, read_stories
-from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, RegisterStep, ReleaseBefore, Story
+from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, NightPlan, RegisterStep, ReleaseBefore, Story
 from tasks.training.base_release import BaseRelease, NightRequest, open_base, why_full
 from tasks.training.space import begin_new_items, find_space_rotation
 from trainer.config import TrainConfig
@@ -32,31 +30,6 @@ from trainer.system.files import digest_json, read_json
 from trainer.training.infer import Begin, refit_held_out
 from trainer.training.job import Job, Schedule
 from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
-
-
-@dataclass(frozen=True)
-class NightPlan:
-    """A night before its run begins. champion: the release that serves; base: what it goes on from; space: the champion, in
-    whose space it stays; start: what its training begins from; retained: the corpus whose users stay in a full night without
-    events, for they have vectors.
-    """
-
-    asked: str
-    champion: str | None
-    base: BaseRelease | None
-    space: BaseRelease | None
-    full_because: str | None
-    full_until: str | None
-    start: str
-    retained: str | None
-
-    def tell(self) -> dict[str, Any]:
-        """What the story keeps of it."""
-        names = ("asked", "champion", "full_because", "full_until", "start", "retained")
-        return {name: getattr(self, name) for name in names} | {
-            "base": self.base.as_told if self.base else None,
-            "space": self.space.as_told if self.space else None,
-        }
 
 
 def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
@@ -120,8 +93,10 @@ def plan_night(root: Root, champion: str | None, asked: NightRequest, name: str)
     start = _tell_start(asked, base, space)
     may_retain = start and not base and not list_differences(corpus.get("made_from", {}), asked.inputs)
     return NightPlan(
-        name, champion, base, space, reason, full_until, start, space.window_id if space and may_retain else None
-    )
+        asked=name, champion=champion, base=base.as_told if base else None, space=space.as_told if space else None,
+        full_because=reason, full_until=full_until, start=start,
+        retained=space.window_id if space and may_retain else None,
+    )  # fmt: skip
 
 
 def begin_training(root: Root, job: Job, story: Story, nightly: NightlyConfig, on_event: OnEvent) -> None:

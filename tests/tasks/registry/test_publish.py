@@ -13,11 +13,11 @@ from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import (
     attach_report,
     current_release,
-    flatten,
     list_metrics,
     pin_requirements,
     publish_release,
 )
+from tasks.report.tables import flatten
 from tasks.root.run import Root
 from tasks.root.story import RegisterStep, Story
 from tests.releases import STORAGES, make_release, read_users, tell_story
