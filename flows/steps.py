@@ -1,6 +1,7 @@
 """The steps of a night as Prefect tasks: each calls one function of `tasks` and leaves an artifact a person can read.
 
-Only paths, ids and small dictionaries go from step to step. A step that ended on the same inputs answers what it recorded.
+Only paths and ids go from step to step; what a step recorded is read from the run's story (tasks/root/story.py). A step that
+ended on the same inputs is not done again.
 """
 
 from collections.abc import Callable

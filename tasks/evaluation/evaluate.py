@@ -236,9 +236,9 @@ def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes
 def evaluate(
     corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event, memory_bytes: int = 4 * 10**9
 ) -> dict:
-    """The story's "evaluate" (without seconds): quality on the held-out users, beside popularity.
+    """The quality on the held-out users, beside popularity: `num_users` and `metrics`.
 
-    A generation whose held-out users were fitted again on their full histories answers what was measured before that.
+    Of a generation whose held-out users were fitted again, what was measured before that: its story was lost.
     Raises ResourceError when the budget does not suffice.
     """
     if generation.has_seen_held_out:

@@ -101,28 +101,27 @@ class Copies:
             copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
         }
         return {
-            copy.model_id: used[copy.model_id] for copy in self.logged if used[copy.model_id] or not self._owns(copy)
+            copy.model_id: used[copy.model_id]
+            for copy in self.logged
+            if used[copy.model_id] or not self.owner.owns_copy(copy)
         }
 
     @cached_property
     def removable(self) -> list[Copy]:
         return [copy for copy in self.logged if copy.model_id not in self.kept]
 
-    def _owns(self, copy: Copy) -> bool:
-        return self.owner.owns_copy(copy)
-
     def search(self, copies: list[Copy]) -> Iterator[tuple[Copy, Searched]]:
         """What is in each of the copies; one that refers to an export of this root holds nothing itself."""
-        found_by_digest = {digest: self.found_in[folder] for folder, digest in self.exports.items()}
-        rows_by_digest = {digest: _num_users(folder) for folder, digest in self.exports.items()}
+        known = {
+            digest: Searched(self.found_in[folder], read_json(folder / EXPORT_MANIFEST)["num_users"])
+            for folder, digest in self.exports.items()
+        }
         for copy in copies:
-            digest = copy.tags["manifest_sha256"]
-            if not self._owns(copy):
+            if not self.owner.owns_copy(copy):
                 yield copy, self._search_other(copy)
             elif copy.tags.get("storage") == "copy":
-                is_known = digest in found_by_digest and copy.is_ready
-                known = Searched(found_by_digest[digest], rows_by_digest[digest]) if is_known else None
-                yield copy, known or self._search_copy(copy)
+                there = known.get(copy.tags["manifest_sha256"]) if copy.is_ready else None
+                yield copy, there or self._search_copy(copy)
 
     def _search_other(self, copy: Copy) -> Searched:
         """What is in a copy that another root made, or in the folder that it refers to, if that can be read."""
@@ -158,10 +157,6 @@ class Copies:
             return tracking.download_copied(self.uri, copy, name, folder)
         except DamageError:
             return None
-
-
-def _num_users(folder: Path) -> int:
-    return read_json(folder / EXPORT_MANIFEST)["num_users"]
 
 
 def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:

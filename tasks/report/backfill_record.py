@@ -66,7 +66,7 @@ def list_days(root: Root, since: date | None, until: date | None) -> dict[date, 
 
 
 def record_night(root: Root, day: date, num_events: int, window_id: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A night as the ledger has it: what `surf2vec run --json` answers, cut to what is compared between nights."""
+    """A night as the record has it: what `surf2vec run --json` prints, cut to what is compared between nights."""
     told = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
     steps = Run(root, result["run_id"]).story().steps
     changed = (
