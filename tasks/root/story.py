@@ -218,8 +218,8 @@ class Steps(_Record):
         """Of a story from before `refit` was a step: `evaluate` did it, and its seconds are in those."""
         if isinstance(steps, dict) and {"evaluate", "settle"} <= steps.keys() and "refit" not in steps:
             evaluated = steps["evaluate"]
-            digest = evaluated.get("digest", "") if isinstance(evaluated, dict) else evaluated.digest
-            return steps | {"refit": RefitStep(digest=digest)}
+            digest = evaluated.get("digest", "") if isinstance(evaluated, dict) else getattr(evaluated, "digest", "")
+            return steps | {"refit": {"digest": digest}}
         return steps
 
     def ended(self) -> dict[str, Step]:

@@ -131,6 +131,10 @@ def test_a_story_that_is_written_again_has_what_was_recorded(tmp_path: Path) -> 
             "steps.train.tokens: input should be a valid integer",
         ),
         ({"run_id": "r", "steps": {"gate": None}, "mood": "good"}, "mood is not known"),
+        (
+            {"run_id": "r", "steps": {"evaluate": [], "settle": {}}},
+            "steps.evaluate: input should be a valid dictionary",
+        ),
     ],
 )
 def test_what_is_no_story_is_damage_and_named(tmp_path: Path, values: Any, told: str) -> None:
