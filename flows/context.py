@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 from flows.config import PipelineConfig
 from tasks.corpus.build import window_id as name_window
@@ -12,6 +11,7 @@ from tasks.corpus.window import Base, list_inputs, select_window
 from tasks.registry.promotion import find_champion
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root, Run, open_root
+from tasks.root.story import NightPlan, Story
 from tasks.training.base_release import NightRequest
 from tasks.training.beginning import find_run, name_asked, night_schedule, plan_night, reopen_gone
 from tasks.training.devices import pick_device
@@ -41,22 +41,22 @@ class Night:
     def memory_bytes(self) -> int:
         return parse_bytes(self.config.resources.host_memory)
 
-    def job(self, story: dict[str, Any]) -> Job:
+    def job(self, story: Story) -> Job:
         """The training of a run: of all its users, or of those who changed since the release that it goes on from."""
         device = pick_device(self.config.train, self.config.resources)
-        base, corpus_dir = story.get("base"), self.root.corpus(story["window_id"])
+        corpus_dir = self.root.corpus(story.window_id)
         return Job(
-            corpus_dir / CHANGED if base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
-            device.kernel, device.memory_bytes, start=story.get("start", ""),
-            schedule=night_schedule(self.config.train, self.config.nightly) if base else None,
+            corpus_dir / CHANGED if story.base else corpus_dir, self.root.store, self.config.train, self.memory_bytes,
+            device.kernel, device.memory_bytes, start=story.start,
+            schedule=night_schedule(self.config.train, self.config.nightly) if story.base else None,
         )  # fmt: skip
 
-    def corpus_base(self, story: dict[str, Any]) -> Base | None:
+    def corpus_base(self, story: NightPlan) -> Base | None:
         """What the corpus of a run goes on from; that of a full night takes over who stays without events."""
         retain_days = self.config.nightly.retain_days
-        if story.get("base"):
-            return Base(story["base"]["window_id"], retain_days)
-        return Base(story["retained"], retain_days, is_full=True) if story.get("retained") else None
+        if story.base:
+            return Base(story.base.window_id, retain_days)
+        return Base(story.retained, retain_days, is_full=True) if story.retained else None
 
 
 def open_night(
@@ -84,26 +84,26 @@ def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event
     found = find_run(root, asked)
     if found:
         reopen_gone(found)
-        if "train" in found.story()["steps"]:
+        if found.story().steps.train:
             return found
     champion = find_champion(root, config.publish)
     if champion and restore_story(root, config.publish, champion, on_event) and not found:
         found = find_run(root, asked)
-    if found and champion in (found.story().get("champion"), found.run_id):
+    if found and champion in (found.story().champion, found.run_id):
         return found
     plan = plan_night(root, champion, NightRequest(config.train, config.nightly, inputs, night.is_full), asked)
     window_id = name_window(
         root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-        night.corpus_base(plan.to_json()),
+        night.corpus_base(plan),
     )  # fmt: skip
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])
-    if "train" not in run.story()["steps"]:
+    if not run.story().steps.train:
         run.record(
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
             window_id=window_id,
             config=config.model_dump(mode="json"),
-            **plan.to_json(),
+            **dict(plan),
         )
     return run

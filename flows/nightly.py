@@ -17,6 +17,7 @@ from flows.steps import (
     ingest_events,
     judge_release,
     open_run,
+    refit_vectors,
     register_release,
     settle_vectors,
     train_vectors,
@@ -27,6 +28,18 @@ from tasks.registry.promotion import find_alias
 from tasks.report.funnel import list_losses, list_notes
 from tasks.report.measured import list_train_metrics
 from tasks.root.run import Run, lock_root
+from tasks.root.story import (
+    CorpusStep,
+    EvaluateStep,
+    ExportStep,
+    GateStep,
+    IngestStep,
+    RegisterStep,
+    ReportStep,
+    SettleStep,
+    Story,
+    TrainStep,
+)
 
 DEFAULT_CONFIG = PipelineConfig()
 
@@ -47,11 +60,12 @@ def nightly(
     3. Build the corpus of the window. Where no user's tokens changed, the champion is what there is to have.
     4. Train the vectors of who changed, or of all; or go on from the last commit.
     5. Evaluate them on held-out items.
-    6. Settle them: beside the rows that did not change, or in the champion's space.
-    7. Export the release.
-    8. Hold it against the release that serves: the gate.
-    9. Register it; it serves if the gate lets it.
-    10. Write the morning's report.
+    6. Fit the held-out users again, on all they did.
+    7. Settle the vectors: beside the rows that did not change, or in the champion's space.
+    8. Export the release.
+    9. Hold it against the release that serves: the gate.
+    10. Register it; it serves if the gate lets it.
+    11. Write the morning's report.
     """
     night = open_night(root, since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
@@ -62,6 +76,7 @@ def nightly(
             return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
         train_vectors(night, run)
         evaluate_vectors(night, run)
+        refit_vectors(night, run)
         settle_vectors(night, run)
         export_vectors(night, run)
         judge_release(night, run)
@@ -73,42 +88,42 @@ def nightly(
 def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
     """What `surf2vec run --json` prints, drawn from the run's story; the alias is the one that the version has now."""
     story = run.story()
-    steps = story["steps"]
+    ingest, export, registered = story.require(IngestStep), story.require(ExportStep), story.require(RegisterStep)
     return {
         "run_id": run.run_id,
-        "release": steps["export"]["release"],
-        "model_name": steps["register"]["model_name"],
-        "model_version": steps["register"]["model_version"],
-        "alias": find_alias(run.root, publish, steps["register"]),
-        "gate": {name: steps["gate"].get(name) for name in ("passes", "verdict", "held_by", "overridden", "table")},
-        "tracking_uri": steps["register"]["tracking_uri"],
-        "users": steps["export"]["num_users"],
-        "items": steps["export"]["num_items"],
-        "events": steps["ingest"]["events"],
-        "rejected": steps["ingest"]["num_rejected"],
-        "tokens": steps["corpus"]["num_tokens"],
+        "release": export.release,
+        "model_name": registered.model_name,
+        "model_version": registered.model_version,
+        "alias": find_alias(run.root, publish, registered),
+        "gate": story.require(GateStep).model_dump(include={"passes", "verdict", "held_by", "overridden", "table"}),
+        "tracking_uri": registered.tracking_uri,
+        "users": export.num_users,
+        "items": export.num_items,
+        "events": ingest.events,
+        "rejected": ingest.num_rejected,
+        "tokens": story.require(CorpusStep).num_tokens,
         "funnel": list_losses(story),
         "notes": list_notes(story),
         "night": describe_night(story),
-        "export_dir": steps["export"]["export_dir"],
-        "report": steps["report"]["report"],
-        "training": list_train_metrics(steps["train"]),
-        "metrics": steps["evaluate"]["metrics"] | steps["export"].get("metrics", {}),
-        "seconds": {name: step["seconds"] for name, step in steps.items()},
+        "export_dir": export.export_dir,
+        "report": story.require(ReportStep).report,
+        "training": list_train_metrics(story.require(TrainStep)),
+        "metrics": story.require(EvaluateStep).metrics | export.metrics,
+        "seconds": {name: step.seconds for name, step in story.steps.ended().items() if step.seconds is not None},
     }
 
 
-def describe_night(story: dict[str, Any]) -> dict[str, Any]:
+def describe_night(story: Story) -> dict[str, Any]:
     """What a night built on, and whom it trained: every user, or those whose tokens changed."""
-    corpus, settled = story["steps"]["corpus"], story["steps"].get("settle", {})
+    corpus, settled = story.require(CorpusStep), story.steps.settle or SettleStep()
     return {
-        "kind": settled.get("kind", "full"),
-        "base": (story.get("base") or {}).get("release"),
-        "full_because": story.get("full_because"),
-        "space_id": settled.get("space_id", story["run_id"]),
-        "alignment": settled.get("cosine"),
-        "changed": corpus.get("num_changed", corpus["num_users"]),
-        "new_users": corpus.get("num_new_users"),
-        "left": corpus.get("num_left"),
-        "new_items": corpus.get("num_new_items"),
+        "kind": settled.kind,
+        "base": story.base.release if story.base else None,
+        "full_because": story.full_because,
+        "space_id": settled.space_id or story.run_id,
+        "alignment": settled.cosine,
+        "changed": corpus.num_users if corpus.num_changed is None else corpus.num_changed,
+        "new_users": corpus.num_new_users,
+        "left": corpus.num_left,
+        "new_items": corpus.num_new_items,
     }

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tasks.report.tables import tell_gate
+from tasks.root.story import GateStep
 from tasks.root.wording import amount, duration, share
 from trainer.system.units import size
 
@@ -51,7 +52,7 @@ def show_gate(gate: dict[str, Any]) -> None:
     """The gate's table, once there was a champion to hold the release against."""
     if gate["verdict"] == "first":
         return
-    table = Table(title=tell_gate(gate), title_justify="left")
+    table = Table(title=tell_gate(GateStep.model_validate(gate)), title_justify="left")
     for column in ("rule", "tonight", "limit", "verdict"):
         table.add_column(column, justify="left" if column in ("rule", "verdict") else "right")
     for row in gate["table"]:

@@ -1,6 +1,7 @@
 """The steps of a night as Prefect tasks: each calls one function of `tasks` and leaves an artifact a person can read.
 
-Only paths, ids and small dictionaries go from step to step. A step that ended on the same inputs answers what it recorded.
+Only paths and ids go from step to step; what a step recorded is read from the run's story (tasks/root/story.py). A step that
+ended on the same inputs is not done again.
 """
 
 from collections.abc import Callable
@@ -18,10 +19,8 @@ from flows.progress import console, report_step
 from flows.ray_cluster import open_fan_out
 from tasks.corpus import build as corpus_task
 from tasks.corpus.window import select_window
-from tasks.evaluation import evaluate as evaluate_task
-from tasks.evaluation.comparison import compare_with_champion
+from tasks.evaluation.comparison import evaluate_and_compare
 from tasks.evaluation.export_loss import measure_loss
-from tasks.evaluation.ranker import side_of
 from tasks.export import export as export_task
 from tasks.gate import figures as gate_task
 from tasks.ingest import ingest as ingest_task
@@ -33,6 +32,20 @@ from tasks.report.measured import list_caveats, list_measured
 from tasks.report.report import write_report
 from tasks.report.tables import tell_gate
 from tasks.root.run import Run
+from tasks.root.story import (
+    CorpusStep,
+    EvaluateStep,
+    ExportStep,
+    GateStep,
+    IngestStep,
+    RefitStep,
+    RegisterStep,
+    ReportStep,
+    SettleStep,
+    Story,
+    TrainStep,
+    UnchangedStep,
+)
 from tasks.root.wording import as_markdown, shown, shown_values
 from tasks.training import beginning as night_task
 from tasks.training.devices import count_workers, pick_device
@@ -44,7 +57,6 @@ from trainer.store.tokens import open_corpus
 from trainer.store.writer import find_pinned
 from trainer.system.files import digest_json
 from trainer.system.signals import stop_on_sigterm
-from trainer.training.infer import refit_held_out
 from trainer.training.loop import train
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
@@ -88,7 +100,7 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
         run = find_or_plan(night, logs, on_event)
         story = run.story()
         on_event("log", {"message": tell_run(story)})
-        run.step("ingest", "", lambda: ingested)
+        run.step(IngestStep, "", lambda: ingested)
     create_table_artifact(
         key="sources",
         table=_rows(ingested, ("lines", "events", "left_out", "rejected")),
@@ -97,47 +109,46 @@ def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
     return run
 
 
-def tell_run(story: dict[str, Any]) -> str:
+def tell_run(story: Story) -> str:
     """What a run is about to do, in a line: all, what is new, what is left, or nothing."""
-    run, ended = story["run_id"], [name for name in story["steps"] if name != "ingest"]
-    begun_at = story["created_at"][:16].replace("T", " ")
-    if "unchanged" in ended:
-        release = story["steps"]["unchanged"]["release"]
+    run, ended = story.run_id, [name for name in story.steps.ended() if name != "ingest"]
+    begun_at = story.created_at[:16].replace("T", " ")
+    if story.steps.unchanged:
+        release = story.steps.unchanged.release
         return f"nothing to do: run {run}, of {begun_at}, found no user whose pages changed since release {release}"
-    if "report" in ended:
+    if story.steps.report:
         return f"nothing to do: run {run}, of {begun_at}, did all of this; what follows is what it made"
     if ended:
         return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
-    if story.get("base"):
-        return f"run {run} goes on from release {story['base']['release']}: only users whose pages changed are trained"
-    return f"run {run} trains all users: {story.get('full_because') or 'as asked'}"
+    if story.base:
+        return f"run {run} goes on from release {story.base.release}: only users whose pages changed are trained"
+    return f"run {run} trains all users: {story.full_because or 'as asked'}"
 
 
 @task(name="corpus")
-def build_corpus(night: Night, run: Run) -> dict[str, Any]:
+def build_corpus(night: Night, run: Run) -> None:
     """Clean the window's events and write each user's tokens; the story's "corpus"."""
     with report_step("corpus") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         config, story = night.config, run.story()
         result = run.step(
-            "corpus",
-            story["window_id"],
+            CorpusStep,
+            story.window_id,
             lambda: corpus_task.build_corpus(
                 night.root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
                 night.memory_bytes, night.threads, on_event, night.corpus_base(story), fan_out,
             ),
         )  # fmt: skip
-    funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result["funnel"]]
+    funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result.funnel]
     notes = " ".join(["From events to tokens.", *list_notes(run.story())])
     create_table_artifact(key="funnel", table=funnel, description=notes)
-    return result
 
 
 def find_unchanged(night: Night, run: Run) -> Run | None:
     """The run of the release that this one builds on, where no user's tokens changed since: then there is nothing to do."""
     story = run.story()
-    if not story.get("base") or story["steps"]["corpus"]["num_changed"]:
+    if not story.base or story.require(CorpusStep).num_changed:
         return None
-    release = story["base"]["release"]
+    release = story.base.release
     base = Run(night.root, release)
     if not base.story_path.exists():
         raise DamageError(
@@ -150,12 +161,12 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
             on_event("log", {"message": f"nothing to do: no user's pages changed since release {release}, which stays"})
         return {"release": release}
 
-    run.step("unchanged", run.run_id, make)
+    run.step(UnchangedStep, run.run_id, make)
     return base
 
 
 @task(name="train")
-def train_vectors(night: Night, run: Run) -> dict[str, Any]:
+def train_vectors(night: Night, run: Run) -> None:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
     with report_step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
@@ -171,67 +182,65 @@ def train_vectors(night: Night, run: Run) -> dict[str, Any]:
             with stop_on_sigterm() as stop:
                 return train_together(job, WorkerProcesses(num_workers, device, run.folder / "workers"), on_event, stop)
 
-        result = run.step("train", run.run_id, make)
+        result = run.step(TrainStep, run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
     create_table_artifact(
         key="training", table=list_measured(result), description=" ".join(["Planned and measured.", *caveats])
     )
     if loads := list_loads(result):
         create_table_artifact(key="workers", table=loads, description=tell_sharing(result))
-    return result
 
 
 @task(name="evaluate")
-def evaluate_vectors(night: Night, run: Run) -> dict[str, Any]:
-    """Rank the held-out items, then fit the held-out users again on all they did; the story's "evaluate"."""
-    job = night.job(run.story())
-
-    def make() -> dict[str, Any]:
-        with report_step("evaluate") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
-            opened = open_corpus(job.corpus_dir)
-            generation = open_generation(job.store_dir)
-            evaluation = evaluate_task.evaluate(opened, generation, on_event, night.memory_bytes)
-            if not generation.has_seen_held_out:
-                evaluation["comparison"] = compare_with_champion(
-                    night.root, run.story().get("champion"), side_of(opened, generation), f"runs/{run.run_id}/ranks.npy",
-                    night.memory_bytes, on_event,
-                )  # fmt: skip
-            begin = night_task.find_beginning(night.root, job, run.story())
-            refit_held_out(job, opened, {"evaluation": evaluation}, on_event, begin, fan_out)
-            return evaluation
-
-    result = run.step("evaluate", run.run_id, make)
-    metrics = result["metrics"]
+def evaluate_vectors(night: Night, run: Run) -> None:
+    """Rank the held-out items, beside popularity and beside the champion; the story's "evaluate"."""
+    with report_step("evaluate") as on_event:
+        story = run.story()
+        corpus_dir, ranks = night.job(story).corpus_dir, f"runs/{run.run_id}/ranks.npy"
+        result = run.step(
+            EvaluateStep,
+            run.run_id,
+            lambda: evaluate_and_compare(night.root, corpus_dir, story.champion, ranks, night.memory_bytes, on_event),
+        )
+    metrics = result.metrics
     names = [name for name in metrics if not name.startswith("popularity_")]
     quality = [
         {"metric": name, "vectors": f"{metrics[name]:.4f}", "popularity": f"{metrics['popularity_' + name]:.4f}"}
         for name in names
     ]
-    create_table_artifact(key="quality", table=quality, description=f"{result['num_users']:,} held-out users")
-    return result
+    create_table_artifact(key="quality", table=quality, description=f"{result.num_users:,} held-out users")
+
+
+@task(name="refit")
+def refit_vectors(night: Night, run: Run) -> None:
+    """Fit the held-out users again, on all they did, now that they are no secret any more; the story's "refit"."""
+    with report_step("refit") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
+        story = run.story()
+        job = night.job(story)
+        run.step(RefitStep, run.run_id, lambda: night_task.refit(night.root, job, story, on_event, fan_out))
 
 
 @task(name="settle")
-def settle_vectors(night: Night, run: Run) -> dict[str, Any]:
+def settle_vectors(night: Night, run: Run) -> None:
     """Lay the night's rows beside those it builds on, or turn a full night into the champion's space; the story's "settle"."""
     with report_step("settle") as on_event:
         story = run.story()
         job, nightly = night.job(story), night.config.nightly
-        return run.step("settle", run.run_id, lambda: night_task.settle(night.root, job, story, nightly, on_event))
+        run.step(SettleStep, run.run_id, lambda: night_task.settle(night.root, job, story, nightly, on_event))
 
 
 @task(name="export")
-def export_vectors(night: Night, run: Run) -> dict[str, Any]:
+def export_vectors(night: Night, run: Run) -> None:
     """Write the release: vectors, index and manifest; the story's "export"."""
     with report_step("export") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         story = run.story()
-        space_id, space = story["steps"]["settle"]["space_id"], story.get("space")
-        corpus_dir = night.root.corpus(story["window_id"])
-        shared = night.root.export(space["release"]) if space and space["space_id"] == space_id else None
+        space_id, space = story.require(SettleStep).space_id, story.space
+        corpus_dir = night.root.corpus(story.window_id)
+        shared = night.root.export(space.release) if space and space.space_id == space_id else None
         asked = export_task.Export(
             corpus_dir, night.root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=space_id,
             config=night.config.export, memory_bytes=night.memory_bytes, space_dir=shared,
-            since_dir=night.root.export(space["release"]) if space else None,
+            since_dir=night.root.export(space.release) if space else None,
         )  # fmt: skip
 
         def make() -> dict[str, Any]:
@@ -240,13 +249,13 @@ def export_vectors(night: Night, run: Run) -> dict[str, Any]:
             lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
 
-        return run.step("export", run.run_id, make)
+        run.step(ExportStep, run.run_id, make)
 
 
 def _settled_generation(night: Night, run: Run) -> Generation:
     """Return the generation that the run made. Raises DamageError when another took its place."""
     generation = find_pinned(night.root.store, run.run_id) or open_generation(night.root.store)
-    settled = run.story()["steps"]["settle"]["generation"]
+    settled = run.story().require(SettleStep).generation
     if generation.generation != settled:
         raise DamageError(
             f"{night.root.store} has generation {generation.generation}, not {settled}, which run {run.run_id} made: "
@@ -256,32 +265,32 @@ def _settled_generation(night: Night, run: Run) -> Generation:
 
 
 @task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
-def judge_release(night: Night, run: Run) -> dict[str, Any]:
+def judge_release(night: Night, run: Run) -> None:
     """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again.
 
     So does the same command before the release is registered: by then another release may serve.
     """
     with report_step("gate") as on_event:
-        if "register" not in run.story()["steps"]:
-            run.reopen("gate")
-        return _judge(night, run, on_event)
+        if not run.story().steps.registered:
+            run.reopen(GateStep)
+        _judge(night, run, on_event)
 
 
 @task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
-def register_release(night: Night, run: Run) -> dict[str, Any]:
+def register_release(night: Night, run: Run) -> None:
     """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
     with report_step("register") as on_event:
         make = _registration(night, run, on_event)
-        done = run.story()["steps"].get("register")
+        done = run.story().steps.registered
         if done and not publish_task.is_served(night.root, night.config.publish, done):
-            run.reopen("register")
+            run.reopen(RegisterStep)
         try:
-            return run.step("register", _judged(run), make)
+            run.step(RegisterStep, _judged(run), make)
         except ChampionMovedError as error:
             on_event("log", {"message": str(error)})
-            run.reopen("gate")
+            run.reopen(GateStep)
             _judge(night, run, on_event)
-            return run.step("register", _judged(run), make)
+            run.step(RegisterStep, _judged(run), make)
 
 
 @task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -292,27 +301,25 @@ def write_reports(night: Night, run: Run) -> None:
     def make() -> dict[str, Any]:
         story = run.story()
         write_report(story, night.root.export(run.run_id), report_path)
-        publish_task.attach_report(night.root, night.config.publish, story["steps"]["register"], report_path)
+        publish_task.attach_report(night.root, night.config.publish, story.require(RegisterStep), report_path)
         return {"report": str(report_path)}
 
-    run.step("report", _judged(run), make)
+    run.step(ReportStep, _judged(run), make)
     create_markdown_artifact(key="report", markdown=describe_run(run, report_path))
 
 
 def describe_run(run: Run, report_path: Path) -> str:
     """What a person finds of a run in Prefect (Markdown): what it made, and where to look further."""
-    registered = run.story()["steps"]["register"]
-    page = registered.get("mlflow_page")
+    registered = run.story().require(RegisterStep)
+    page = registered.mlflow_page
     links = [f"* [The run in MLflow]({page})", f"* [The report]({page}/artifacts/report.html)"] if page else []
-    made = (
-        f"{registered['model_name']} version {registered['model_version']}, {registered['alias'] or 'without an alias'}"
-    )
-    file, uri = as_markdown(str(report_path.resolve())), as_markdown(registered["tracking_uri"])
+    made = f"{registered.model_name} version {registered.model_version}, {registered.alias or 'without an alias'}"
+    file, uri = as_markdown(str(report_path.resolve())), as_markdown(registered.tracking_uri)
     lines = [*links, f"* The report as a file: {file}", f"* MLflow: {uri}"]
     return f"# surf2vec release {run.run_id}\n\n{as_markdown(made)}\n\n" + "\n".join(lines)
 
 
-def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
+def _judge(night: Night, run: Run, on_event: OnEvent) -> None:
     """The story's "gate"; what is held back is told to whom it concerns."""
     gate = night.config.gate
 
@@ -322,18 +329,17 @@ def _judge(night: Night, run: Run, on_event: OnEvent) -> dict[str, Any]:
         champion = name_release(there.champion) if there.champion else None
         window = select_window(night.root, night.since, night.until, night.config.window_days)
         judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
-        overridden = run.story()["steps"].get("gate", {}).get("overridden")
-        judged |= {"overridden": overridden} if overridden else {}
+        before = run.story().steps.gate
+        judged |= {"overridden": before.overridden} if before and before.overridden else {}
         is_first = judged["verdict"] == "first"
-        told = "there is no champion to hold the release against" if is_first else tell_gate(judged)
+        told = "there is no champion to hold the release against" if is_first else tell_gate(GateStep(**judged))
         on_event("log", {"message": told})
         return judged
 
-    result = run.step("gate", digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
-    if not result["passes"] and not result.get("overridden"):
-        tell_gate_held(run.run_id, result["held_by"])
-    create_table_artifact(key="gate", table=shown_values(result["table"]), description=as_markdown(tell_gate(result)))
-    return result
+    result = run.step(GateStep, digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
+    if result.is_held:
+        tell_gate_held(run.run_id, result.held_by)
+    create_table_artifact(key="gate", table=shown_values(result.table), description=as_markdown(tell_gate(result)))
 
 
 def _registration(night: Night, run: Run, on_event: OnEvent) -> Callable[[], dict[str, Any]]:
@@ -350,8 +356,8 @@ def _registration(night: Night, run: Run, on_event: OnEvent) -> Callable[[], dic
 
 def _judged(run: Run) -> str:
     """What registering and the report hang on beside the run: the gate's word, which other settings may change."""
-    gate = run.story()["steps"]["gate"]
-    return digest_json({name: gate.get(name) for name in ("verdict", "overridden", "digest")})
+    gate = run.story().require(GateStep)
+    return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})
 
 
 def _rows(values: dict[str, Any], keys: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tasks.config import PublishConfig
-from tasks.registry.promotion import pin_release, release_pins
+from tasks.registry.promotion import find_champion, pin_release, release_pins
 from tasks.registry.publish import publish_release
-from tasks.root.run import Root
+from tasks.root.run import Root, Run
+from tasks.root.story import RegisterStep
 from tests.releases import export_release, make_corpus, tell_story
 from trainer.config import TrainConfig
 from trainer.model.rows import Items, Rows
@@ -17,7 +18,6 @@ from trainer.store.generation import has_generation, open_generation
 from trainer.store.layout import image_of_items, image_of_rows
 from trainer.store.tokens import open_corpus
 from trainer.store.writer import Writer, lock_store
-from trainer.system.files import write_json
 
 PUBLISH = PublishConfig(keep_releases=1)
 PASSED = {"passes": True, "verdict": "passed", "held_by": []}
@@ -54,12 +54,12 @@ def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishC
         corpus_dir = make_corpus(root, 10, 2, f"window-{release}")
         commit_generation(root, corpus_dir, seed=int(release[1:]))
         export_release(root, release, corpus_dir, open_generation(root.store))  # type: ignore[arg-type]
-    story = tell_story(release) | {"run_id": release, "created_at": f"2026-01-01T00:{int(release[1:]):02}:00"}
-    story["config"] |= {"publish": publish.model_dump()}
-    story["steps"] |= {"gate": gate}
+    steps = {"gate": {"champion": find_champion(root, publish)} | gate}
+    config, created_at = {"publish": publish.model_dump()}, f"2026-01-01T00:{int(release[1:]):02}:00"
+    story = tell_story(release, steps, run_id=release, created_at=created_at, config=config)
     pin_release(root, release)
     registered = publish_release(root, publish, story, root.export(release), None)
-    story["steps"] |= {"register": registered}
-    write_json(root.run(release) / "run.json", story)
+    Run(root, release).amend(lambda _: story)
+    Run(root, release).record_steps(RegisterStep(**registered))
     release_pins(root, publish)
     return registered

@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig, PublishConfig
-from tasks.export.export import Export, Generation, export_vectors
+from tasks.export.export import Export, export_vectors
 from tasks.root.run import Root
+from tasks.root.story import Story
 from tests.corpora import write_corpus
+from trainer.store.generation import Generation
 
 NUM_ITEMS = 40
 VECTOR_SIZE = 8
@@ -73,10 +75,12 @@ def make_release(
     return export_release(root, release, corpus_dir, draw_generation(corpus_dir, seed), **storage)
 
 
-def export_release(root: Root, release: str, corpus_dir: Path, generation: Generation, **storage: Any) -> Path:
+def export_release(
+    root: Root, release: str, corpus_dir: Path, generation: Generation | FakeGeneration, **storage: Any
+) -> Path:
     """The export of a generation by the project's own step; returns its folder."""
     config = ExportConfig(**storage)
-    export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)
+    export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)  # type: ignore[arg-type]
     return root.export(release)
 
 
@@ -96,15 +100,15 @@ def read_items(export_dir: Path) -> tuple[list[str], np.ndarray]:
     return table["url"].to_pylist(), np.array(table["vector"].to_pylist(), np.float32)
 
 
-def tell_story(release: str = "r1") -> dict[str, Any]:
-    """A run's story as far as registering reads it."""
+def tell_story(release: str = "r1", steps: dict[str, Any] | None = None, **values: Any) -> Story:
+    """A run's story as far as registering reads it, with these steps and values besides."""
     curve = [
         {"epoch": 0.5, "seconds": 1.0, "tokens_per_second": 1e6, "loss": 2.0, "heldout_loss": None, "alpha": 0.1},
         {"epoch": 1.0, "seconds": 2.0, "tokens_per_second": 2e6, "loss": 1.5, "heldout_loss": 1.75, "alpha": 0.05},
     ]
     corpus = {"seconds": 1.5, "since": "2015-05-17", "until": "2015-05-18", "funnel": [["lines", 100], ["tokens", 90]]}
     metrics = {"hit_at_10": 0.25, "popularity_hit_at_10": 0.125}
-    return {
+    story = {
         "run_id": f"run-{release}",
         "created_at": "2026-11-21T04:00:00+00:00",
         "config": {"train": {"epochs": 5}, "publish": {"tracking_uri": "http://me:hunter2@mlflow.example"}},
@@ -112,5 +116,7 @@ def tell_story(release: str = "r1") -> dict[str, Any]:
             "corpus": corpus,
             "train": {"seconds": 2.5, "curve": curve},
             "evaluate": {"seconds": 0.5, "metrics": metrics},
+            **(steps or {}),
         },
     }
+    return Story.model_validate(story | values)

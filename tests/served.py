@@ -9,14 +9,15 @@ from tasks.config import IngestConfig, PublishConfig
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.ingest import ingest
 from tasks.registry.publish import current_release, publish_release
-from tasks.root.run import Root
+from tasks.root.run import Root, Run
+from tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
 from tests.ingested import write_log
 from tests.releases import export_release, read_users, tell_story
 from tests.trained import MEMORY_BYTES, prepare, train_root
 from trainer.events import ignore_event
 from trainer.store.generation import open_generation
 from trainer.store.writer import lock_store, pin_generation
-from trainer.system.files import read_json, write_json
+from trainer.system.files import read_json
 
 
 def make_served(
@@ -33,11 +34,11 @@ def make_served(
 def register(root: Root, release: str, window_id: str, publish: PublishConfig, day: int = 1, **storage: Any) -> None:
     """The store's generation as a release: exported, registered, pinned, with the story of its run."""
     export = export_release(root, release, root.corpus(window_id), open_generation(root.store), **storage)
-    story = tell_story(release) | {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00"}
-    story |= {"window_id": window_id, "config": {"publish": publish.model_dump(mode="json")}}
+    values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": window_id}
+    story = tell_story(release, config={"publish": publish.model_dump(mode="json")}, **values)
     registered = publish_release(root, publish, story, export, None)
-    story["steps"] |= {"ingest": {"digest": ""}, "export": {}, "register": registered, "report": {}}
-    write_json(root.run(release) / "run.json", story)
+    steps = IngestStep(digest=""), ExportStep(), RegisterStep(**registered), ReportStep()
+    Run(root, release).amend(lambda _: story.replace(steps=story.steps.replace(*steps)))
     with lock_store(root.store):
         pin_generation(root.store, release)
 

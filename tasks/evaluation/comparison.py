@@ -24,12 +24,21 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.corpus.continuation import Tokens, find_changed
-from tasks.evaluation.evaluate import GROUP_BYTES, Answer, Question, check_memory, merge_questions, rank_held_out
-from tasks.evaluation.ranker import Ranker, open_side
+from tasks.evaluation.evaluate import (
+    Answer,
+    Question,
+    check_memory,
+    evaluate,
+    group_questions,
+    merge_questions,
+    rank_held_out,
+)
+from tasks.evaluation.ranker import Ranker, open_side, side_of
 from tasks.evaluation.scores import Piece, Scores
 from tasks.root.run import Root
 from trainer.events import OnEvent, ignore_event
-from trainer.store.tokens import Corpus, Histories
+from trainer.store.generation import open_generation
+from trainer.store.tokens import Corpus, Histories, open_corpus
 from trainer.system.files import replace_file
 from trainer.training.infer import infer_parts, take_histories
 
@@ -77,6 +86,21 @@ class SharedScores:
 
 def _hide(piece: Piece, others: torch.Tensor, users: NDArray[np.float32]) -> torch.Tensor:
     return piece.score(users).index_fill_(1, others, -torch.inf)
+
+
+def evaluate_and_compare(
+    root: Root, corpus_dir: Path, champion: str | None, name: str, memory_bytes: int, on_event: OnEvent = ignore_event
+) -> dict[str, Any]:
+    """The story's "evaluate": the quality of the store's generation, and how it compares with the champion's.
+
+    `name`: of the file with the ranks, within the root.
+    """
+    corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
+    evaluation = evaluate(corpus, generation, on_event, memory_bytes)
+    if generation.has_seen_held_out:  # it was evaluated before
+        return evaluation
+    challenger = side_of(corpus, generation)
+    return evaluation | {"comparison": compare_with_champion(root, champion, challenger, name, memory_bytes, on_event)}
 
 
 def compare_with_champion(
@@ -251,16 +275,6 @@ def _pair_up(tokens: Tokens, num_items: int) -> NDArray[np.int64]:
 
 
 def join_pairs(pairs: Iterator[Pair]) -> Iterator[Pair]:
-    """The same users in larger questions, up to about GROUP_BYTES of vectors, so that items are read more seldom."""
-    group: list[Pair] = []
-    for pair in pairs:
-        group.append(pair)
-        if sum(mine.vectors.nbytes + theirs.vectors.nbytes for mine, theirs in group) >= GROUP_BYTES:
-            yield _merge(group)
-            group = []
-    if group:
-        yield _merge(group)
-
-
-def _merge(group: list[Pair]) -> Pair:
-    return merge_questions([mine for mine, _ in group]), merge_questions([theirs for _, theirs in group])
+    """The same users in larger questions, so that items are read more seldom."""
+    for group in group_questions(pairs, lambda pair: sum(one.vectors.nbytes for one in pair)):
+        yield merge_questions([mine for mine, _ in group]), merge_questions([theirs for _, theirs in group])

@@ -4,9 +4,9 @@ The held-out item is the newest event whose item was new to the user; training h
 items but those the user has seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from trainer.system.units import size
 TOP = 20
 GROUP_BYTES = 64_000_000  # of users' vectors that are ranked in one reading of the items
 POPULARITY_BYTES_AN_ITEM = 56  # counts, and their places while they are sorted
+
+T = TypeVar("T")
 
 
 class UserReader(Protocol):
@@ -191,15 +193,20 @@ def questions(corpus: Corpus, generation: UserReader) -> Iterator[Question]:
 
 
 def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
-    """The same users in larger questions: up to about GROUP_BYTES of vectors, so that items are read more seldom."""
-    group: list[Question] = []
+    """The same users in larger questions, so that items are read more seldom."""
+    return map(merge_questions, group_questions(questions, lambda one: one.vectors.nbytes))
+
+
+def group_questions(questions: Iterable[T], bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """The questions in groups, each of up to about GROUP_BYTES of vectors."""
+    group: list[T] = []
     for question in questions:
         group.append(question)
-        if sum(one.vectors.nbytes for one in group) >= GROUP_BYTES:
-            yield merge_questions(group)
+        if sum(map(bytes_of, group)) >= GROUP_BYTES:
+            yield group
             group = []
     if group:
-        yield merge_questions(group)
+        yield group
 
 
 def merge_questions(group: list[Question]) -> Question:
@@ -229,9 +236,9 @@ def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes
 def evaluate(
     corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event, memory_bytes: int = 4 * 10**9
 ) -> dict:
-    """The story's "evaluate" (without seconds): quality on the held-out users, beside popularity.
+    """The quality on the held-out users, beside popularity: `num_users` and `metrics`.
 
-    A generation whose held-out users were fitted again on their full histories answers what was measured before that.
+    Of a generation whose held-out users were fitted again, what was measured before that: its story was lost.
     Raises ResourceError when the budget does not suffice.
     """
     if generation.has_seen_held_out:

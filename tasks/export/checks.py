@@ -2,33 +2,15 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tasks.export.vector_files import BYTES_A_NUMBER
 from trainer.errors import DamageError, ResourceError, TrainingError
+from trainer.store.generation import Generation
 from trainer.system.memory import private_bytes
 from trainer.system.units import size
-
-
-class Generation(Protocol):
-    """What is read of a committed generation (trainer/store/generation.py)."""
-
-    @property
-    def generation(self) -> int: ...
-    @property
-    def num_partitions(self) -> int: ...
-    @property
-    def num_items(self) -> int: ...
-    @property
-    def vector_size(self) -> int: ...
-    @property
-    def bias(self) -> float: ...
-    def read_users(self, partition: int, /) -> np.ndarray: ...
-    @property
-    def has_item_vectors(self) -> bool: ...
-    def read_items(self, start: int, stop: int, /) -> np.ndarray: ...
 
 
 def check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) -> None:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig
 from tasks.export.changes import write_changes
-from tasks.export.checks import Generation, check_disk, check_fit, check_memory, check_rows, check_vocabulary
+from tasks.export.checks import check_disk, check_fit, check_memory, check_rows, check_vocabulary
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
 from tasks.export.vector_files import (
@@ -41,6 +41,7 @@ from tasks.export.vector_files import (
 )
 from trainer.errors import ConfigError, ResourceError
 from trainer.events import OnEvent, ignore_event
+from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
 from trainer.system.fan_out import HERE, FanOut, cut
 from trainer.system.files import (

@@ -4,21 +4,18 @@ It is made of the files of the export there is, not of the store, so it needs ne
 the users get a second name.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from tasks.export.export import EXPORT_MANIFEST, USER_ROW_GROUP_ROWS, list_files, path_of, replace_folder
-from tasks.export.index import BATCH_ROWS, build_index, plan_index, unit_rows
-from tasks.export.vector_files import describe_users, read_vectors, write_encoded
+from tasks.export.export import EXPORT_MANIFEST, USER_ROW_GROUP_ROWS, list_files, path_of, replace_folder, write_index
+from tasks.export.index import plan_index
+from tasks.export.vector_files import describe_users, write_encoded
 from tasks.users.user_set import UserSet
-from trainer.system.files import describe_file, link_file, read_json, replace_file, write_manifest_json
+from trainer.system.files import link_file, read_json, write_manifest_json
 from trainer.system.memory import private_bytes
 
 _USERS = "user_vectors"
@@ -56,7 +53,9 @@ def erase_from_export(
         num_users = sum(about["rows"] for about in user_files.values())
         manifest.pop("changes", None)
         erased = manifest | {"user_files": user_files, "num_users": num_users} | values
-        erased["index"] = _write_index(new, erased, manifest["index"], memory_bytes)
+        quantise_above = 0 if "nprobe" in manifest["index"] else num_users  # the index stays of its kind
+        plan = plan_index(num_users, erased["vector_size"], memory_bytes - private_bytes(), quantise_above)
+        erased["index"] = write_index(new, erased, plan)
         write_manifest_json(new / EXPORT_MANIFEST, erased)
     return erased
 
@@ -91,25 +90,6 @@ def _write_users(folder: Path, manifest: dict[str, Any], wanted: UserSet, new: P
             write_encoded(new / _USERS / name, [table], USER_ROW_GROUP_ROWS)
             changed[f"{_USERS}/{name}"] |= describe_users(new / _USERS / name)
     return changed
-
-
-def _write_index(new: Path, manifest: dict[str, Any], before: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
-    """Build the index of the vectors that are left, of the kind that it was; returns the manifest's entry."""
-    paths = [new / _USERS / name for name in manifest["user_files"]]
-    num_users, dim = manifest["num_users"], manifest["vector_size"]
-
-    def read_units(every: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        return ((rows, unit_rows(vectors)) for rows, vectors in read_vectors(paths, every, BATCH_ROWS))
-
-    quantise_above = 0 if "nprobe" in before else num_users
-    plan = plan_index(num_users, dim, memory_bytes - private_bytes(), quantise_above)
-    index, about = build_index(plan, num_users, dim, read_units)
-    with replace_file(new / before["file"]) as temporary:
-        try:
-            faiss.write_index(index, str(temporary))
-        except RuntimeError as error:  # faiss knows no other; here a failed write is an OSError like any other
-            raise OSError(str(error)) from None
-    return {"file": before["file"]} | about | describe_file(new / before["file"])
 
 
 def _read_ids(folder: Path, manifest: dict[str, Any], name: str) -> pa.ChunkedArray:

@@ -28,7 +28,7 @@ from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry
 from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import has_registry, registry_uri
-from tasks.root.run import Root, Run
+from tasks.root.run import Root, forget_releases
 from tasks.upkeep.gc import remove_folder
 from tasks.users.user_set import UserSet
 from trainer.errors import DamageError, SurfError
@@ -101,28 +101,27 @@ class Copies:
             copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
         }
         return {
-            copy.model_id: used[copy.model_id] for copy in self.logged if used[copy.model_id] or not self._owns(copy)
+            copy.model_id: used[copy.model_id]
+            for copy in self.logged
+            if used[copy.model_id] or not self.owner.owns_copy(copy)
         }
 
     @cached_property
     def removable(self) -> list[Copy]:
         return [copy for copy in self.logged if copy.model_id not in self.kept]
 
-    def _owns(self, copy: Copy) -> bool:
-        return self.owner.owns_copy(copy)
-
     def search(self, copies: list[Copy]) -> Iterator[tuple[Copy, Searched]]:
         """What is in each of the copies; one that refers to an export of this root holds nothing itself."""
-        found_by_digest = {digest: self.found_in[folder] for folder, digest in self.exports.items()}
-        rows_by_digest = {digest: _num_users(folder) for folder, digest in self.exports.items()}
+        known = {
+            digest: Searched(self.found_in[folder], read_json(folder / EXPORT_MANIFEST)["num_users"])
+            for folder, digest in self.exports.items()
+        }
         for copy in copies:
-            digest = copy.tags["manifest_sha256"]
-            if not self._owns(copy):
+            if not self.owner.owns_copy(copy):
                 yield copy, self._search_other(copy)
             elif copy.tags.get("storage") == "copy":
-                is_known = digest in found_by_digest and copy.is_ready
-                known = Searched(found_by_digest[digest], rows_by_digest[digest]) if is_known else None
-                yield copy, known or self._search_copy(copy)
+                there = known.get(copy.tags["manifest_sha256"]) if copy.is_ready else None
+                yield copy, there or self._search_copy(copy)
 
     def _search_other(self, copy: Copy) -> Searched:
         """What is in a copy that another root made, or in the folder that it refers to, if that can be read."""
@@ -160,10 +159,6 @@ class Copies:
             return None
 
 
-def _num_users(folder: Path) -> int:
-    return read_json(folder / EXPORT_MANIFEST)["num_users"]
-
-
 def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     """Remove all of the root's that the users are in: versions, then their copies, then exports. Return what went.
 
@@ -181,21 +176,13 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     for copy in going:
         tracking.delete_model(copies.uri, copy.model_id)
         removed.append(copy.location)
-    _forget_runs(copies.root, {folder.name for folder in exports})
+    forget_releases(copies.root, {folder.name for folder in exports})
     for folder in exports:
         remove_folder(folder)
         removed.append(str(folder))
     for place in removed:
         on_event("log", {"message": f"removed {place}"})
     return removed
-
-
-def _forget_runs(root: Root, releases: set[str]) -> None:
-    """Let no story say that one of these releases is there: the same command then makes it anew."""
-    for path in sorted(root.path.glob("runs/[!.]*/run.json")):
-        run = Run(root, path.parent.name)
-        if {run.run_id, run.story()["steps"].get("unchanged", {}).get("release")} & releases:
-            run.forget_steps()
 
 
 def list_copied(copies: Copies) -> list[dict[str, Any]]:

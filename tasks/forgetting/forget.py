@@ -37,6 +37,7 @@ from tasks.registry.tracking import Version
 from tasks.report.report import write_report
 from tasks.root.identity import list_earlier, registry_uri
 from tasks.root.run import FORGET, Root, Run, lock_root
+from tasks.root.story import ExportStep, RegisterStep, ReportStep, Step, Story
 from tasks.upkeep.gc import find_temporaries, remove_folder
 from tasks.users.tombstones import add_tombstones, read_tombstones
 from tasks.users.user_set import UserSet, want_forgotten, want_users
@@ -205,42 +206,40 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
     """Register the release with the story of the one it was made of; it serves at once, as its vectors have passed already."""
     run = Run(root, release)
     if not run.story_path.exists():
-        run.record(**_tell_anew(root, publish, before, release))
+        run.amend(lambda _: _tell_anew(root, publish, before, release))
     registered = publish_release(root, publish, run.story(), root.export(release), None, on_event)
     for alias in ("challenger", "champion"):
         tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered["model_version"])
-    run.record(steps=run.story()["steps"] | {"register": registered | {"alias": "champion", "digest": release}})
+    step = RegisterStep.model_validate(registered | {"alias": "champion", "digest": release})
+    run.record_steps(step)
     report_path = run.folder / "report.html"
     write_report(run.story(), root.export(release), report_path)
-    attach_report(root, publish, registered, report_path)
-    run.record(steps=run.story()["steps"] | {"report": {"report": str(report_path), "digest": release}})
+    attach_report(root, publish, step, report_path)
+    run.record_steps(ReportStep(report=str(report_path), digest=release))
     return registered
 
 
-def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) -> dict[str, Any]:
+def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) -> Story:
     """The story of a release that was made of another one."""
-    manifest = read_json(root.export(release) / EXPORT_MANIFEST)
-    config = {"publish": publish.model_dump(mode="json")}
-    old = Run(root, before).story()
-    steps = {name: step for name, step in old["steps"].items() if name not in ("register", "report")}
-    export = steps.get("export", {}) | {
+    manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).story()
+    export = {
         "release": release,
         "export_dir": str(root.export(release)),
         "num_users": manifest["num_users"],
         "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
     }
-    if "gate" in steps:
-        steps["gate"] |= {"champion": before}  # in whose place it comes
-    return {
-        "config": config,
-        **old,
-        "run_id": release,
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": "surf2vec forget",
-        "window_id": manifest["created_from"]["window_id"],
-        "forgotten_from": before,
-        "steps": steps | {"export": export},
-    }
+    made: list[Step] = [(old.steps.export or ExportStep()).model_copy(update=export)]
+    if old.steps.gate:
+        made.append(old.steps.gate.model_copy(update={"champion": before}))  # in whose place it comes
+    return old.replace(
+        run_id=release,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command="surf2vec forget",
+        window_id=manifest["created_from"]["window_id"],
+        forgotten_from=before,
+        config=old.config or {"publish": publish.model_dump(mode="json")},
+        steps=old.steps.without(RegisterStep, ReportStep).replace(*made),
+    )
 
 
 def _remove_rest(root: Root, wanted: UserSet) -> list[str]:

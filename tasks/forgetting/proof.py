@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.forgetting.copies import Copies, list_copied
-from tasks.root.run import Root
+from tasks.root.run import Root, list_folders
 from tasks.users.user_set import UserSet, search_file
 from trainer.errors import DamageError
 from trainer.store.generation import Generation, has_generation, is_outdated
@@ -35,7 +35,9 @@ def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
     root, wanted = copies.root, copies.wanted
     places = [_search_files(root, name, wanted) for name in ("events", "rejects", ".tmp", "tune")]
     for parent in ("corpus", "export"):
-        places += [_search_files(root, f"{parent}/{folder.name}", wanted) for folder in _folders(root.path / parent)]
+        places += [
+            _search_files(root, f"{parent}/{folder.name}", wanted) for folder in list_folders(root.path / parent, "*")
+        ]
     places += _search_indexes(root)
     places += _search_store(root)
     copied = list_copied(copies)
@@ -68,7 +70,7 @@ def _search_files(root: Root, name: str, wanted: UserSet, besides: Sequence[Path
 
 def _search_indexes(root: Root) -> Iterator[Place]:
     """Rows of an index beyond the vectors of its export."""
-    for folder in _folders(root.path / "export"):
+    for folder in list_folders(root.path / "export", "*"):
         manifest = read_json(folder / EXPORT_MANIFEST)
         name = manifest["index"]["file"]
         index: Any = faiss.read_index(str(path_of(folder, manifest, name)), faiss.IO_FLAG_MMAP_IFC)
@@ -89,7 +91,3 @@ def _search_store(root: Root) -> Iterator[Place]:
             num_rows = len(read_rows(root.store, entry).squares)
             rows, surplus = rows + num_rows, surplus + abs(num_rows - num_users[int(partition)])
         yield {"place": f"store/{path.relative_to(root.store)}", "rows": rows, "found": surplus}
-
-
-def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.glob("*") if path.is_dir())

@@ -18,8 +18,9 @@ from tasks.corpus.window import Window
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.arrivals import Days, arrived_share, missing_days
 from tasks.gate.drift import Released, measure_drift, measure_norms
-from tasks.gate.rules import TOP, Finding, Rule, Verdict, compare, hits, judge, reciprocals, tell
-from tasks.root.run import Root, Run, read_story
+from tasks.gate.rules import TOP, Finding, Rule, compare, hits, reciprocals, tell
+from tasks.root.run import Root, Run
+from tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
 from trainer.store.tokens import open_corpus
 from trainer.system.files import read_json
 
@@ -47,14 +48,14 @@ class Case:
         return self.run.root
 
     @property
-    def steps(self) -> dict[str, Any]:
+    def steps(self) -> Steps:
         """What tonight's steps recorded."""
-        return self.run.story()["steps"]
+        return self.run.story().steps
 
     @property
-    def champion_steps(self) -> dict[str, Any]:
+    def champion_steps(self) -> Steps:
         """What the champion's steps recorded; empty where its story is not in this root."""
-        return Run(self.root, self.champion).story()["steps"] if self.champion else {}
+        return Run(self.root, self.champion).story().steps if self.champion else Steps()
 
 
 def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[str, str], window: Window) -> Case:
@@ -63,11 +64,12 @@ def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[
     A run that has served is judged beside the champion that it met then: changed settings do not make it compete with itself.
     """
     story = run.story()
-    has_served = champion == run.run_id or story["steps"].get("register", {}).get("alias") == "champion"
-    if has_served and "gate" in story["steps"]:
-        champion = began_with = story["steps"]["gate"]["champion"]
+    registered, judged = story.steps.registered, story.steps.gate
+    has_served = champion == run.run_id or (registered is not None and registered.alias == "champion")
+    if has_served and judged:
+        champion = began_with = judged.champion
     else:
-        began_with = story.get("champion", champion)
+        began_with = story.champion
     days: Counter[date] = Counter()
     for file in window.files:
         if file.day:
@@ -80,7 +82,8 @@ def _find_days_before(run: Run, days: Days) -> Days:
     """The events a day as the newest run before saw them whose newest day is before that of `days`; empty without one."""
     paths = [path for path in run.root.path.glob("runs/[!.]*/run.json") if path != run.story_path]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True) if days else ():
-        seen = read_story(path)["steps"].get("gate", {}).get("days") or {}
+        judged = read_story(path).steps.gate
+        seen = judged.days if judged else {}
         if seen and date.fromisoformat(max(seen)) < max(days):
             return {date.fromisoformat(day): events for day, events in seen.items()}
     return {}
@@ -88,22 +91,18 @@ def _find_days_before(run: Run, days: Days) -> Days:
 
 def judge_release(case: Case) -> dict[str, Any]:
     """The story's "gate": `passes`, `verdict`, `held_by`, `champion`, the `table`, `metrics`, and the `days` that were seen."""
-    verdict = judge([_same_champion(case), *_quality(case), *_counts(case), *_vectors(case), *_days(case)])
-    passes = verdict.passes or case.champion is None
+    findings = [_same_champion(case), *_quality(case), *_counts(case), *_vectors(case), *_days(case)]
+    held_by = [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None]
+    figures = {f"gate_{finding.rule.name}": finding.value for finding in findings if finding.value is not None}
     return {
-        "passes": passes,
-        "verdict": "first" if case.champion is None else "passed" if passes else "held",
+        "passes": not held_by,
+        "verdict": "first" if case.champion is None else "held" if held_by else "passed",
         "champion": case.champion,
-        "held_by": [] if passes else [finding.rule.name for finding in verdict.held_by],
-        "table": tell(verdict, is_first=case.champion is None),
-        "metrics": _list_metrics(verdict) | {"gate_passes": float(passes)},
+        "held_by": held_by,
+        "table": tell(findings, is_first=case.champion is None),
+        "metrics": figures | {"gate_passes": float(not held_by)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
     }
-
-
-def _list_metrics(verdict: Verdict) -> dict[str, float]:
-    metrics = {f"gate_{finding.rule.name}": finding.value for finding in verdict.findings}
-    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _same_champion(case: Case) -> Finding:
@@ -114,43 +113,44 @@ def _same_champion(case: Case) -> Finding:
 
 def _quality(case: Case) -> list[Finding]:
     """How both releases rank what neither has seen."""
-    gate, told = case.gate, case.steps["evaluate"].get("comparison") or {}
+    gate, evaluated = case.gate, case.steps.evaluate
+    told = (evaluated and evaluated.comparison) or Comparison(reason="nothing was compared")
     rules = (
         Rule("hit_at_10", "hit@10 beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
         Rule("mrr_at_20", f"MRR@{TOP} beside the champion's", -gate.mrr_at_20_drop, form="+.1%"),
         Rule("coverage", f"items in anyone's first {TOP}, of the champion's number", gate.coverage, form=".1%"),
     )
-    reason = NO_CHAMPION if case.champion is None else told.get("reason", "nothing was compared")
-    if case.champion is not None and told.get("champion") != case.champion:
-        reason, told = f"it was compared with release {told.get('champion')}, which does not serve", {}
-    path = case.root.path / str(told.get("ranks"))
-    if "ranks" not in told or not path.exists():
+    reason = NO_CHAMPION if case.champion is None else told.reason or "nothing was compared"
+    if case.champion is not None and told.champion != case.champion:
+        reason = f"it was compared with release {told.champion}, which does not serve"
         return [Finding(rule, None, reason=reason) for rule in rules]
-    if told["num_users"] < gate.min_compared:
-        reason = f"{told['num_users']:,} users were compared, fewer than {gate.min_compared:,}"
+    if told.ranks is None or not told.num_users or not (case.root.path / told.ranks).exists():
         return [Finding(rule, None, reason=reason) for rule in rules]
-    challenger, champion = np.load(path, allow_pickle=False)
+    if told.num_users < gate.min_compared:
+        reason = f"{told.num_users:,} users were compared, fewer than {gate.min_compared:,}"
+        return [Finding(rule, None, reason=reason) for rule in rules]
+    challenger, champion = np.load(case.root.path / told.ranks, allow_pickle=False)
     return [
         compare(rules[0], hits(challenger, 10), hits(champion, 10)),
         compare(rules[1], reciprocals(challenger), reciprocals(champion)),
-        Finding(rules[2], told["coverage"] / told["champion_coverage"]),
+        Finding(rules[2], _ratio(told.coverage, told.champion_coverage)),
     ]
 
 
 def _counts(case: Case) -> list[Finding]:
     """Tonight's own hit@10, share of users with a vector, and numbers of users and items, of the champion's on its night."""
-    gate, export = case.gate, case.steps["export"]
-    before = case.champion_steps.get("export", {})
-    mine, theirs = (_share_with_vector(steps.get("corpus", {})) for steps in (case.steps, case.champion_steps))
+    gate = case.gate
+    export, before = (steps.export or ExportStep() for steps in (case.steps, case.champion_steps))
+    shares = [_share_with_vector(steps.corpus) for steps in (case.steps, case.champion_steps)]
     rules = (
         Rule("with_vector", "users with a vector, of the champion's share", gate.with_vector, form=".1%"),
         Rule("users", "users, of the champion's number", gate.users, form=".1%"),
         Rule("items", "items, of the champion's number", gate.items, form=".1%"),
     )
     figures = (
-        mine / theirs if mine is not None and theirs else None,
-        export["num_users"] / before["num_users"] if before.get("num_users") else None,
-        export["num_items"] / before["num_items"] if before.get("num_items") else None,
+        _ratio(shares[0], shares[1]),
+        _ratio(export.num_users, before.num_users),
+        _ratio(export.num_items, before.num_items),
     )
     reason = NO_CHAMPION if case.champion is None else f"the story of release {case.champion} does not tell it"
     return [
@@ -165,25 +165,32 @@ def _own_hits(case: Case) -> Finding:
     rule = Rule("own_hit_at_10", told, case.gate.own_hit_at_10, form=".1%")
     if case.champion is None:
         return Finding(rule, None, reason=NO_CHAMPION)
-    evaluated, before = (steps.get("evaluate", {}) for steps in (case.steps, case.champion_steps))
-    hit, hit_before = ((one.get("metrics") or {}).get("hit_at_10") for one in (evaluated, before))
+    sides = [steps.evaluate or EvaluateStep() for steps in (case.steps, case.champion_steps)]
+    hit, hit_before = (one.metrics.get("hit_at_10") for one in sides)
     if hit is None or not hit_before:
         return Finding(rule, None, reason=f"the story of release {case.champion} does not tell it")
-    kind, kind_before = (steps.get("settle", {}).get("kind", "full") for steps in (case.steps, case.champion_steps))
+    kind, kind_before = (_kind_of(steps) for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
         return Finding(
             rule, None, reason=f"the night is {kind}, the champion's was {kind_before}: they ask other users"
         )
-    fewest = min(one["num_users"] for one in (evaluated, before))
+    fewest = min(one.num_users or 0 for one in sides)
     if fewest < case.gate.min_compared:
         return Finding(rule, None, reason=f"{fewest:,} users were asked, fewer than {case.gate.min_compared:,}")
     return Finding(rule, hit / hit_before)
 
 
-def _share_with_vector(corpus: Mapping[str, Any]) -> float | None:
-    funnel = dict(corpus.get("funnel") or [])
-    kept, seen = funnel.get("users kept"), funnel.get("users in the window")
-    return kept / seen if kept is not None and seen else None
+def _kind_of(steps: Steps) -> str:
+    return steps.settle.kind if steps.settle else "full"
+
+
+def _share_with_vector(corpus: CorpusStep | None) -> float | None:
+    funnel = dict(corpus.funnel) if corpus else {}
+    return _ratio(funnel.get("users kept"), funnel.get("users in the window"))
+
+
+def _ratio(now: float | None, before: float | None) -> float | None:
+    return now / before if now is not None and before else None
 
 
 def _vectors(case: Case) -> list[Finding]:
@@ -215,7 +222,7 @@ def _vectors(case: Case) -> list[Finding]:
         cosines = measure_drift(mine, theirs)
         if len(cosines):
             low, median = np.quantile(cosines, (0.01, 0.5)).tolist()
-            is_full = case.steps.get("settle", {}).get("kind") == "full"
+            is_full = case.steps.settle is not None and case.steps.settle.kind == "full"
             first = Finding(
                 drift[0], None if is_full else low, reason=f"a full night moves everybody a little: {low:.3f}"
             )
@@ -246,7 +253,7 @@ def _days(case: Case) -> list[Finding]:
     share = arrived_share(case.days, case.days_before)
     reason = "too few days before it" if case.days else "events bear no dates"
     found = [Finding(newest, share, reason=reason)]
-    until = case.champion_steps.get("corpus", {}).get("until")
+    until = case.champion_steps.corpus.until if case.champion_steps.corpus else None
     if not until:
         reason = NO_CHAMPION if case.champion is None else "the champion's newest day is not known"
         return [*found, Finding(missing, None, reason=reason)]

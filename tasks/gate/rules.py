@@ -55,22 +55,6 @@ class Finding:
         return self.value - self.rule.limit if self.rule.is_floor else self.rule.limit - self.value
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Every rule's finding, in order."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def passes(self) -> bool:
-        return not self.held_by
-
-    @property
-    def held_by(self) -> tuple[Finding, ...]:
-        """The rules that hold the release back."""
-        return tuple(finding for finding in self.findings if finding.holds_back)
-
-
 def hits(ranks: NDArray[np.floating], top: int) -> NDArray[np.float64]:
     """1 where the item is among the first `top`, float64[m]."""
     return (ranks <= top).astype(np.float64)
@@ -99,12 +83,7 @@ def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.fl
     return Finding(rule, float(challenger.mean() / champion.mean() - 1), (float(low), float(high)))
 
 
-def judge(findings: Sequence[Finding]) -> Verdict:
-    """The verdict of all rules together: one that holds back suffices."""
-    return Verdict(tuple(findings))
-
-
-def tell(verdict: Verdict, is_first: bool = False) -> list[dict[str, str]]:
+def tell(findings: Sequence[Finding], is_first: bool = False) -> list[dict[str, str]]:
     """The table of the gate: rule, figure, limit, and whether it held the release back and by how much.
 
     The first release serves whatever its figures: what would hold another back is told as such.
@@ -116,7 +95,7 @@ def tell(verdict: Verdict, is_first: bool = False) -> list[dict[str, str]]:
             "limit": f"{'>=' if finding.rule.is_floor else '<='} {finding.rule.show(finding.rule.limit)}",
             "verdict": _tell_finding(finding, "would hold back" if is_first else "held back"),
         }
-        for finding in verdict.findings
+        for finding in findings
     ]
 
 

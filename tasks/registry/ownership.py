@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tasks.config import PublishConfig
-from tasks.registry import tracking
-from tasks.registry.tracking import RUN_TAG, Copy, MlflowRun, Version
+from tasks.registry import mlflow_runs
+from tasks.registry.mlflow_runs import RUN_TAG, MlflowRun
+from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
-from tasks.root.run import Root, Run
+from tasks.root.run import Root, read_stories
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,13 @@ class Ownership:
     def _untagged_runs(self) -> set[str]:
         """The MLflow runs without the tag that belong to runs of the root: that of the story, or any in the root's experiment."""
         made: dict[str, str | None] = {}
-        for path in self.root.path.glob("runs/[!.]*/run.json"):
-            story = Run(self.root, path.parent.name).story()
-            register = story["steps"].get("register") or story.get("gone_steps", {}).get("register") or {}
-            made[story["run_id"]] = register.get("mlflow_run_id")
+        for story in read_stories(self.root):
+            registered = story.steps.registered or story.gone_steps.registered
+            made[story.run_id] = (registered and registered.mlflow_run_id) or None
 
         def is_ours(mlflow_run_id: str, run: MlflowRun) -> bool:
             recorded = made.get(run.tags[RUN_TAG], "")
             return recorded == mlflow_run_id or (recorded is None and run.experiment == self.publish.experiment)
 
-        runs = tracking.list_runs(registry_uri(self.root, self.publish))
+        runs = mlflow_runs.list_runs(registry_uri(self.root, self.publish))
         return {name for name, run in runs.items() if ROOT_TAG not in run.tags and is_ours(name, run)}

@@ -21,6 +21,7 @@ from tasks.registry.ownership import Ownership
 from tasks.registry.tracking import Registered, Version
 from tasks.root.identity import has_registry, registry_uri
 from tasks.root.run import Root, Run, private_files
+from tasks.root.story import GateStep, Promotion, RegisterStep, Step, Story
 from tasks.root.wording import shown
 from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
 from trainer.events import OnEvent, ignore_event
@@ -66,8 +67,8 @@ def name_release(version: Version) -> str:
     return version.tags.get("release", f"version {version.number}")
 
 
-def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[str, Any]) -> str | None:
-    """Tag a version with the gate's verdict (the story's "gate"; empty: it passed) and move the aliases. Return its alias.
+def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateStep | None) -> str | None:
+    """Tag a version with the gate's verdict (None: it passed) and move the aliases. Return its alias.
 
     Raises ChampionMovedError, and changes nothing, where it would serve and the verdict is about another champion.
     """
@@ -77,8 +78,8 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[s
         has_served = "promoted_at" in version.tags
         tags: dict[str, str | None] = {}
         if gate and not has_served:
-            tags = {"gate": gate["verdict"], "held_by": ", ".join(gate["held_by"]) or None}
-        may_serve = gate.get("passes", True) and "rolled_back_at" not in version.tags
+            tags = {"gate": gate.verdict, "held_by": ", ".join(gate.held_by) or None}
+        may_serve = (gate is None or gate.passes is not False) and "rolled_back_at" not in version.tags
         aliases = [] if _is_overtaken(there, version) else choose_aliases(number, there.aliases, may_serve)
         if CHAMPION in aliases:
             _check_champion(there, version, gate)
@@ -88,13 +89,12 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: dict[s
     return _alias_of(held, number)
 
 
-def find_alias(root: Root, publish: PublishConfig, registered: dict[str, Any]) -> str | None:
-    """Return the alias that a version has now. `registered` is the story's "register", which counts while MLflow is away."""
+def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
+    """Return the alias that a version has now; that of the story counts while MLflow is away."""
     try:
-        return _alias_of(read_registry(root, publish).aliases, registered["model_version"])
+        return _alias_of(read_registry(root, publish).aliases, registered.model_version)
     except UnavailableError:
-        alias: str | None = registered["alias"]
-        return alias
+        return registered.alias
 
 
 def _alias_of(aliases: dict[str, int], number: int) -> str | None:
@@ -110,12 +110,12 @@ def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> li
     return [*taken, CHAMPION] if may_serve or champion is None else taken
 
 
-def _check_champion(there: Registered, version: Version, gate: dict[str, Any]) -> None:
+def _check_champion(there: Registered, version: Version, gate: GateStep | None) -> None:
     """Raise ChampionMovedError unless the release that serves is the one in the gate's verdict."""
     serves = name_release(there.champion) if there.champion else None
-    if serves != gate.get("champion", serves):
+    if gate and serves != gate.champion:
         raise ChampionMovedError(
-            f"version {version.number} was judged beside {_tell_release(gate['champion'])}, but {_tell_release(serves)} serves "
+            f"version {version.number} was judged beside {_tell_release(gate.champion)}, but {_tell_release(serves)} serves "
             "now: the same command judges it again"
         )
 
@@ -300,12 +300,14 @@ def _note(root: Root, version: Version, message: str, reason: str | None, serves
     if not run.story_path.exists():
         return
 
-    def change(story: dict[str, Any]) -> None:
-        story.setdefault("promotions", []).append({"at": _now(), "message": message})
-        if serves and "register" in story["steps"]:
-            story["steps"]["register"]["alias"] = CHAMPION
-        if reason and "gate" in story["steps"]:
-            story["steps"]["gate"]["overridden"] = reason
+    def change(story: Story) -> Story:
+        told: list[Step] = []
+        if serves and story.steps.registered:
+            told.append(story.steps.registered.model_copy(update={"alias": CHAMPION}))
+        if reason and story.steps.gate:
+            told.append(story.steps.gate.model_copy(update={"overridden": reason}))
+        promotions = [*story.promotions, Promotion(at=_now(), message=message)]
+        return story.replace(promotions=promotions, steps=story.steps.replace(*told))
 
     run.amend(change)
 

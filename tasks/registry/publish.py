@@ -17,16 +17,19 @@ from typing import Any
 
 from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST, list_files
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
+from tasks.registry.mlflow_runs import Point
 from tasks.registry.promotion import settle_aliases
 from tasks.registry.pull import find_version
 from tasks.registry.registered_copies import find_faults
 from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
-from tasks.registry.tracking import Content, Point, Version
+from tasks.registry.tracking import Content, Version
 from tasks.report.measured import list_train_metrics
+from tasks.report.tables import flatten
 from tasks.root.credentials import mask_credentials, mask_values
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.root.run import Root
+from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
 from tasks.root.wording import as_markdown
 from trainer.events import OnEvent, ignore_event
 from trainer.system.files import digest_file, read_json, sync_folders, verify_all
@@ -39,7 +42,7 @@ CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")
 def publish_release(
     root: Root,
     publish: PublishConfig,
-    story: dict[str, Any],
+    story: Story,
     export_dir: Path,
     report_path: Path | None,
     on_event: OnEvent = ignore_event,
@@ -56,19 +59,19 @@ def publish_release(
     digest = digest_file(export_dir / EXPORT_MANIFEST)
     run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
     artifacts = root.artifacts if is_own_registry(root, publish) else None
-    params = flatten(story.get("config", {}))
-    mlflow_run = tracking.open_run(uri, artifacts, publish.experiment, story["run_id"], run_tags, params)
+    params = flatten(story.config)
+    mlflow_run = mlflow_runs.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
 
     there = tracking.get_registered(uri, publish.model_name)
     version = next((one for one in there.versions if _is_release(one, digest, root_id)), None)
     if version is None or any(find_faults(uri, version)):
         version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
-    alias = settle_aliases(root, publish, version.number, story.get("steps", {}).get("gate", {}))
+    alias = settle_aliases(root, publish, version.number, story.steps.gate)
 
-    tracking.log_metrics(uri, mlflow_run, list_metrics(story))
+    mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
-    tracking.log_files(uri, mlflow_run, files, {"run.json": mask_values(story)})
-    tracking.end_run(uri, mlflow_run)
+    mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(story.to_json())})
+    mlflow_runs.end_run(uri, mlflow_run)
     return {
         "model_name": publish.model_name,
         "model_version": version.number,
@@ -76,7 +79,7 @@ def publish_release(
         "storage": version.tags.get("storage", "copy"),
         "tracking_uri": mask_credentials(uri),
         "mlflow_run_id": mlflow_run,
-        "mlflow_page": tracking.find_page(uri, mlflow_run),
+        "mlflow_page": mlflow_runs.find_page(uri, mlflow_run),
     }
 
 
@@ -87,7 +90,7 @@ def _is_release(version: Version, digest: str, root_id: str) -> bool:
 
 
 def _copy_release(
-    root: Root, publish: PublishConfig, story: dict[str, Any], export_dir: Path, mlflow_run: str, version: Version | None,
+    root: Root, publish: PublishConfig, story: Story, export_dir: Path, mlflow_run: str, version: Version | None,
     on_event: OnEvent,
 ) -> Version:  # fmt: skip
     """Send the release to MLflow and make a version of it; of a version that is there, whose copy is not whole, a whole one."""
@@ -114,19 +117,19 @@ def _copy_release(
     return tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
 
 
-def is_served(root: Root, publish: PublishConfig, registered: dict[str, Any]) -> bool:
-    """Whether the version of a story's "register" is there and its copy whole."""
+def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> bool:
+    """Whether the version that was registered is there and its copy whole."""
     uri = registry_uri(root, publish)
     if not uri.startswith("sqlite:///"):  # a server looks after its own, and may be away
         return True
     versions = tracking.get_registered(uri, publish.model_name).versions
-    version = next((one for one in versions if one.number == registered["model_version"]), None)
+    version = next((one for one in versions if one.number == registered.model_version), None)
     return version is None or not any(find_faults(uri, version))
 
 
-def attach_report(root: Root, publish: PublishConfig, registered: dict[str, Any], report_path: Path) -> None:
-    """Add the report to the MLflow run of a release; `registered` is the story's "register"."""
-    tracking.log_files(registry_uri(root, publish), registered["mlflow_run_id"], [report_path], {})
+def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, report_path: Path) -> None:
+    """Add the report to the MLflow run of a release."""
+    mlflow_runs.log_files(registry_uri(root, publish), registered.mlflow_run_id, [report_path], {})
 
 
 def current_release(root: Root, publish: PublishConfig) -> str:
@@ -149,23 +152,21 @@ def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
     return Content({"manifest": export_dir / EXPORT_MANIFEST}, {"export_uri": uri}, tags)
 
 
-def describe_version(story: dict[str, Any], manifest: dict[str, Any]) -> dict[str, str]:
+def describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
     """The tags of a model version: what an operator asks of a release."""
-    steps = story.get("steps", {})
-    window = steps.get("corpus", {})
-    metrics = steps.get("evaluate", {}).get("metrics", {})
+    corpus, evaluated = story.steps.corpus or CorpusStep(), story.steps.evaluate or EvaluateStep()
     tags = {
         "release": manifest["release"],
         "space_id": manifest["space_id"],
-        "run_id": story["run_id"],
+        "run_id": story.run_id,
         "num_users": manifest["num_users"],
         "num_items": manifest["num_items"],
         "generation": manifest["generation"],
         "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
         "window_id": manifest["created_from"]["window_id"],
-        "window_since": window.get("since"),
-        "window_until": window.get("until"),
-        "hit_at_10": metrics.get("hit_at_10"),
+        "window_since": corpus.since,
+        "window_until": corpus.until,
+        "hit_at_10": evaluated.metrics.get("hit_at_10"),
     }
     return {name: str(value) for name, value in tags.items() if value is not None}
 
@@ -189,30 +190,24 @@ def pin_requirements() -> list[str]:
     return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
 
 
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
-
-
-def list_metrics(story: dict[str, Any]) -> list[Point]:
+def list_metrics(story: Story) -> list[Point]:
     """All metrics of a run: quality, training beside its plan, funnel, sizes, seconds a step, and the training curve.
 
     The curve's step is thousandths of an epoch. Times are the run's own, so that the same story gives the same points and
     logging them again adds none.
     """
-    steps = story.get("steps", {})
-    started_ms = int(datetime.fromisoformat(story["created_at"]).timestamp() * 1000)
-    values: dict[str, Any] = {f"seconds_{name}": step.get("seconds") for name, step in steps.items()}
-    values |= steps.get("evaluate", {}).get("metrics", {})
-    values |= list_train_metrics(steps.get("train", {}))
-    values |= {f"funnel_{stage}": number for stage, number in steps.get("corpus", {}).get("funnel", [])}
-    values |= {name: steps.get("export", {}).get(name) for name in ("num_users", "num_items", "bytes")}
-    values |= steps.get("export", {}).get("metrics", {}) | steps.get("gate", {}).get("metrics", {})
+    steps = story.steps
+    corpus, train = steps.corpus or CorpusStep(), steps.train or TrainStep()
+    export, gate = steps.export or ExportStep(), steps.gate or GateStep()
+    started_ms = int(datetime.fromisoformat(story.created_at).timestamp() * 1000)
+    values: dict[str, float | None] = {f"seconds_{name}": step.seconds for name, step in steps.ended().items()}
+    values |= steps.evaluate.metrics if steps.evaluate else {}
+    values |= list_train_metrics(train)
+    values |= {f"funnel_{stage}": number for stage, number in corpus.funnel}
+    values |= {"num_users": export.num_users, "num_items": export.num_items, "bytes": export.bytes}
+    values |= export.metrics | gate.metrics
     points = [Point(_as_metric(name), float(value), started_ms) for name, value in values.items() if value is not None]
-    for at in steps.get("train", {}).get("curve", []):
+    for at in train.curve:
         at_ms = started_ms + round(1000 * at["seconds"])
         step = round(1000 * at["epoch"])
         points += [Point(name, float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]

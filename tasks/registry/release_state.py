@@ -26,6 +26,7 @@ from tasks.registry.tracking import Content
 from tasks.root.credentials import mask_values
 from tasks.root.identity import read_root_id
 from tasks.root.run import Root, open_scratch_folder
+from tasks.root.story import Story
 from trainer.store.generation import Generation
 from trainer.store.images import verify_image
 from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, tell_way_out
@@ -58,7 +59,7 @@ class State:
 
 
 @contextmanager
-def open_state(root: Root, export_dir: Path, story: dict[str, Any], is_copy: bool, is_wanted: bool) -> Iterator[State]:
+def open_state(root: Root, export_dir: Path, story: Story, is_copy: bool, is_wanted: bool) -> Iterator[State]:
     """Yield the state of a release: for a copy in a folder that goes at the end, by reference in the export's own folder."""
     export = read_json(export_dir / EXPORT_MANIFEST)
     with open_scratch_folder(root, f"{_SCRATCH}{os.getpid()}") if is_copy else nullcontext(export_dir) as place:
@@ -83,7 +84,7 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
     return None
 
 
-def gather_state(root: Root, export: dict[str, Any], story: dict[str, Any], folder: Path) -> str | None:
+def gather_state(root: Root, export: dict[str, Any], story: Story, folder: Path) -> str | None:
     """Write the state of a release into `folder`, which is empty; returns the sha256 of its manifest.
 
     None where the root has not the release's generation, or its corpus: then there is no state to carry. Raises DamageError when
@@ -113,7 +114,7 @@ def gather_state(root: Root, export: dict[str, Any], story: dict[str, Any], fold
         "generation": generation.manifest,
         "corpus": {name: value for name, value in corpus.manifest.items() if name != "files"},
         "sources": {"rules": catalog.rules, "user_key_fingerprint": catalog.user_key_fingerprint},
-        "story": mask_values(story),
+        "story": mask_values(story.to_json()),
         "root_id": read_root_id(root),
     }
     write_json(folder / STATE_MANIFEST, manifest)

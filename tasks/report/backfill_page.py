@@ -12,7 +12,8 @@ from typing import Any
 from tasks.report import plots
 from tasks.report.plots import LineChart, Series, draw_lines
 from tasks.report.report import PAGES
-from tasks.root.wording import UNKNOWN, brief, count, duration, phrase, redact, score
+from tasks.root.credentials import mask_credentials
+from tasks.root.wording import UNKNOWN, brief, count, duration, phrase, score
 from trainer.system.files import replace_file
 
 Night = dict[str, Any]
@@ -68,7 +69,7 @@ def draw_nights(nights: list[Night], drift: list[str]) -> list[dict[str, Any]]:
 def list_night(night: Night, drift: list[str]) -> dict[str, Any]:
     """A night as a row of the table."""
     if "skipped" in night:
-        return {"day": night["day"], "skipped": redact(night["skipped"])}
+        return {"day": night["day"], "skipped": mask_credentials(night["skipped"])}
     metrics = night["metrics"]
     return {
         "day": night["day"],

@@ -66,10 +66,12 @@ def list_days(root: Root, since: date | None, until: date | None) -> dict[date, 
 
 
 def record_night(root: Root, day: date, num_events: int, window_id: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A night as the ledger has it: what `surf2vec run --json` answers, cut to what is compared between nights."""
+    """A night as the record has it: what `surf2vec run --json` prints, cut to what is compared between nights."""
     told = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
-    steps = Run(root, result["run_id"]).story()["steps"]
-    changed = {name: steps["corpus"][name] for name in ("num_changed", "num_new_users") if name in steps["corpus"]}
+    steps = Run(root, result["run_id"]).story().steps
+    changed = (
+        steps.corpus.model_dump(include={"num_changed", "num_new_users"}, exclude_none=True) if steps.corpus else {}
+    )
     night = {name: result[name] for name in told if name in result}
-    night["metrics"] = night["metrics"] | steps.get("gate", {}).get("metrics", {})
+    night["metrics"] = night["metrics"] | (steps.gate.metrics if steps.gate else {})
     return {"day": day.isoformat(), "events": num_events, "window_id": window_id} | night | changed

@@ -2,20 +2,21 @@
 
 from typing import Any
 
-from tasks.report.tables import Story, sorted_reasons, step_of
+from tasks.report.tables import sorted_reasons
+from tasks.root.story import CorpusStep, IngestStep, Story
 
 
 def list_losses(story: Story) -> list[dict[str, Any]]:
     """The stages at which something was left out, in order: `what` was counted, `before`, `after`, and `because`."""
-    ingest, corpus = step_of(story, "ingest"), step_of(story, "corpus")
-    settings, stages = (story.get("config") or {}).get("ingest") or {}, dict(corpus.get("funnel") or [])
-    reasons = sorted_reasons((ingest.get("left_out") or {}) | (ingest.get("rejected") or {}))
+    ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
+    stages, reasons = dict(corpus.funnel), sorted_reasons(ingest.left_out | ingest.rejected)
 
     def setting(name: str) -> str:
-        return f"{settings[name]:,} (ingest.{name})" if name in settings else f"ingest.{name}"
+        value = story.setting("ingest", name)
+        return f"ingest.{name}" if value is None else f"{value:,} (ingest.{name})"
 
     losses = [
-        ("lines", ingest.get("lines"), ingest.get("events"), ", ".join(f"{n:,} {why}" for why, n in reasons)),
+        ("lines", ingest.lines, ingest.events, ", ".join(f"{n:,} {why}" for why, n in reasons)),
         (
             "events", stages.get("events in the window"), stages.get("events without bots"),
             f"bots: users with more events on a day than {setting('max_day_events')}",
@@ -57,12 +58,11 @@ def list_notes(story: Story) -> list[str]:
     notes = [
         f"{hint['page']} has about {hint['num_queries']:,} different queries (keys: {', '.join(hint['keys'])}), and all "
         f"count as one page. Name the keys that tell pages apart in ingest.keep_query."
-        for hint in step_of(story, "ingest").get("many_queries") or ()
+        for hint in (story.steps.ingest or IngestStep()).many_queries
     ]
-    recency = ((story.get("config") or {}).get("train") or {}).get("recency")
-    corpus = step_of(story, "corpus")
-    if corpus.get("undated") and recency:
-        events = "Some events have" if corpus.get("since") else "The log has"
+    recency, corpus = story.setting("train", "recency"), story.steps.corpus or CorpusStep()
+    if corpus.undated and recency:
+        events = "Some events have" if corpus.since else "The log has"
         notes.append(
             f"{events} an order but no times. It orders each user's events, but train.recency ({recency:g}) is off: for a "
             "user's vector the newest pages count no more than older ones."

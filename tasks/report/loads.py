@@ -1,10 +1,8 @@
 """What each of several workers had to do in a training, for the report and for Prefect; nothing where one trained alone."""
 
-from typing import Any
-
+from tasks.root.story import TrainStep
 from tasks.root.wording import UNKNOWN, amount, count, duration, share
 
-Train = dict[str, Any]  # the story's "train"
 COLUMNS = {
     "worker": "worker",
     "tokens": "tokens",
@@ -20,11 +18,11 @@ COLUMNS = {
 """The titles of the columns."""
 
 
-def list_loads(train: Train) -> list[dict[str, str]]:
+def list_loads(train: TrainStep) -> list[dict[str, str]]:
     """A row a worker, by the keys of COLUMNS. Seconds of waiting are a part of its time; `late`: how many sums had begun before
     the sum of one was there, in the mean and at most.
     """
-    loads = train.get("workers") or []
+    loads = train.workers
     num_tokens = sum(load["tokens"] for load in loads) or 1
     return [
         {
@@ -43,19 +41,18 @@ def list_loads(train: Train) -> list[dict[str, str]]:
     ]
 
 
-def tell_sharing(train: Train) -> str:
+def tell_sharing(train: TrainStep) -> str:
     """How the workers shared the item table, and what followed from it; empty where one trained alone."""
-    plan = train.get("plan") or {}
+    plan = train.plan
     mode = (plan.get("sharing") or {}).get("mode", "alone")
     reasons = [reason for reason in plan.get("reasons") or () if reason.startswith(f"{mode}: ")]
-    return "" if mode == "alone" else f"{count(len(train.get('workers') or []))} workers, {'; '.join(reasons) or mode}"
+    return "" if mode == "alone" else f"{count(len(train.workers))} workers, {'; '.join(reasons) or mode}"
 
 
-def of_first(train: Train) -> Train:
+def of_first(train: TrainStep) -> TrainStep:
     """The training as its first worker had it, whose plan the story has; as it is where one trained alone."""
-    loads = train.get("workers") or []
     names = ("bytes_read", "bytes_written", "peak_bytes")
-    return train | {name: loads[0][name] for name in names} if loads else train
+    return train.model_copy(update={name: train.workers[0][name] for name in names}) if train.workers else train
 
 
 def _tell_late(load: dict[str, float]) -> str:

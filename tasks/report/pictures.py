@@ -10,7 +10,7 @@ import numpy as np
 from tasks.report.item_map import Matrix, Pages, divide_map, lay_out, nearest_pages, read_pages
 from tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
 from tasks.report.plots import Label, LineChart, Series, draw_lines, place_labels, thin_out
-from tasks.report.tables import Story, step_of
+from tasks.root.story import Story
 from tasks.root.wording import brief, count, duration
 
 MAP_WIDTH, MAP_HEIGHT, MAP_MARGIN = 820, 640, 22
@@ -58,11 +58,12 @@ class ItemMap:
 
 def draw_training(story: Story) -> dict[str, LineChart | None]:
     """`{"loss", "rate"}`: loss over epochs, tokens a second over time; None where there is nothing to draw."""
-    points = [point for point in step_of(story, "train").get("curve") or [] if point.get("epoch") is not None]
+    curve = story.steps.train.curve if story.steps.train else []
+    points = [point for point in curve if point.get("epoch") is not None]
     points = [points[ix] for ix in thin_out(len(points))]
     if not points:
         return {"loss": None, "rate": None}
-    num_tokens = step_of(story, "corpus").get("num_tokens")
+    num_tokens = story.steps.corpus.num_tokens if story.steps.corpus else None
     rate_points = [point for point in points if point.get("seconds") is not None]
     unit, factor = choose_time_unit(max((point["seconds"] for point in rate_points), default=0))
     last_rate = rate_points[-1].get("tokens_per_second") if rate_points else None

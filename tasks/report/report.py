@@ -5,7 +5,6 @@ same story and the same vectors give the same bytes. No user id is read. The pri
 """
 
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -16,18 +15,18 @@ from tasks.report.measured import list_caveats, list_measured
 from tasks.report.pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
 from tasks.report.steps import list_steps
 from tasks.report.tables import (
-    Story,
     list_figures,
     list_funnel,
     list_quality,
     list_rules,
     list_settings,
-    step_of,
     tell_gate,
     tell_status,
     tell_verdict,
 )
-from tasks.root.wording import UNKNOWN, brief, count, redact, shown
+from tasks.root.credentials import mask_credentials
+from tasks.root.story import RegisterStep, Story, TrainStep
+from tasks.root.wording import UNKNOWN, brief, count, shown
 from trainer.system.files import replace_file
 
 PAGES = Environment(
@@ -43,8 +42,8 @@ PAGES = Environment(
 def write_report(story: Story, export_dir: Path | None, report_path: Path) -> None:
     """Write the report of a run to `report_path`.
 
-    `story` is what `Run.story()` answers; steps that did not end may be missing. Without `export_dir`, or when it holds
-    no item vectors, the map and the neighbours are left out.
+    Steps that did not end may be missing. Without `export_dir`, or when it holds no item vectors, the map and the neighbours
+    are left out.
     """
     html = render_report(story, export_dir)
     with replace_file(report_path) as temporary:
@@ -54,56 +53,50 @@ def write_report(story: Story, export_dir: Path | None, report_path: Path) -> No
 def render_report(story: Story, export_dir: Path | None) -> str:
     """The report as HTML."""
     item_map, neighbours = draw_items(export_dir)
-    train = step_of(story, "train")
-    release = step_of(story, "export").get("release")
+    train, gate = story.steps.train or TrainStep(), story.steps.gate
+    release = story.steps.export.release if story.steps.export else ""
     return PAGES.get_template("report.html.j2").render(
         kind="Release" if release else "Run",
-        title=release or story.get("run_id") or UNKNOWN,
-        run_id=story.get("run_id"),
-        created_at=str(story.get("created_at") or "").replace("T", " ")[:16],
-        command=redact(as_command(story.get("command"))),
+        title=release or story.run_id,
+        run_id=story.run_id,
+        created_at=story.created_at.replace("T", " ")[:16],
+        command=mask_credentials(story.command),
         status=tell_status(story),
         verdict=tell_verdict(story),
         figures=list_figures(story),
         quality=list_quality(story),
-        gate={"champion": None} | step_of(story, "gate") | {"told": tell_gate(step_of(story, "gate"))},
-        rules=list_rules(step_of(story, "gate")),
+        gate={"champion": gate.champion if gate else None, "told": tell_gate(gate)},
+        rules=list_rules(gate),
         funnel=list_funnel(story),
         notes=list_notes(story),
         training=draw_training(story),
-        training_facts=list_training_facts(train),
+        training_facts=list_training_facts(train) if story.steps.train else [],
         measured=list_measured(train),
-        caveats=list_caveats(train, ((story.get("config") or {}).get("train") or {}).get("epochs")),
+        caveats=list_caveats(train, story.setting("train", "epochs")),
         workers={"columns": COLUMNS, "loads": list_loads(train), "sharing": tell_sharing(train)},
         item_map=item_map,
         neighbours=neighbours,
         steps=list_steps(story),
-        plan_reasons=[str(reason) for reason in (train.get("plan") or {}).get("reasons") or ()],
-        plan=list_settings({key: value for key, value in (train.get("plan") or {}).items() if key != "reasons"}),
-        config=list_settings(story.get("config")),
+        plan_reasons=[str(reason) for reason in train.plan.get("reasons") or ()],
+        plan=list_settings({key: value for key, value in train.plan.items() if key != "reasons"}),
+        config=list_settings(story.config),
         places=list_places(story),
-        model=tell_model(step_of(story, "register")),
+        model=tell_model(story.steps.registered),
         chart=plots,
         map_size=(MAP_WIDTH, MAP_HEIGHT),
     )
 
 
-def as_command(command: Any) -> str:
-    """The command line as a line, whether it was recorded as a text or as a list."""
-    return " ".join(str(part) for part in command) if isinstance(command, list | tuple) else str(command or "")
-
-
-def list_training_facts(train: Story) -> list[tuple[str, str]]:
+def list_training_facts(train: TrainStep) -> list[tuple[str, str]]:
     """What is worth saying of a training beside its curves."""
-    kernel, reason = train.get("kernel"), train.get("kernel_reason")
-    facts = [
-        ("tokens trained", count(train.get("tokens"))),
-        ("mean rate", f"{brief(train['tokens_per_second'])} tokens/s" if train.get("tokens_per_second") else UNKNOWN),
-        ("final loss", show_loss(train.get("loss"))),
-        ("final loss, held out", show_loss(train.get("heldout_loss"))),
+    kernel, reason = train.kernel, train.kernel_reason
+    return [
+        ("tokens trained", count(train.tokens)),
+        ("mean rate", f"{brief(train.tokens_per_second)} tokens/s" if train.tokens_per_second else UNKNOWN),
+        ("final loss", show_loss(train.loss)),
+        ("final loss, held out", show_loss(train.heldout_loss)),
         ("kernel", f"{kernel}: {reason}" if reason and str(kernel) not in reason else str(reason or kernel or UNKNOWN)),
     ]
-    return facts if train else []
 
 
 def show_loss(value: float | None) -> str:
@@ -113,25 +106,25 @@ def show_loss(value: float | None) -> str:
 
 def list_places(story: Story) -> list[tuple[str, str]]:
     """Where the files and the registered model are."""
-    export, register = step_of(story, "export"), step_of(story, "register")
-    name, version = register.get("model_name"), register.get("model_version")
+    registered = story.steps.registered or RegisterStep()
+    name, version = registered.model_name, registered.model_version
     places = [
-        ("Vectors", export.get("export_dir") or ""),
+        ("Vectors", story.steps.export.export_dir if story.steps.export else ""),
         ("Model", f"{name} version {version}" if name else ""),
-        ("Alias", register.get("alias") or ""),
-        ("MLflow", redact(str(register.get("tracking_uri") or ""))),
-        ("MLflow run", register.get("mlflow_run_id") or ""),
-        ("Window", step_of(story, "corpus").get("window_id") or ""),
+        ("Alias", registered.alias or ""),
+        ("MLflow", mask_credentials(registered.tracking_uri)),
+        ("MLflow run", registered.mlflow_run_id),
+        ("Window", story.steps.corpus.window_id if story.steps.corpus else ""),
     ]
-    return [(name, str(value)) for name, value in places if value]
+    return [(name, value) for name, value in places if value]
 
 
-def tell_model(register: Story) -> dict[str, str] | None:
+def tell_model(registered: RegisterStep | None) -> dict[str, str] | None:
     """`{"uri", "tracking_uri"}`: what loads the registered model; None when nothing was registered."""
-    if not register.get("model_name"):
+    if registered is None or not registered.model_name:
         return None
-    alias, version = register.get("alias"), register.get("model_version")
+    version = f"@{registered.alias}" if registered.alias else f"/{registered.model_version}"
     return {
-        "uri": f"models:/{register['model_name']}{f'@{alias}' if alias else f'/{version}'}",
-        "tracking_uri": redact(str(register.get("tracking_uri") or "")),
+        "uri": f"models:/{registered.model_name}{version}",
+        "tracking_uri": mask_credentials(registered.tracking_uri),
     }

@@ -8,14 +8,16 @@ import math
 from datetime import date
 from typing import Any
 
-from tasks.root.wording import UNKNOWN, amount, compact, count, duration, phrase, redact, score, share, times
+from tasks.root.credentials import mask_credentials
+from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, IngestStep, RegisterStep, Story
+from tasks.root.wording import UNKNOWN, amount, compact, count, duration, phrase, score, share, times
 
-Story = dict[str, Any]
 STEPS = {
     "ingest": "Ingest",
     "corpus": "Corpus",
     "train": "Train",
     "evaluate": "Evaluate",
+    "refit": "Refit",
     "export": "Export",
     "gate": "Gate",
     "register": "Register",
@@ -29,50 +31,39 @@ METRICS = (
 )
 
 
-def step_of(story: Story, name: str) -> Story:
-    """What a step recorded; empty when it did not end."""
-    return story.get("steps", {}).get(name) or {}
-
-
 def tell_status(story: Story) -> dict[str, str]:
     """`{"tone", "text"}`: how far the run came."""
-    missing = [name for name in STEPS if not step_of(story, name)]
+    missing = [name for name in STEPS if name not in story.steps.ended()]
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:
         return {"tone": "bad", "text": f"Not finished: {missing[0]} did not end"}
-    made = step_of(story, "register")
-    alias = f" as {made['alias']}" if made.get("alias") else ""
-    if is_held(step_of(story, "gate")):
-        return {
-            "tone": "bad",
-            "text": f"Held back by the gate; registered{alias}, version {made.get('model_version', UNKNOWN)}",
-        }
-    return {"tone": "good", "text": f"Registered{alias}, version {made.get('model_version', UNKNOWN)}"}
+    made = story.require(RegisterStep)
+    told = f"egistered{f' as {made.alias}' if made.alias else ''}, version {made.model_version or UNKNOWN}"
+    if story.require(GateStep).is_held:
+        return {"tone": "bad", "text": f"Held back by the gate; r{told}"}
+    return {"tone": "good", "text": f"R{told}"}
 
 
-def is_held(gate: Story) -> bool:
-    """Whether the gate keeps the release back, and nobody has let it through."""
-    return gate.get("passes") is False and not gate.get("overridden")
-
-
-def tell_gate(gate: Story) -> str:
-    """The gate's word in a line; empty when it has not judged."""
-    held_by, table = ", ".join(gate.get("held_by") or ()), gate.get("table") or []
-    if gate.get("verdict") == "first":
+def tell_gate(gate: GateStep | None) -> str:
+    """The gate's verdict in a line; empty when it has not judged."""
+    if gate is None:
+        return ""
+    held_by, table = ", ".join(gate.held_by), gate.table
+    if gate.verdict == "first":
         return "The first release serves: there was no champion to hold it against."
-    if gate.get("overridden"):
-        return f"Held back by {held_by}, and let through by a person: {gate['overridden']}"
-    if is_held(gate):
+    if gate.overridden:
+        return f"Held back by {held_by}, and let through by a person: {gate.overridden}"
+    if gate.is_held:
         return f"Held back by {held_by}: the champion keeps serving."
     idle = sum(row["verdict"].startswith("nothing to go by") for row in table)
     return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
 
 
-def list_rules(gate: Story) -> list[dict[str, str]]:
+def list_rules(gate: GateStep | None) -> list[dict[str, str]]:
     """The gate's table, with each figure apart from its interval and each verdict apart from its reason."""
     rows = []
-    for row in gate.get("table") or []:
+    for row in gate.table if gate else []:
         figure, _, interval = row["tonight"].partition(" (")
         word, _, reason = row["verdict"].replace(" back, ", " back: ", 1).partition(": ")
         rows.append(
@@ -91,15 +82,16 @@ def list_rules(gate: Story) -> list[dict[str, str]]:
 
 def tell_verdict(story: Story) -> dict[str, str]:
     """`{"tone", "figure", "text"}`: the quality in a figure and in a sentence."""
-    metrics = step_of(story, "evaluate").get("metrics") or {}
+    evaluated = story.steps.evaluate
+    metrics = evaluated.metrics if evaluated else {}
     hit, popular = metrics.get("hit_at_10"), metrics.get("popularity_hit_at_10")
-    if hit is None:
-        if not step_of(story, "evaluate"):
+    if evaluated is None or hit is None:
+        if evaluated is None:
             text = "The run stopped before it was evaluated. The same command again goes on where it stopped."
             return {"tone": "bad", "figure": "Not finished", "text": text}
         text = "No user had a page held out: evaluate.max_users is 0, or histories are too short."
         return {"tone": "quiet", "figure": "Quality not measured", "text": text}
-    num_users = step_of(story, "evaluate").get("num_users") or 1
+    num_users = evaluated.num_users or 1
     found = f"For {share(hit)} of {count(num_users)} users whose next new page was hidden, it was among the first ten."
     if popular is None:
         return {"tone": "quiet", "figure": f"hit@10 {score(hit)}", "text": found}
@@ -118,16 +110,17 @@ def compare(value: float, baseline: float) -> str:
 
 def list_figures(story: Story) -> list[dict[str, str]]:
     """The key figures: `label`, `value`, `note`."""
-    ingest, corpus, export = (step_of(story, name) for name in ("ingest", "corpus", "export"))
-    seconds = [step_of(story, name).get("seconds") for name in STEPS if step_of(story, name)]
-    rejected = ingest.get("num_rejected", sum((ingest.get("rejected") or {}).values()) if ingest else None)
-    lines, events = ingest.get("lines"), ingest.get("events")
-    window, note = tell_window(corpus)
-    num_users, num_items = (corpus.get(key, export.get(key)) for key in ("num_users", "num_items"))
+    steps = story.steps
+    ingest, corpus, export = steps.ingest or IngestStep(), steps.corpus or CorpusStep(), steps.export or ExportStep()
+    seconds = [step.seconds for name, step in steps.ended().items() if name in STEPS]
+    lines, rejected = ingest.lines, ingest.num_rejected
+    window, note = tell_window(steps.corpus)
+    num_users = corpus.num_users or export.num_users
+    num_items = corpus.num_items or export.num_items
     return [
         {"label": "Users", "value": compact(num_users), "note": "with a vector"},
         {"label": "Items", "value": compact(num_items), "note": "pages with a vector"},
-        {"label": "Events", "value": compact(events), "note": f"from {compact(lines)} lines"},
+        {"label": "Events", "value": compact(ingest.events), "note": f"from {compact(lines)} lines"},
         {
             "label": "Rejected",
             "value": compact(rejected),
@@ -145,18 +138,17 @@ def list_figures(story: Story) -> list[dict[str, str]]:
 
 def list_trained(story: Story) -> list[dict[str, str]]:
     """Of an incremental night: how many users it trained, and on what it builds."""
-    base, corpus = story.get("base"), step_of(story, "corpus")
+    base, corpus = story.base, story.steps.corpus
     if not base or not corpus:
         return []
-    note = f"users changed since {base.get('release', UNKNOWN)}"
-    return [{"label": "Trained", "value": compact(corpus.get("num_changed")), "note": note}]
+    return [{"label": "Trained", "value": compact(corpus.num_changed), "note": f"users changed since {base.release}"}]
 
 
-def tell_window(corpus: Story) -> tuple[str, str]:
+def tell_window(corpus: CorpusStep | None) -> tuple[str, str]:
     """The days trained on: how many, and which."""
-    since, until = corpus.get("since"), corpus.get("until")
     if not corpus:
         return UNKNOWN, "no corpus"
+    since, until = corpus.since, corpus.until
     if not since or not until:
         return "All events", "they bear no dates"
     try:
@@ -168,9 +160,8 @@ def tell_window(corpus: Story) -> tuple[str, str]:
 
 def list_quality(story: Story) -> dict[str, Any] | None:
     """Rows of vectors beside popularity, with widths of bars in per cent; None when nothing was measured."""
-    evaluate = step_of(story, "evaluate")
-    metrics = evaluate.get("metrics") or {}
-    rows = []
+    evaluated = story.steps.evaluate or EvaluateStep()
+    metrics, rows = evaluated.metrics, []
     longest = max((value or 0 for key, value in metrics.items() if "coverage" not in key), default=0) or 1
     for key, name, meaning in METRICS:
         ours, theirs = metrics.get(key), metrics.get(f"popularity_{key}")
@@ -190,7 +181,7 @@ def list_quality(story: Story) -> dict[str, Any] | None:
         )
     if not rows:
         return None
-    num_users, hit = evaluate.get("num_users") or 0, metrics.get("hit_at_10")
+    num_users, hit = evaluated.num_users or 0, metrics.get("hit_at_10")
     margin = 1.96 * math.sqrt(hit * (1 - hit) / num_users) if hit is not None and num_users else None
     return {"rows": rows, "num_users": count(num_users), "margin": None if margin is None else f"{margin:.3f}"}
 
@@ -201,19 +192,19 @@ def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
     A stage has `name`, `n`, its `width` and `share` of the group's largest, and what went before it: `gone` in all,
     `lost` by reason where that is known.
     """
-    ingest, corpus = step_of(story, "ingest"), step_of(story, "corpus")
+    ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
     groups: dict[str, list[tuple[str, int]]] = {"lines": []}
-    if ingest:
-        groups["lines"] = [("lines", ingest.get("lines") or 0), ("events", ingest.get("events") or 0)]
-    for name, n in corpus.get("funnel") or []:
+    if story.steps.ingest:
+        groups["lines"] = [("lines", ingest.lines or 0), ("events", ingest.events or 0)]
+    for name, n in corpus.funnel:
         unit = phrase(name).split(" ")[0]
         group = groups.setdefault(unit if unit in ("items", "users") else "lines", [])
         if not (unit == "events" and group and group[-1] == ("events", n)):  # all that was ingested is in the window
             group.append((phrase(name), n))
     lost = [
         {"reason": phrase(why), "n": count(n), "tone": tone}
-        for key, tone in (("rejected", "bad"), ("left_out", ""))
-        for why, n in sorted_reasons(ingest.get(key))
+        for reasons, tone in ((ingest.rejected, "bad"), (ingest.left_out, ""))
+        for why, n in sorted_reasons(reasons)
     ]
     return [draw_stages(stages, lost if unit == "lines" else []) for unit, stages in groups.items() if stages]
 
@@ -236,9 +227,9 @@ def draw_stages(stages: list[tuple[str, int]], lost: list[dict[str, str]]) -> li
     ]
 
 
-def sorted_reasons(reasons: dict[str, int] | None) -> list[tuple[str, int]]:
+def sorted_reasons(reasons: dict[str, int]) -> list[tuple[str, int]]:
     """Reasons that occurred, the most frequent first."""
-    return sorted(((why, n) for why, n in (reasons or {}).items() if n), key=lambda pair: (-pair[1], pair[0]))
+    return sorted(((why, n) for why, n in reasons.items() if n), key=lambda pair: (-pair[1], pair[0]))
 
 
 def list_settings(values: Any) -> list[dict[str, Any]]:
@@ -248,21 +239,18 @@ def list_settings(values: Any) -> list[dict[str, Any]]:
     groups: dict[str, list[tuple[str, str]]] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            groups[key] = flatten(value)
+            groups[key] = [(name, show_value(name, one)) for name, one in flatten(value).items()]
         else:
             groups.setdefault("", []).append((key, show_value(key, value)))
     return [{"name": name, "rows": rows} for name, rows in sorted(groups.items()) if rows]
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Keys with dots between levels, and their values as text."""
-    rows = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            rows += flatten(value, f"{prefix}{key}.")
-        else:
-            rows.append((f"{prefix}{key}", show_value(key, value)))
-    return rows
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def show_value(key: str, value: Any) -> str:
@@ -272,9 +260,9 @@ def show_value(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return redact(", ".join(str(one) for one in value)) or UNKNOWN
+        return mask_credentials(", ".join(str(one) for one in value)) or UNKNOWN
     if isinstance(value, int | float):
         if key.endswith("_bytes"):
             return amount(value)
         return count(value) if isinstance(value, int) else f"{value:g}"
-    return redact(str(value))
+    return mask_credentials(str(value))

@@ -21,7 +21,8 @@ from uuid import uuid4
 
 from tasks.config import PublishConfig
 from tasks.root.credentials import mask_credentials, strip_credentials
-from tasks.root.run import Root
+from tasks.root.run import Root, read_stories
+from tasks.root.story import Story
 from trainer.errors import ConfigError, DamageError
 from trainer.system.files import read_json, write_json
 
@@ -84,12 +85,13 @@ def is_same_registry(first: str, second: str) -> bool:
     return _normalise(first) == _normalise(second)
 
 
-def find_story_uri(root: Root, story: dict[str, Any]) -> str | None:
+def find_story_uri(root: Root, story: Story) -> str | None:
     """Return where a run registered its release, None where it did not. Its own database may have moved with the root."""
-    register = story["steps"].get("register") or story.get("gone_steps", {}).get("register") or {}
-    uri: str | None = register.get("tracking_uri")
-    setting = story.get("config", {}).get("publish", {}).get("tracking_uri")
-    return root.tracking_uri if uri and setting is None and uri.startswith(_SQLITE) else uri
+    registered = story.steps.registered or story.gone_steps.registered
+    if not registered or not registered.tracking_uri:
+        return None
+    is_own = story.setting("publish", "tracking_uri") is None and registered.tracking_uri.startswith(_SQLITE)
+    return root.tracking_uri if is_own else registered.tracking_uri
 
 
 def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
@@ -107,8 +109,7 @@ def _list_known(root: Root) -> list[str]:
 
 def _list_told(root: Root) -> list[str]:
     """Where the runs of the root registered, by their stories, the newest first; without credentials."""
-    stories = [read_json(path) for path in root.path.glob("runs/[!.]*/run.json")]
-    stories.sort(key=lambda story: story.get("created_at", ""), reverse=True)
+    stories = sorted(read_stories(root), key=lambda story: story.created_at, reverse=True)
     return [strip_credentials(uri) for story in stories if (uri := find_story_uri(root, story))]
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.root.memory import give_back_memory
-from trainer.errors import DamageError, ResourceError
+from tasks.root.story import IngestStep, S, Step, Steps, Story, read_story
+from trainer.errors import ResourceError
 from trainer.store.waiting_manifest import has_waiting, settle_manifest
 from trainer.store.writer import lock_store
 from trainer.system.files import make_folder, read_json, write_json
@@ -188,20 +189,9 @@ def settle_store(root: Root) -> None:
     settle_manifest(root.store, read_json(root.sources)["partitions"])
 
 
-def read_story(path: Path) -> dict[str, Any]:
-    """The story in a `run.json`. Raises DamageError, which says what to do, when it cannot be read."""
-    try:
-        story = read_json(path)
-        if not isinstance(story, dict) or not isinstance(story.get("steps"), dict):
-            raise DamageError(f"{path} has no steps: it was altered")
-    except DamageError as error:
-        raise DamageError(f"{error}; remove {path.parent} and run again") from None
-    return story
-
-
 @dataclass(frozen=True)
 class Run:
-    """One run and its folder `runs/<run-id>/`; `run.json` there is the story of the run, a dictionary a step."""
+    """One run and its folder `runs/<run-id>/`; `run.json` there is its story (tasks/root/story.py)."""
 
     root: Root
     run_id: str
@@ -214,49 +204,67 @@ class Run:
     def story_path(self) -> Path:
         return self.folder / "run.json"
 
-    def story(self) -> dict[str, Any]:
-        """What is recorded so far: `{"run_id", "created_at", "command", "steps": {step: {"digest", "seconds", ...}}}`."""
-        if self.story_path.exists():
-            return read_story(self.story_path)
-        return {"run_id": self.run_id, "steps": {}}
+    def story(self) -> Story:
+        """What is recorded so far. Raises DamageError when it cannot be read."""
+        return read_story(self.story_path) if self.story_path.exists() else Story(run_id=self.run_id, steps=Steps())
 
-    def amend(self, change: Callable[[dict[str, Any]], Any]) -> None:
-        """Let `change` change the story. A rollback does so while a night may be writing, so writers take turns."""
+    def amend(self, change: Callable[[Story], Story]) -> None:
+        """Write the story as `change` returns it. A rollback does so while a night may be writing, so writers take turns."""
         make_folder(self.folder)
         with open(self.folder / ".lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            story = self.story()
-            change(story)
-            write_json(self.story_path, story)
+            write_json(self.story_path, change(self.story()).to_json())
 
     def record(self, **values: Any) -> None:
         """Set top-level values of the story."""
-        self.amend(lambda story: story.update(values))
+        self.amend(lambda story: story.replace(**values))
+
+    def record_steps(self, *steps: Step) -> None:
+        """Put these steps in the place of those before, as they are."""
+        self.amend(lambda story: story.replace(steps=story.steps.replace(*steps)))
 
     def forget_steps(self) -> None:
         """Let all steps but ingest be done again, as what they made is gone; the story keeps them as "gone_steps"."""
         story = self.story()
-        gone = {name: step for name, step in story["steps"].items() if name != "ingest"}
-        kept = {name: step for name, step in story["steps"].items() if name == "ingest"}
-        self.record(steps=kept, gone_steps=story.get("gone_steps", {}) | gone)
+        gone = story.steps.without(IngestStep)
+        kept = Steps(ingest=story.steps.ingest) if story.steps.ingest else Steps()
+        self.record(steps=kept, gone_steps=story.gone_steps.replace(*gone.ended().values()))
 
-    def reopen(self, name: str) -> None:
+    def reopen(self, kind: type[Step]) -> None:
         """Let a step be done again; what it recorded stays until then."""
-        self.amend(lambda story: story["steps"].get(name, {}).update(digest=""))
+        self.amend(lambda story: story.reopen(kind))
 
-    def step(self, name: str, digest: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def step(self, kind: type[S], digest: str, make: Callable[[], dict[str, Any]]) -> S:
         """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.
 
         `make` is called when the step has not ended, or ended on other inputs; its result must be JSON. Of the seconds those
         that it took to compile (`compile_seconds`) do not count: they come once on a machine.
         """
-        done = self.story()["steps"].get(name)
-        if done and done["digest"] == digest:
+        done = self.story().steps.find(kind)
+        if done and done.digest == digest:
             return done
         started = time.monotonic()
         made = json.loads(json.dumps(make()))
         give_back_memory()
         seconds = time.monotonic() - started - made.get("compile_seconds", 0.0)
-        result = {"seconds": round(seconds, 3)} | made | {"digest": digest}
-        self.amend(lambda story: story["steps"].update({name: result}))
+        result = kind.model_validate({"seconds": round(seconds, 3)} | made | {"digest": digest})
+        self.record_steps(result)
         return result
+
+
+def forget_releases(root: Root, releases: set[str]) -> None:
+    """Let no story say that one of these releases is there, or that nothing changed since: the same command makes it anew."""
+    for story in read_stories(root):
+        since = story.steps.unchanged.release if story.steps.unchanged else None
+        if {story.run_id, since} & releases:
+            Run(root, story.run_id).forget_steps()
+
+
+def list_folders(parent: Path, pattern: str = "[!.]*") -> list[Path]:
+    """The folders in a folder, by name; hidden ones are left out."""
+    return sorted(path for path in parent.glob(pattern) if path.is_dir())
+
+
+def read_stories(root: Root) -> list[Story]:
+    """The stories of all runs of the root, by their ids."""
+    return [read_story(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]

@@ -12,7 +12,6 @@ from trainer.system.units import size
 UNKNOWN = "–"
 Number = int | float | None
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#!|~&])")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def count(value: Number) -> str:
@@ -103,8 +102,3 @@ def shown_values(value: Any) -> Any:
 def as_markdown(text: str) -> str:
     """Markdown that reads as `text`: no table, link, emphasis or HTML comes of it."""
     return _MARKDOWN.sub(r"\\\1", shown(text))
-
-
-def redact(text: str) -> str:
-    """`text` without the user and password that a URI in it may carry."""
-    return _CREDENTIALS.sub("…@", text)

@@ -12,7 +12,8 @@ from typing import Any
 
 from tasks.config import NightlyConfig
 from tasks.corpus.window import list_differences
-from tasks.root.run import Root
+from tasks.root.run import Root, Run
+from tasks.root.story import ReleaseBefore
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
 from trainer.store.generation import Generation
@@ -33,9 +34,12 @@ class BaseRelease:
     generation: Generation
     export_dir: Path
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def as_told(self) -> ReleaseBefore:
         """As a run's story has it."""
-        return {name: getattr(self, name) for name in ("release", "window_id", "space_id", "full_until")}
+        return ReleaseBefore(
+            release=self.release, window_id=self.window_id, space_id=self.space_id, full_until=self.full_until
+        )
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,7 @@ def open_base(root: Root, release: str) -> BaseRelease | None:
             return None
     except DamageError:
         return None
-    story = root.run(release) / "run.json"
-    full_until = read_json(story).get("full_until") if story.exists() else None
+    full_until = Run(root, release).story().full_until
     return BaseRelease(release, window_id, export["space_id"], full_until, generation, root.export(release))
 
 

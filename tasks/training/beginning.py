@@ -1,8 +1,6 @@
 """What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
 
-A run keeps what it began with in its story: `champion`, the release that served then, `base`, the release that it goes on from
-(null for a full night), `space`, the release whose space it stays in, `start`, `retained`, `full_because`, `full_until`, and
-`asked`, by which the same command finds it again, also when another release serves by then.
+A run keeps what it began with in its story (`NightPlan` in tasks/root/story.py).
 """
 
 from dataclasses import dataclass
@@ -16,7 +14,8 @@ from tasks.config import NightlyConfig
 from tasks.corpus.window import list_differences
 from tasks.evaluation.comparison import match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST
-from tasks.root.run import Root, Run, read_story
+from tasks.root.run import Root, Run, read_stories
+from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, NightPlan, RegisterStep, ReleaseBefore, Story
 from tasks.training.base_release import BaseRelease, NightRequest, open_base, why_full
 from tasks.training.space import begin_new_items, find_space_rotation
 from trainer.config import TrainConfig
@@ -26,40 +25,11 @@ from trainer.model.rows import Rows
 from trainer.store.align import align_generation
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.tokens import Corpus, open_corpus, whole_window
+from trainer.system.fan_out import FanOut
 from trainer.system.files import digest_json, read_json
-from trainer.training.infer import Begin
+from trainer.training.infer import Begin, refit_held_out
 from trainer.training.job import Job, Schedule
 from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
-
-
-@dataclass(frozen=True)
-class NightPlan:
-    """A night before its run begins. champion: the release that serves; base: what it goes on from; space: the champion, in
-    whose space it stays; start: what its training begins from; retained: the corpus whose users stay in a full night without
-    events, for they have vectors.
-    """
-
-    asked: str
-    champion: str | None
-    base: BaseRelease | None
-    space: BaseRelease | None
-    full_because: str | None
-    full_until: str | None
-    start: str
-    retained: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """As the story has it."""
-        return {
-            "asked": self.asked,
-            "champion": self.champion,
-            "base": self.base.to_json() if self.base else None,
-            "space": self.space.to_json() if self.space else None,
-            "full_because": self.full_because,
-            "full_until": self.full_until,
-            "start": self.start,
-            "retained": self.retained,
-        }
 
 
 def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
@@ -74,28 +44,30 @@ def night_schedule(config: TrainConfig, nightly: NightlyConfig) -> Schedule:
 
 def find_run(root: Root, asked: str) -> Run | None:
     """The newest run of which the same was asked, unless it had begun on a release that is not in the root any more."""
-    stories = [read_story(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]
-    same = [story for story in stories if story.get("asked") == asked]
-    for story in sorted(same, key=lambda story: story["created_at"], reverse=True):
-        is_done = "report" in story["steps"] or "unchanged" in story["steps"]
-        if is_done or story["base"] is None or open_base(root, story["base"]["release"]):
-            return Run(root, story["run_id"])
+    same = [story for story in read_stories(root) if story.asked == asked]
+    for story in sorted(same, key=lambda story: story.created_at, reverse=True):
+        is_done = story.steps.report or story.steps.unchanged
+        if is_done or story.base is None or open_base(root, story.base.release):
+            return Run(root, story.run_id)
     return None
 
 
 def reopen_gone(run: Run) -> None:
     """Let the steps of a run be done again whose results are gone: a person removed what was damaged."""
     root, story = run.root, run.story()
-    steps, before = story["steps"], (story.get("base") or {}).get("window_id") or story.get("retained")
+    steps, before = story.steps, story.base.window_id if story.base else story.retained
     has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
-    is_kept, is_done = (root.store / "pinned" / f"{run.run_id}.json").exists(), "register" in steps and has_export
-    if "train" in steps and not (is_done or is_kept or _is_current(root, story["window_id"])):
+    is_kept, is_done = (
+        (root.store / "pinned" / f"{run.run_id}.json").exists(),
+        steps.registered is not None and has_export,
+    )
+    if steps.train and not (is_done or is_kept or _is_current(root, story.window_id)):
         run.forget_steps()
-    elif "export" in steps and not has_export:
-        run.reopen("export")
-        run.reopen("register")
-    if (is_kept or not is_done) and _must_be_built(root, story["window_id"], before):
-        run.reopen("corpus")
+    elif steps.export and not has_export:
+        run.reopen(ExportStep)
+        run.reopen(RegisterStep)
+    if (is_kept or not is_done) and _must_be_built(root, story.window_id, before):
+        run.reopen(CorpusStep)
 
 
 def _is_current(root: Root, window_id: str) -> bool:
@@ -121,24 +93,34 @@ def plan_night(root: Root, champion: str | None, asked: NightRequest, name: str)
     start = _tell_start(asked, base, space)
     may_retain = start and not base and not list_differences(corpus.get("made_from", {}), asked.inputs)
     return NightPlan(
-        name, champion, base, space, reason, full_until, start, space.window_id if space and may_retain else None
-    )
+        asked=name, champion=champion, base=base.as_told if base else None, space=space.as_told if space else None,
+        full_because=reason, full_until=full_until, start=start,
+        retained=space.window_id if space and may_retain else None,
+    )  # fmt: skip
 
 
-def begin_training(root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent) -> None:
+def begin_training(root: Root, job: Job, story: Story, nightly: NightlyConfig, on_event: OnEvent) -> None:
     """Put the generation into the store that the night's training goes on from, unless it is there already."""
     corpus = open_corpus(job.corpus_dir)
-    if story.get("base"):
-        base = _require(root, story["base"])
-        new_items = begin_new_items(open_corpus(root.corpus(story["window_id"])), base.generation)
+    if story.base:
+        base = _require(root, story.base)
+        new_items = begin_new_items(open_corpus(root.corpus(story.window_id)), base.generation)
         begin_night(job, corpus, Beginning(base.generation, new_items, nightly.decay), on_event)
-    elif job.start:
-        begin_full(job, corpus, _know(root, corpus, _require(root, story["space"])), on_event)
+    elif job.start and story.space:
+        begin_full(job, corpus, _know(root, corpus, _require(root, story.space)), on_event)
 
 
-def find_beginning(root: Root, job: Job, story: dict[str, Any]) -> Begin | None:
+def refit(root: Root, job: Job, story: Story, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
+    """Commit a generation whose held-out users are fitted on all they did, now that they are evaluated; the story's "refit"."""
+    corpus, evaluated = open_corpus(job.corpus_dir), story.require(EvaluateStep)
+    told = {"evaluation": evaluated.model_dump(exclude={"digest", "seconds"}, exclude_unset=True)}
+    generation = refit_held_out(job, corpus, told, on_event, find_beginning(root, job, story), fan_out)
+    return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}
+
+
+def find_beginning(root: Root, job: Job, story: Story) -> Begin | None:
     """What held-out users of a full night begin from once they are no secret any more, as its other users did."""
-    space = open_base(root, story["space"]["release"]) if job.start and not story.get("base") else None
+    space = open_base(root, story.space.release) if job.start and story.space and not story.base else None
     return HeldOutBeginning(root, job, space) if space else None
 
 
@@ -186,20 +168,20 @@ def _tell_start(asked: NightRequest, base: BaseRelease | None, space: BaseReleas
 
 
 def settle(
-    root: Root, job: Job, story: dict[str, Any], nightly: NightlyConfig, on_event: OnEvent = ignore_event
+    root: Root, job: Job, story: Story, nightly: NightlyConfig, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
     """Make the store's generation that of all users, in a space that has a name; the story's "settle".
 
     An incremental night is folded into its base and shares its space. A full one is turned into the champion's; where too
     little of it can be laid upon the champion's items, it begins a space of its own.
     """
-    window_id, run_id = story["window_id"], story["run_id"]
-    if story.get("base"):
-        base = _require(root, story["base"])
+    window_id, run_id = story.window_id, story.run_id
+    if story.base:
+        base = _require(root, story.base)
         changed = open_corpus(job.corpus_dir)
         folded = fold_night(job, changed, base.generation, {"window_id": window_id}, on_event)
         return {"kind": "incremental", "space_id": base.space_id, "generation": folded.generation}
-    space = open_base(root, story["space"]["release"]) if story.get("space") else None
+    space = open_base(root, story.space.release) if story.space else None
     generation = open_generation(job.store_dir)
     own_space = {"kind": "full", "space_id": run_id, "generation": generation.generation}
     if space is None or not _can_align(generation, space.generation):
@@ -223,10 +205,10 @@ def _can_align(generation: Generation, space: Generation) -> bool:
     return both_have_items and (space.vector_size, space.bias) == (generation.vector_size, generation.bias)
 
 
-def _require(root: Root, base: dict[str, Any]) -> BaseRelease:
-    found = open_base(root, base["release"])
+def _require(root: Root, base: ReleaseBefore) -> BaseRelease:
+    found = open_base(root, base.release)
     if found is None:
         raise DamageError(
-            f"release {base['release']}, which this night goes on from, is no longer whole in {root.path}: run it with --full"
+            f"release {base.release}, which this night goes on from, is no longer whole in {root.path}: run it with --full"
         )
     return found

@@ -37,7 +37,7 @@ class Volume:
 def plan_size(
     root: Path, volume: Volume, config: TrainConfig, resources: ResourcesConfig, num_workers: int | None = None
 ) -> dict[str, Any]:
-    """The plan for a training of this size whose store is on the disk of `root`; the answer of `surf2vec plan`.
+    """The plan for a training of this size whose store is on the disk of `root`, as `surf2vec plan` prints it.
 
     With a budget on the GPU the kernel for it is planned; where there is no GPU, with the CPU's speed. num_workers: equal ones,
     on machines like this one that have `resources.workers` of them each; by default those of one machine.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config import PublishConfig
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs
 from tasks.root.credentials import mask_credentials
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.root.run import Root
@@ -147,16 +147,16 @@ class Study:
         """Log the winner and the story to the search's run, and end it."""
         metrics = {f"default_{name}": value for name, value in result["metrics"]["default"].items()}
         self._log_metrics(self.mlflow_run_id, metrics | result["metrics"]["best"], self.trials[-1]["ended_at_ms"])
-        tracking.log_files(self.uri, self.mlflow_run_id, [self.asked.out], {"tune.json": self.story})
-        tracking.end_run(self.uri, self.mlflow_run_id)
+        mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.asked.out], {"tune.json": self.story})
+        mlflow_runs.end_run(self.uri, self.mlflow_run_id)
 
     def _log_trial(self, number: int) -> None:
         trial = self.trials[number - 1]
         params = {f"train.{name}": value for name, value in trial["config"].items()}
-        tags = {tracking.PARENT_TAG: self.mlflow_run_id, "study_id": self.study_id}
+        tags = {mlflow_runs.PARENT_TAG: self.mlflow_run_id, "study_id": self.study_id}
         run_id = self._open_run(f"-{number:03d}", tags, params)
         self._log_metrics(run_id, trial["metrics"], trial["ended_at_ms"])
-        tracking.end_run(self.uri, run_id, has_failed=trial["failure"] is not None)
+        mlflow_runs.end_run(self.uri, run_id, has_failed=trial["failure"] is not None)
         trial["mlflow_run_id"] = run_id
         write_json(self.path, self.story)
 
@@ -164,11 +164,13 @@ class Study:
         publish = self.asked.publish
         artifacts = self.root.artifacts if is_own_registry(self.root, publish) else None
         tags = tags | {ROOT_TAG: claim_registry(self.root, publish)}
-        return tracking.open_run(self.uri, artifacts, publish.experiment, f"tune-{self.study_id}{suffix}", tags, params)
+        return mlflow_runs.open_run(
+            self.uri, artifacts, publish.experiment, f"tune-{self.study_id}{suffix}", tags, params
+        )
 
     def _log_metrics(self, run_id: str, metrics: dict[str, float], at_ms: int) -> None:
-        points = [tracking.Point(name, float(value), at_ms) for name, value in metrics.items()]
-        tracking.log_metrics(self.uri, run_id, points)
+        points = [mlflow_runs.Point(name, float(value), at_ms) for name, value in metrics.items()]
+        mlflow_runs.log_metrics(self.uri, run_id, points)
 
 
 def write_config(study: Study, result: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from tasks.corpus.check import find_misfits
 from tasks.export.export import list_files
-from tasks.root.run import Root, Run, read_story
+from tasks.root.run import Root, Run, list_folders
+from tasks.root.story import read_story
 from tasks.root.wording import several
 from tasks.upkeep.check_registry import find_damage
 from trainer.errors import DamageError
@@ -66,7 +67,7 @@ def _examine_events(root: Root) -> Iterator[Finding]:
 
 
 def _examine_corpora(root: Root) -> Iterator[Finding]:
-    for folder in _folders(root.path / "corpus"):
+    for folder in list_folders(root.path / "corpus"):
         try:
             manifest = read_json(folder / "manifest.json")
             corpora = [Corpus(folder, manifest)]
@@ -89,7 +90,7 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
 
 
 def _examine_exports(root: Root) -> Iterator[Finding]:
-    for folder in _folders(root.path / "export"):
+    for folder in list_folders(root.path / "export"):
         try:
             manifest = read_json(folder / "manifest.json")
             problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
@@ -111,9 +112,11 @@ def _examine_registry(root: Root) -> Iterator[Finding]:
 
 
 def _examine_runs(root: Root) -> Iterator[Finding]:
-    for folder in _folders(root.path / "runs"):
+    for folder in list_folders(root.path / "runs"):
         try:
-            yield Finding("ok", str(folder), f"{several(len(read_story(folder / 'run.json')['steps']), 'step')} ended")
+            yield Finding(
+                "ok", str(folder), f"{several(len(read_story(folder / 'run.json').steps.ended()), 'step')} ended"
+            )
         except DamageError as error:
             yield Finding("damage", str(folder), str(error))
 
@@ -121,14 +124,14 @@ def _examine_runs(root: Root) -> Iterator[Finding]:
 def _tell_way_out(root: Root, export_dir: Path) -> str:
     """How a damaged export is made whole: from its copy in the registry, or else from the vectors it was made of."""
     try:
-        registered = Run(root, export_dir.name).story()["steps"].get("register", {})
+        registered = Run(root, export_dir.name).story().steps.registered
     except DamageError:
-        registered = {}
-    if registered.get("storage") != "copy":
+        registered = None
+    if registered is None or registered.storage != "copy":
         return f"remove {export_dir} and {_BEFORE_NEW_LOGS.format('made')}"
-    uri = registered["tracking_uri"]
+    uri = registered.tracking_uri
     place = "" if uri == root.tracking_uri else f" --tracking-uri {uri}"
-    name = f"models:/{registered['model_name']}/{registered['model_version']}"
+    name = f"models:/{registered.model_name}/{registered.model_version}"
     return f"remove {export_dir}, then `surf2vec pull {name} --out {export_dir} --root {root.path}{place}`"
 
 
@@ -153,10 +156,6 @@ def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
         rows = pq.read_metadata(path).num_rows
         if rows != about["rows"]:
             yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
-
-
-def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.glob("*") if path.is_dir() and not path.name.startswith("."))
 
 
 def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:

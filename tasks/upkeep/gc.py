@@ -31,7 +31,8 @@ from tasks.registry.promotion import read_registry, rollback_targets
 from tasks.registry.tracking import Registered, Version
 from tasks.root.call_folders import PREFIX, find_leftovers, remove_leftovers
 from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
-from tasks.root.run import Root, Run, is_locked
+from tasks.root.run import Root, forget_releases, is_locked, list_folders, read_stories
+from tasks.root.story import Story
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
@@ -61,7 +62,7 @@ class References:
     root: Root
     publish: PublishConfig
     registered: Registered
-    stories: dict[str, dict[str, Any]]
+    stories: dict[str, Story]
     versions: list[Version] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
 
@@ -79,7 +80,7 @@ class References:
 
     @property
     def newest_run(self) -> str | None:
-        made = {run_id: story.get("created_at", "") for run_id, story in self.stories.items()}
+        made = {run_id: story.created_at for run_id, story in self.stories.items()}
         return max(made, key=lambda run_id: made[run_id], default=None)
 
     @property
@@ -90,10 +91,10 @@ class References:
     def is_judged(self, release: str) -> bool:
         """Whether the release is one of this root's that went, or was to go, to this registry."""
         story = self.stories.get(release)
-        if story is None or "config" not in story:
+        if story is None or story.setting("publish", "model_name") != self.publish.model_name:
             return False
-        meant = find_story_uri(self.root, story) or story["config"]["publish"]["tracking_uri"] or self.uri
-        return is_same_registry(meant, self.uri) and story["config"]["publish"]["model_name"] == self.publish.model_name
+        meant = find_story_uri(self.root, story) or story.setting("publish", "tracking_uri") or self.uri
+        return is_same_registry(meant, self.uri)
 
     def goes(self, release: str) -> bool:
         return self.is_judged(release) and release not in self.kept
@@ -104,7 +105,7 @@ class References:
         pinned = [path.stem for path in store.glob("pinned/*.json") if not self.goes(path.stem)]
         wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
         wanted |= {open_generation(store).manifest["window_id"]} if self.has_vectors else set()
-        wanted |= {self.stories[self.newest_run].get("window_id", "")} if self.newest_run else set()
+        wanted |= {self.stories[self.newest_run].window_id} if self.newest_run else set()
         wanted |= {newest_corpus(self.root)} if any(self.root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")) else set()
         aliased = {version.tags.get("release") for version in self.registered.versions if self._has_alias(version)}
         for path in self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
@@ -128,7 +129,8 @@ def collect_garbage(
     references = open_references(root, publish)
     wastes = list(find_waste(references))
     if not dry_run:
-        _forget_runs(references, {Path(waste.place) for waste in wastes})
+        gone = {Path(waste.place) for waste in wastes}
+        forget_releases(root, {story.run_id for story in references.stories.values() if _is_lost(root, story, gone)})
     for waste in wastes:
         if not dry_run:
             on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
@@ -144,7 +146,7 @@ def collect_garbage(
 
 def open_references(root: Root, publish: PublishConfig) -> References:
     """What there is, and which releases stay. Raises InputError when this is not the registry that runs registered to."""
-    stories = {path.parent.name: read_json(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))}
+    stories = {story.run_id: story for story in read_stories(root)}
     everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
     references = References(root, publish, read_registry(root, publish), stories, everything)
     versions = [
@@ -153,7 +155,7 @@ def open_references(root: Root, publish: PublishConfig) -> References:
         if version.tags.get("release") in stories and references.owner.owns_version(version)
     ]
     for run_id, story in stories.items():
-        if "register" in story["steps"] and references.is_judged(run_id) and not versions:
+        if story.steps.registered and references.is_judged(run_id) and not versions:
             raise InputError(
                 f"run {run_id} registered a version of {publish.model_name}, of which the registry has none: nothing was "
                 "removed; see that --root and publish.tracking_uri are right"
@@ -175,13 +177,13 @@ def find_waste(references: References) -> Iterator[Waste]:
         yield Waste("model version", place, 0, partial(tracking.delete_version, references.uri, version))
     staying = [version for version in references.versions if version not in going]
     referred = {version.tags.get("export_uri") for version in staying}
-    for folder in _folders(root.path / "export"):
+    for folder in list_folders(root.path / "export"):
         if references.goes(folder.name) and folder.resolve().as_uri() not in referred:
             yield Waste("export", str(folder), _size(folder), partial(remove_folder, folder))
     yield from _find_unreferenced(references)
     wanted = references.window_ids()
     is_searching = is_locked(Root(root.path / "tune"))
-    for folder in _folders(root.path / "corpus"):
+    for folder in list_folders(root.path / "corpus"):
         if folder.name not in wanted and not is_searching:
             yield Waste("corpus", str(folder), _size(folder), partial(remove_folder, folder))
     if references.is_own_registry and references.registered.versions:
@@ -247,17 +249,10 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
             yield Waste("temporary file", str(path), _size(path), partial(_remove, path))
 
 
-def _forget_runs(references: References, gone: set[Path]) -> None:
-    """Let no story say that something is there which goes: the same command then makes it anew."""
-    root = references.root
-    for run_id, story in references.stories.items():
-        is_done = "report" in story["steps"]
-        if root.export(run_id) in gone or (not is_done and root.corpus(story.get("window_id", "?")) in gone):
-            Run(root, run_id).forget_steps()
-
-
-def _folders(parent: Path) -> list[Path]:
-    return sorted(path for path in parent.glob("[!.]*") if path.is_dir())
+def _is_lost(root: Root, story: Story, gone: set[Path]) -> bool:
+    """Whether what a run made goes: its export, or the corpus that it needs to end."""
+    is_unfinished = story.window_id and not story.steps.report
+    return root.export(story.run_id) in gone or bool(is_unfinished and root.corpus(story.window_id) in gone)
 
 
 def _size(path: Path) -> int:

@@ -23,7 +23,7 @@ from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, partitio
 from tasks.corpus.folder import publish as publish_corpus
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import Catalog, read_catalog
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import find_version, pull, referenced_folder
 from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST, TAG_PATH, TAG_SHA256
@@ -32,6 +32,7 @@ from tasks.report.report import write_report
 from tasks.root.credentials import mask_credentials
 from tasks.root.identity import read_root_id, registry_uri, remember_registry
 from tasks.root.run import Root, Run, open_scratch_folder
+from tasks.root.story import RegisterStep, ReportStep, parse_story
 from tasks.users.tombstones import FILE, KEY_FILE
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
@@ -65,14 +66,15 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     version = find_version(uri, tracking_uri)
     release = version.tags["release"]
     _check_root(root, release)
-    told = pull(uri, root.export(release), tracking_uri, on_event)
+    pulled = pull(uri, root.export(release), tracking_uri, on_event)
     shutil.rmtree(root.temporary / _SCRATCH, ignore_errors=True)
     with open_scratch_folder(root, _SCRATCH) as scratch:
         carried = _fetch_state(tracking_uri, version, scratch, on_event)
         _restore_corpus(root, carried)
         _restore_store(root, release, carried)
     if not Run(root, release).story_path.exists():
-        Run(root, release).record(**carried.manifest["story"])
+        story = parse_story(carried.manifest["story"], f"{STATE_MANIFEST} of {uri}")
+        Run(root, release).amend(lambda _: story)
     generation, sources = carried.manifest["generation"], carried.manifest["sources"]
     remember_registry(root, carried.manifest.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
     if not root.sources.exists():
@@ -85,8 +87,8 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
         "model_version": version.number,
         "window_id": carried.window_id,
         "generation": generation["generation"],
-        "users": told["num_users"],
-        "items": told["num_items"],
+        "users": pulled["num_users"],
+        "items": pulled["num_items"],
         "state_bytes": sum(about["bytes"] for about in carried.manifest["files"].values()),
         "seconds": round(time.monotonic() - started, 3),
     }
@@ -102,13 +104,14 @@ def restore_story(root: Root, publish: PublishConfig, release: str, on_event: On
         return False
     uri, report_path = registry_uri(root, publish), run.folder / "report.html"
     try:
-        story = tracking.read_document(uri, publish.experiment, release, "run.json")
+        told = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")
+        story = parse_story(told, f"run.json of run {release} in the registry")
     except DamageError as error:
         on_event("log", {"message": f"the story of release {release} is gone, and cannot be brought back: {error}"})
         return False
     registered = publish_release(root, publish, story, export_dir, None, on_event)
-    made = {"register": registered | {"digest": ""}, "report": {"report": str(report_path), "digest": ""}}
-    run.record(**story | {"steps": story["steps"] | made})
+    made = RegisterStep.model_validate(registered), ReportStep(report=str(report_path))
+    run.amend(lambda _: story.replace(steps=story.steps.replace(*made)))
     write_report(run.story(), export_dir, report_path)
     on_event("log", {"message": f"the story of release {release} was gone: brought back from {mask_credentials(uri)}"})
     return True

@@ -32,7 +32,7 @@ from tests.benchmarks.harness import run_benchmark, show_figure
 from trainer.system.files import read_json
 from trainer.system.memory import private_bytes
 
-STEPS = ("ingest", "corpus", "train", "evaluate", "export", "register", "report")
+STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "register", "report")
 DAYS, DIM = 14, 128
 ALPHA = (
     0.15  # the rate with which training begins: were it to fall within the only epoch, late users would learn little

@@ -31,7 +31,9 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
     assert "resumed" not in str(artifacts["training"].description)
     assert "hit_at_10" in str(artifacts["quality"].data)
     assert "The first release serves" in str(artifacts["gate"].description)
-    assert {"ingest", "corpus", "train", "evaluate", "export", "gate", "register", "report"} <= set(tasks)
+    assert {"ingest", "corpus", "train", "evaluate", "refit", "settle", "export", "gate", "register", "report"} <= set(
+        tasks
+    )
     assert all(run.state and run.state.is_completed() for run in tasks.values())
     assert parameters["config"]["train"]["vector_size"] == 8
     assert not any("user-" in str(artifact.data) for artifact in artifacts.values())

@@ -11,7 +11,7 @@ import pytest
 from flows.config import load_config
 from flows.operations import pull_release
 from tasks.config import PublishConfig
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.promotion import read_registry
 from tasks.root.run import Root, Run
 from tasks.upkeep.doctor import examine
@@ -131,7 +131,7 @@ CASES: dict[str, Callable[[Root], None]] = {
 
 
 def corpus_of(root: Root, number: int) -> Path:
-    return root.corpus(Run(root, releases(root)[number]).story()["window_id"])
+    return root.corpus(Run(root, releases(root)[number]).story().window_id)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -174,7 +174,7 @@ def test_a_story_that_the_registry_has_not_either(root: Root, monkeypatch: pytes
     def find_nothing(*arguments: Any) -> None:
         raise DamageError("run.json is missing in the registry")
 
-    monkeypatch.setattr(tracking, "read_document", find_nothing)
+    monkeypatch.setattr(mlflow_runs, "read_document", find_nothing)
     shutil.rmtree(root.run(releases(root)[1]))
     with pytest.raises(DamageError, match="run.json, which says what it is, is gone .*: run with --full"):
         run(root)
@@ -191,7 +191,7 @@ def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkey
         with pytest.raises(ResourceError):
             run(root)
     runs = [Run(root, path.parent.name) for path in root.path.glob("runs/*/run.json")]
-    [release] = [one.run_id for one in runs if "register" not in one.story()["steps"]]
+    [release] = [one.run_id for one in runs if one.story().steps.registered is None]
     cut(next(root.export(release).glob("index/*")))
     with pytest.raises(DamageError, match="remove .* and give the same `surf2vec run` again") as told:
         run(root)

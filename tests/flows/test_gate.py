@@ -17,6 +17,7 @@ from tasks.registry import tracking
 from tasks.registry.promotion import promote, read_registry, rollback
 from tasks.registry.tracking import MlflowClient
 from tasks.root.run import Root, Run
+from tasks.root.story import EvaluateStep
 from tests.bare_nights import without_prefect
 from tests.flows.test_cli import COMMAND
 from trainer.errors import ResourceError
@@ -64,8 +65,9 @@ def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs
     first, second = (nightly(root=root, logs=files, config=load_config(None, SETTINGS)) for files in nights)
     assert [first["gate"]["verdict"], second["gate"]["verdict"]] == ["first", "passed"]
     assert [first["alias"], second["alias"]] == ["champion", "champion"]
-    compared = Run(Root(root), second["run_id"]).story()["steps"]["evaluate"]["comparison"]
-    assert (compared["champion"], compared["num_users"] >= 100) == (first["release"], True)
+    compared = Run(Root(root), second["run_id"]).story().require(EvaluateStep).comparison
+    assert compared
+    assert (compared.champion, (compared.num_users or 0) >= 100) == (first["release"], True)
 
     night = ("run", "--logs", str(logs / "day-7.csv"))
     code, held = call(root, *night)

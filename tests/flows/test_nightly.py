@@ -76,7 +76,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 def test_a_night_makes_a_champion(night: tuple[Path, dict[str, Any]]) -> None:
     root, result = night
     assert set(result) >= ESSENTIAL
-    assert set(result["seconds"]) >= {"ingest", "corpus", "train", "evaluate", "export", "register"}
+    assert set(result["seconds"]) >= {"ingest", "corpus", "train", "evaluate", "refit", "export", "register"}
     assert (result["alias"], result["model_version"], result["users"], result["items"]) == ("champion", 1, 200, 60)
     assert result["metrics"]["hit_at_10"] > 1.5 * result["metrics"]["popularity_hit_at_10"]
     users = pq.read_table(Path(result["export_dir"]) / "user_vectors")
@@ -136,7 +136,7 @@ def test_a_killed_night_ends_as_an_undisturbed_one(night: tuple[Path, dict[str, 
     two, logs = tmp_path / "two", str(one.parent / "logs" / "*.csv")
     arguments = ["run", "--root", str(two), *FAST, "--logs", logs, "--set", "train.commit_seconds=0"]
     kill_once(lambda: generation(two) >= 1, *arguments)
-    for step in ("train", "export"):
+    for step in ("train", "evaluate", "refit", "export"):
         kill_once(lambda step=step: count_ended(two, step) == 1, *arguments)
     resumed = run(two, "--logs", logs)
     for kind in ("user_vectors", "item_vectors"):

@@ -1,19 +1,18 @@
 """What a run says that it is about to do."""
 
-from typing import Any
-
 import pytest
 
 from flows.steps import tell_run
+from tasks.root.story import Story
 
-STORY: dict[str, Any] = {"run_id": "r2", "created_at": "2026-11-24T03:10:59+00:00", "base": None, "full_because": None}
+BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
 
 
 @pytest.mark.parametrize(
     ("told", "steps", "base", "because"),
     [
         ("run r2 trains all users: there is no champion", [], None, "there is no champion"),
-        ("run r2 goes on from release r1: only users whose pages changed are trained", ["ingest"], {"release": "r1"}, None),
+        ("run r2 goes on from release r1: only users whose pages changed are trained", ["ingest"], BASE, None),
         (
             "run r2, of 2026-11-24 03:10, goes on; done before: corpus, train", ["ingest", "corpus", "train"], None,
             "there is no champion",
@@ -24,12 +23,18 @@ STORY: dict[str, Any] = {"run_id": "r2", "created_at": "2026-11-24T03:10:59+00:0
         ),
         (
             "nothing to do: run r2, of 2026-11-24 03:10, found no user whose pages changed since release r1",
-            ["ingest", "corpus", "unchanged"], {"release": "r1"}, None,
+            ["ingest", "corpus", "unchanged"], BASE, None,
         ),
     ],
 )  # fmt: skip
 def test_a_run_says_what_is_so_now(
     told: str, steps: list[str], base: dict[str, str] | None, because: str | None
 ) -> None:
-    story = STORY | {"steps": {name: {"release": "r1"} for name in steps}, "base": base, "full_because": because}
+    values = {"unchanged": {"release": "r1"}}
+    story = Story.model_validate(
+        {
+            "run_id": "r2", "created_at": "2026-11-24T03:10:59+00:00", "base": base, "full_because": because,
+            "steps": {name: values.get(name, {}) for name in steps},
+        }
+    )  # fmt: skip
     assert tell_run(story) == told

@@ -14,6 +14,7 @@ from tasks.forgetting.forget import Forgetting, forget
 from tasks.registry import tracking
 from tasks.registry.publish import is_served, publish_release
 from tasks.root.run import FORGET, Root, Run, lock_root
+from tasks.root.story import RegisterStep
 from tasks.upkeep.doctor import examine
 from tasks.users.user_set import want_users
 from tests.releases import make_release, tell_story
@@ -123,14 +124,14 @@ def test_a_copy_that_a_power_loss_left_bad_is_told_and_mended(served: Root, name
     else:
         (folder / name).unlink()
     story = Run(served, "r1").story()
-    assert not is_served(served, CONFIG, story["steps"]["register"])
+    assert not is_served(served, CONFIG, story.require(RegisterStep))
     told = [f"{found.place}: {found.message}" for found in examine(served) if found.level == "damage"]
     assert told
     assert all(
         "models:/surf2vec-users/1" in line and "`surf2vec run` again that made release r1" in line for line in told
     )
     publish_release(served, CONFIG, story, served.export("r1"), None)
-    assert is_served(served, CONFIG, story["steps"]["register"])
+    assert is_served(served, CONFIG, story.require(RegisterStep))
     assert [found for found in examine(served) if found.level == "damage"] == []
     after = tracking.get_registered(uri, CONFIG.model_name)
     assert ([one.number for one in after.versions], after.aliases) == (
@@ -155,7 +156,7 @@ def test_a_registration_that_was_cut_off_after_its_copy_makes_the_copy_anew(
     (index,) = root.artifacts.rglob("users.faiss")
     index.write_bytes(b"")
     told = publish_release(root, CONFIG, tell_story(), export_dir, None)
-    assert is_served(root, CONFIG, told)
+    assert is_served(root, CONFIG, RegisterStep(**told))
     assert len(list((root.artifacts / "models").iterdir())) == 1
 
 

@@ -176,7 +176,7 @@ def refit_held_out(
     """Infer the held-out users again from their full histories and commit; they have trained without their newest events.
 
     `values` join the manifest (the metrics that were measured before); `begin`: what they begin from, where it is not as in
-    training. A generation that was refitted is answered as it is.
+    training. A generation that was refitted is returned as it is.
     Raises ResourceError when the memory or the disk does not suffice.
     """
     with lock_store(job.store_dir):

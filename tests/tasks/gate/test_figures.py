@@ -11,6 +11,7 @@ from tasks.config import GateConfig
 from tasks.corpus.window import EventsFile, Window
 from tasks.gate.figures import Case, judge_release, open_case
 from tasks.root.run import Root, Run
+from tasks.root.story import CorpusStep, GateStep, RegisterStep, Steps
 from tests.corpora import write_corpus
 from tests.releases import FakeGeneration, draw_generation, export_release
 from trainer.system.files import read_json, write_json
@@ -181,7 +182,7 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
 def test_hits_of_few_users_or_of_others_say_nothing(root: Root, steps: dict[str, Any], reason: str) -> None:
     evaluation = {"metrics": {"hit_at_10": 0.01}} | steps.get("evaluate", {})
     run = make_release(root, "tonight", **(steps | {"evaluate": evaluation}))
-    story = run.story()["steps"]
+    story = run.story().to_json()["steps"]
     run.record(steps=story | steps | {"evaluate": evaluation | {"num_users": evaluation.get("num_users", 200)}})
     judged = judge(run)
     assert judged["passes"]
@@ -253,7 +254,7 @@ def test_only_users_whose_tokens_did_not_change_count(root: Root) -> None:
         users[odd] *= -1
     export_release(root, "tonight", corpus.folder, generation)  # type: ignore[arg-type]
     run = Run(root, "tonight")
-    run.record(steps=Run(root, "before").story()["steps"])
+    run.record(steps=Run(root, "before").story().steps)
     judged = judge(run)
     assert judged["passes"]
     assert judged["metrics"]["gate_cosine_p1"] == pytest.approx(1.0)
@@ -287,7 +288,7 @@ def test_a_day_that_is_missing(root: Root) -> None:
     days = {day: events for day, events in STEADY.items() if day != NEWEST - timedelta(1)}
     run = make_release(root, "tonight")
     assert judge(run, days=days)["passes"]  # the champion's newest day is that one: it lived without it
-    write_json(root.run("before") / "run.json", {"steps": {"corpus": {"until": (NEWEST - timedelta(2)).isoformat()}}})
+    Run(root, "before").record(steps=Steps(corpus=CorpusStep(until=(NEWEST - timedelta(2)).isoformat())))
     assert judge(run, days=days)["held_by"] == ["missing_days"]
     assert judge(run, days=days, missing_days=1)["passes"]
 
@@ -308,8 +309,8 @@ def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> 
     case = open_case(run, GateConfig(), "before", {"before": "space-1"}, open_window(100, 200, 300))
     assert case.days == {date(2026, 6, 1): 200, date(2026, 6, 2): 200, date(2026, 6, 3): 300}
     assert (case.days_before, case.has_changed, case.champion_space) == ({}, False, "space-1")
-    Run(root, "before").step("gate", "", lambda: {"days": {"2026-06-01": 100, "2026-06-02": 20}})
-    Run(root, "same-day").step("gate", "", lambda: {"days": {"2026-06-03": 1}})
+    Run(root, "before").step(GateStep, "", lambda: {"days": {"2026-06-01": 100, "2026-06-02": 20}})
+    Run(root, "same-day").step(GateStep, "", lambda: {"days": {"2026-06-03": 1}})
     case = open_case(run, GateConfig(), "older", {}, open_window(100, 200, 300))
     assert case.days_before == {date(2026, 6, 1): 100, date(2026, 6, 2): 20}
     assert case.has_changed
@@ -318,10 +319,10 @@ def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> 
 def test_a_run_that_has_served_is_judged_beside_the_champion_it_met(root: Root) -> None:
     run = make_release(root, "tonight")
     run.record(champion="before")
-    run.step("gate", "", lambda: {"champion": "before"})
-    run.step("register", "", lambda: {"alias": "champion"})
+    run.step(GateStep, "", lambda: {"champion": "before"})
+    run.step(RegisterStep, "", lambda: {"alias": "champion"})
     case = open_case(run, GateConfig(), "tonight", {"tonight": "space-1"}, open_window(1))
     assert (case.champion, case.has_changed) == ("before", False)
-    Run(root, "tonight").amend(lambda story: story["steps"].pop("register"))  # killed between the alias and the story
+    run.record(steps=run.story().steps.without(RegisterStep))  # killed between the alias and the story
     case = open_case(run, GateConfig(), "tonight", {}, open_window(1))
     assert (case.champion, case.has_changed) == ("before", False)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.gate.rules import Finding, Rule, compare, hits, judge, reciprocals, tell
+from tasks.gate.rules import Finding, Rule, compare, hits, reciprocals, tell
 
 DROP = Rule("hit_at_10", "hit@10 beside the champion's", -0.02)
 DRIFT = Rule("drift", "drift", 0.1, is_floor=False)
@@ -23,18 +23,13 @@ def test_a_rule_holds_back_what_breaks_it_and_not_by_chance(finding: Finding, ho
     assert finding.holds_back is holds_back
 
 
-def test_one_rule_suffices_and_the_table_says_which_and_by_how_much() -> None:
-    verdict = judge(
-        [
-            Finding(DROP, 0.01),
-            Finding(DRIFT, 0.25),
-            Finding(DROP, None, reason="no logs"),
-            Finding(SHARE, -0.1, (-0.2, 0.0)),
-        ]
-    )
-    assert not verdict.passes
-    assert [finding.rule for finding in verdict.held_by] == [DRIFT]
-    assert tell(verdict) == [
+def test_the_table_says_which_rule_holds_back_and_by_how_much() -> None:
+    findings = [
+        Finding(DROP, 0.01), Finding(DRIFT, 0.25), Finding(DROP, None, reason="no logs"),
+        Finding(SHARE, -0.1, (-0.2, 0.0)),
+    ]  # fmt: skip
+    assert [finding.rule for finding in findings if finding.holds_back] == [DRIFT]
+    assert tell(findings) == [
         {"rule": "hit@10 beside the champion's", "tonight": "0.01", "limit": ">= -0.02", "verdict": "passed"},
         {"rule": "drift", "tonight": "0.25", "limit": "<= 0.10", "verdict": "held back, 0.15 on the wrong side"},
         {"rule": "hit@10 beside the champion's", "tonight": "", "limit": ">= -0.02",

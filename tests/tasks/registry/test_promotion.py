@@ -24,6 +24,7 @@ from tasks.registry.promotion import (
 )
 from tasks.registry.publish import publish_release
 from tasks.root.run import Root, Run, lock_root
+from tasks.root.story import GateStep, RegisterStep
 from tests.dying import start
 from tests.nights import FIRST, HELD, PASSED, PUBLISH, make_night
 from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
@@ -98,9 +99,9 @@ def test_a_held_version_needs_a_reason_which_is_kept(root: Root) -> None:
     expected = {"gate": "overridden", "override_reason": "the shop was closed", "champion_before": "2"}
     assert expected.items() <= tags_of(root, 3).items()
     story = Run(root, "r3").story()
-    assert "the shop was closed" in story["promotions"][0]["message"]
-    assert story["steps"]["gate"]["overridden"] == "the shop was closed"
-    assert story["steps"]["register"]["alias"] == "champion"
+    assert "the shop was closed" in story.promotions[0].message
+    assert story.require(GateStep).overridden == "the shop was closed"
+    assert story.require(RegisterStep).alias == "champion"
     assert "the shop was closed" in lines[0]
     tags = tags_of(root, 3)
     again = promote(root, PUBLISH, None, "another reason")
@@ -116,7 +117,7 @@ def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
     assert aliases_of(root) == {"challenger": 3, "champion": 1}
     assert tags_of(root, 1)["rolled_back_from"] == "2"
     assert "rolled_back_at" in tags_of(root, 2)
-    assert [Run(root, name).story()["promotions"][0]["message"] for name in ("r1", "r2")] == [told["message"]] * 2
+    assert [Run(root, name).story().promotions[0].message for name in ("r1", "r2")] == [told["message"]] * 2
     again = rollback(root, PUBLISH, None)
     assert not again["changed"]
     assert "version 1 serves already, rolled back from version 2: nothing was changed" in again["message"]
@@ -125,7 +126,7 @@ def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
 
 
 def test_a_run_tells_the_alias_that_its_version_has_now(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    registered = {number: {"model_version": number, "alias": "champion"} for number in (1, 2)}
+    registered = {number: RegisterStep(model_version=number, alias="champion") for number in (1, 2)}
     assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == [None, "champion"]
     rollback(root, PUBLISH, None)
     assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == ["champion", None]
@@ -139,7 +140,7 @@ def test_a_run_tells_the_alias_that_its_version_has_now(root: Root, monkeypatch:
 
 def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) -> None:
     rollback(root, PUBLISH, None)
-    assert settle_aliases(root, PUBLISH, 2, PASSED) is None
+    assert settle_aliases(root, PUBLISH, 2, GateStep(**PASSED)) is None
     story = Run(root, "r2").story()
     assert publish_release(root, PUBLISH, story, root.export("r2"), None)["alias"] is None
     assert aliases_of(root)["champion"] == 1
@@ -174,7 +175,7 @@ def test_a_rollback_over_several_versions_leaves_them_all(root: Root) -> None:
     make_night(root, "r4", PASSED | {"champion": "r2"}, PublishConfig(keep_releases=4))
     assert rollback(root, PUBLISH, 1)["changed"]
     assert ["rolled_back_at" in tags_of(root, number) for number in (1, 2, 3, 4)] == [False, True, False, True]
-    assert settle_aliases(root, PUBLISH, 2, PASSED | {"champion": "r1"}) is None
+    assert settle_aliases(root, PUBLISH, 2, GateStep(**PASSED, champion="r1")) is None
     assert aliases_of(root)["champion"] == 1
 
 
@@ -262,10 +263,11 @@ def test_a_rollback_waits_for_whoever_moves_aliases(root: Root) -> None:
 
 
 def test_a_verdict_that_other_settings_changed_counts(root: Root) -> None:
-    assert settle_aliases(root, PUBLISH, 3, PASSED) == "champion"
+    assert settle_aliases(root, PUBLISH, 3, GateStep(**PASSED, champion="r2")) == "champion"
+    held = GateStep(**HELD, champion="r2")
     assert tags_of(root, 3)["gate"] == "passed"
     assert "held_by" not in tags_of(root, 3)
-    assert settle_aliases(root, PUBLISH, 3, HELD) == "champion"  # it serves; only a rollback takes that away
+    assert settle_aliases(root, PUBLISH, 3, held) == "champion"  # it serves; only a rollback takes that away
     assert tags_of(root, 3)["gate"] == "passed"
 
 

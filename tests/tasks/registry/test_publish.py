@@ -9,16 +9,17 @@ import pandas as pd
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import (
     attach_report,
     current_release,
-    flatten,
     list_metrics,
     pin_requirements,
     publish_release,
 )
+from tasks.report.tables import flatten
 from tasks.root.run import Root
+from tasks.root.story import RegisterStep, Story
 from tests.releases import STORAGES, make_release, read_users, tell_story
 from trainer.errors import DamageError, InputError
 
@@ -196,7 +197,7 @@ def test_a_call_cut_off_before_any_step_is_completed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(tracking, cut_off, stop)
+        patch.setattr(tracking if hasattr(tracking, cut_off) else mlflow_runs, cut_off, stop)
         with pytest.raises(KeyboardInterrupt):
             register(root, publish)
     assert (register(root, publish)["model_version"], register(root, publish)["alias"]) == (1, "champion")
@@ -251,8 +252,7 @@ def test_a_run_that_was_overtaken_does_not_serve(root: Root) -> None:
     register(root, release="r1")
     for number, (release, until) in enumerate([("r2", "2015-05-17"), ("r3", "2015-05-18")], start=2):
         make_release(root, release, seed=number)
-        story = tell_story(release)
-        story["steps"]["corpus"]["until"] = until
+        story = tell_story(release, {"corpus": {"until": until}})
         told.append(publish_release(root, PUBLISH, story, root.export(release), None)["alias"])
         assert current_release(root, PUBLISH) == ("r1" if release == "r2" else "r3")
     assert told == [None, "champion"]
@@ -262,7 +262,7 @@ def test_the_report_comes_after(root: Root) -> None:
     told = register(root)
     report = root.path / "report.html"
     report.write_text("<p>good morning</p>")
-    attach_report(root, PUBLISH, told, report)
+    attach_report(root, PUBLISH, RegisterStep(**told), report)
     names = [file.path for file in client_of(root).list_artifacts(told["mlflow_run_id"])]
     assert "report.html" in names
 
@@ -292,24 +292,22 @@ def test_nothing_registered_has_no_release(root: Root) -> None:
 
 
 def test_metrics_have_names_that_mlflow_takes() -> None:
-    story = tell_story()
-    story["steps"]["corpus"]["funnel"] = [["left out: bots & crawlers (50%)", 3]]
+    story = tell_story(steps={"corpus": {"funnel": [["left out: bots & crawlers (50%)", 3]]}})
     names = {point.name for point in list_metrics(story)}
     assert "funnel_left out_ bots _ crawlers _50_" in names
-    assert list_metrics(story) == list_metrics(json.loads(json.dumps(story)))
+    assert list_metrics(story) == list_metrics(Story.model_validate_json(json.dumps(story.to_json())))
 
 
 def test_what_a_smaller_release_loses_is_a_metric() -> None:
-    story = tell_story()
-    story["steps"]["export"] = {"metrics": {"export_hit_at_10_loss": 0.002, "index_recall_at_10": 0.95}}
+    story = tell_story(steps={"export": {"metrics": {"export_hit_at_10_loss": 0.002, "index_recall_at_10": 0.95}}})
     values = {point.name: point.value for point in list_metrics(story)}
     assert (values["export_hit_at_10_loss"], values["index_recall_at_10"]) == (0.002, 0.95)
 
 
 def test_training_beside_its_plan_is_in_the_metrics() -> None:
-    story = tell_story()
     plan = {"seconds": 3.0, "peak_bytes": 9, "read_bytes": 5}
-    story["steps"]["train"] |= {"train_seconds": 2.0, "commit_stall": 0.5, "stall": 0.25, "bytes_read": 4, "plan": plan}
+    train = {"train_seconds": 2.0, "commit_stall": 0.5, "stall": 0.25, "bytes_read": 4, "plan": plan}
+    story = tell_story(steps={"train": train})
     values = {point.name: point.value for point in list_metrics(story)}
     expected = {
         "train_seconds": 3.0, "train_predicted_seconds": 3.0, "train_stall": 0.25, "train_bytes_read": 4.0,

@@ -3,8 +3,10 @@
 from typing import Any
 
 from tasks.report.funnel import list_losses, list_notes
+from tasks.root.story import CorpusStep, IngestStep, Steps, Story
 
 STORY: dict[str, Any] = {
+    "run_id": "r",
     "config": {
         "ingest": {
             "max_day_events": 2000, "min_item_events": 5, "min_item_users": 3, "min_user_events": 2, "max_user_events": 1000,
@@ -30,7 +32,8 @@ STORY: dict[str, Any] = {
 
 
 def test_each_loss_names_its_reason_and_the_setting() -> None:
-    assert [(loss["what"], loss["before"], loss["after"], loss["because"]) for loss in list_losses(STORY)] == [
+    losses = list_losses(Story.model_validate(STORY))
+    assert [(loss["what"], loss["before"], loss["after"], loss["because"]) for loss in losses] == [
         ("lines", 40_000, 30_000, "9,000 static asset, 900 crawler, 100 no URL"),
         ("events", 30_000, 29_000, "bots: users with more events on a day than 2,000 (ingest.max_day_events)"),
         (
@@ -44,22 +47,24 @@ def test_each_loss_names_its_reason_and_the_setting() -> None:
 
 
 def test_a_story_that_did_not_come_so_far() -> None:
-    assert list_losses({}) == []
-    assert list_losses({"steps": {"ingest": {"lines": 3, "events": 3}}}) == []
-    assert list_notes({}) == []
+    assert list_losses(Story(run_id="r", steps=Steps())) == []
+    assert list_losses(Story(run_id="r", steps=Steps(ingest=IngestStep(lines=3, events=3)))) == []
+    assert list_notes(Story(run_id="r", steps=Steps())) == []
 
 
 def test_the_hint_at_queries() -> None:
-    [note] = list_notes(STORY)
+    [note] = list_notes(Story.model_validate(STORY))
     assert note.startswith("/index.php has about 1,600 different queries (keys: id, lang), and all count as one page.")
     assert note.endswith("in ingest.keep_query.")
 
 
 def test_order_without_times_is_told_of() -> None:
-    steps = {"corpus": {"undated": True, "since": None}}
-    [note] = list_notes({"steps": steps, "config": {"train": {"recency": 3.0}}})
-    assert note.startswith("The log has an order but no times.")
-    assert "train.recency (3) is off" in note
-    assert list_notes({"steps": steps, "config": {"train": {"recency": 0.0}}}) == []
-    mixed = {"corpus": {"undated": True, "since": "2026-01-01"}}
-    assert list_notes({"steps": mixed, "config": {"train": {"recency": 3.0}}})[0].startswith("Some events have")
+    def note(since: str | None, recency: float) -> list[str]:
+        steps = Steps(corpus=CorpusStep(undated=True, since=since))
+        return list_notes(Story(run_id="r", steps=steps, config={"train": {"recency": recency}}))
+
+    [told] = note(None, 3.0)
+    assert told.startswith("The log has an order but no times.")
+    assert "train.recency (3) is off" in told
+    assert note(None, 0.0) == []
+    assert note("2026-01-01", 3.0)[0].startswith("Some events have")

@@ -1,10 +1,9 @@
 """Each worker's load as a table, and none where one worker trained alone."""
 
-from typing import Any
-
 from tasks.report.loads import COLUMNS, list_loads, of_first, tell_sharing
 from tasks.report.measured import list_caveats, list_measured, list_train_metrics
 from tasks.report.report import render_report
+from tasks.root.story import Steps, Story, TrainStep
 
 LOAD: dict[str, float] = {
     "tokens": 600.0, "train_seconds": 8.0, "exchange_seconds": 2.0, "pass_seconds": 0.5, "meet_seconds": 0.25,
@@ -13,11 +12,11 @@ LOAD: dict[str, float] = {
 }  # fmt: skip
 LATE = LOAD | {"tokens": 200.0, "staleness_most": 4.0, "staleness_sum": 150.0}
 REASON = "sharded: 4 item blocks of 442.0 kB go round the workers, 2 at each"
-TRAIN: dict[str, Any] = {
+TRAIN = TrainStep.model_validate({
     "workers": [LOAD, LATE],
     "plan": {"sharing": {"mode": "sharded"}, "reasons": ["all fit", REASON], "sent_bytes": 5e6},
     "train_seconds": 8.0, "bytes_read": 20, "bytes_written": 40, "peak_bytes": 5e8,
-}  # fmt: skip
+})  # fmt: skip
 
 
 def test_a_row_a_worker() -> None:
@@ -32,8 +31,8 @@ def test_a_row_a_worker() -> None:
 
 
 def test_one_worker_has_no_table() -> None:
-    alone = {"plan": {"sharing": {"mode": "alone"}, "reasons": ["all fit"]}, "train_seconds": 1.0}
-    for train in (alone, {}):
+    alone = TrainStep(plan={"sharing": {"mode": "alone"}, "reasons": ["all fit"]}, train_seconds=1.0)
+    for train in (alone, TrainStep()):
         assert list_loads(train) == []
         assert tell_sharing(train) == ""
         assert of_first(train) == train
@@ -49,8 +48,8 @@ def test_the_plan_stands_beside_what_its_worker_did() -> None:
 
 
 def test_the_report_shows_it_only_for_several() -> None:
-    page = render_report({"run_id": "r", "steps": {"train": TRAIN | {"curve": []}}}, None)
+    page = render_report(Story(run_id="r", steps=Steps(train=TRAIN)), None)
     assert "<h3>Workers</h3>" in page
     assert "1.50, at most 4" in page
     assert REASON in page
-    assert "<h3>Workers</h3>" not in render_report({"run_id": "r", "steps": {"train": {"curve": []}}}, None)
+    assert "<h3>Workers</h3>" not in render_report(Story(run_id="r", steps=Steps(train=TrainStep())), None)

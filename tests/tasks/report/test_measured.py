@@ -1,17 +1,16 @@
 """The plan against what was measured: fair sides, and no figure where there is none."""
 
-from typing import Any
-
 from tasks.report.measured import list_caveats, list_measured, list_train_metrics
+from tasks.root.story import TrainStep
 
-TRAIN: dict[str, Any] = {
+TRAIN = TrainStep.model_validate({
     "plan": {
         "num_chunks": 4, "num_blocks": 1, "seconds": 10.0, "peak_bytes": 390_000_000, "budget_bytes": 400_000_000,
         "read_bytes": 200_000_000, "written_bytes": 310_000_000, "num_commits": 2,
     },
     "train_seconds": 8.0, "stall": 0.02, "commit_stall": 0.25, "bytes_read": 190_000_000, "bytes_written": 320_000_000,
     "peak_bytes": 350_000_000, "num_commits": 3, "num_processes": 1, "stopped_after_epoch": None,
-}  # fmt: skip
+})  # fmt: skip
 
 
 def test_both_sides_have_the_waiting_for_commits_in_them() -> None:
@@ -32,15 +31,15 @@ def test_the_notes_say_what_the_figures_mean() -> None:
     assert "come back" in notes["Read"]
     assert notes["Written"].endswith("3 commits (2 planned)")
     assert "for commits another 25.0 %" in notes["Waiting"]
-    resident = TRAIN | {"plan": TRAIN["plan"] | {"num_chunks": 1}}
+    resident = TRAIN.model_copy(update={"plan": TRAIN.plan | {"num_chunks": 1}})
     assert "all vectors stay in memory" in next(row["note"] for row in list_measured(resident) if row["what"] == "Read")
 
 
 def test_what_must_be_known_to_compare_is_said_only_where_it_is_so() -> None:
     assert list_caveats(TRAIN, 5) == []
-    [resumed] = list_caveats(TRAIN | {"num_processes": 3}, 5)
+    [resumed] = list_caveats(TRAIN.model_copy(update={"num_processes": 3}), 5)
     assert "sums over 3 processes" in resumed
-    [stopped] = list_caveats(TRAIN | {"stopped_after_epoch": 2}, 5)
+    [stopped] = list_caveats(TRAIN.model_copy(update={"stopped_after_epoch": 2}), 5)
     assert "after epoch 2 of 5" in stopped
 
 
@@ -54,8 +53,8 @@ def test_metrics_have_the_same_figures() -> None:
 
 
 def test_a_story_of_an_earlier_version_has_gaps() -> None:
-    assert list_measured({}) == []
-    assert set(list_train_metrics({}).values()) == {None}
-    old = {"plan": {"peak_bytes": 1}, "train_seconds": 2.0}
+    assert list_measured(TrainStep()) == []
+    assert set(list_train_metrics(TrainStep()).values()) == {None}
+    old = TrainStep(plan={"peak_bytes": 1}, train_seconds=2.0)
     assert {row["what"]: row["measured"] for row in list_measured(old)}["Read"] == "–"
     assert list_caveats(old, None) == []

@@ -10,6 +10,7 @@ import pytest
 from tasks.report.backfill_page import write_nights_report
 from tasks.report.report import write_report
 from tasks.root.run import Root
+from tasks.root.story import Story
 from tests.flows.test_backfill import night
 from tests.infra.browser import PROGRAM, Browser
 from tests.tasks.gate.test_figures import compare_with, judge, make_release
@@ -36,7 +37,7 @@ def draw_night(folder: Path, gate: Callable[[Root], dict[str, Any]], **changes: 
     story["steps"]["train"]["workers"] = [LOAD, LATE]
     story["steps"]["export"]["export_dir"] = str(folder / "export")
     pages = [f"{ADDRESS}{ix}.html" for ix in range(40)]
-    write_report(story, write_items(folder / "export", pages), folder / "report.html")
+    write_report(Story.model_validate(story), write_items(folder / "export", pages), folder / "report.html")
     return folder / "report.html"
 
 

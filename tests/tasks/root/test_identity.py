@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.promotion import find_champion
 from tasks.registry.publish import publish_release
 from tasks.root.identity import (
@@ -180,7 +180,7 @@ def test_runs_of_one_experiment_are_told_apart_by_root(tmp_path: Path) -> None:
 
     def open_run(root_id: str | None) -> str:
         tags = {ROOT_TAG: root_id} if root_id else {}
-        return tracking.open_run(uri, tmp_path / "artifacts", "surf2vec", "r1", tags, {})
+        return mlflow_runs.open_run(uri, tmp_path / "artifacts", "surf2vec", "r1", tags, {})
 
     early, ours = open_run(None), open_run("me")
     assert early == ours  # from before there was the tag

@@ -12,6 +12,7 @@ import pytest
 
 from tasks.registry.promotion import lock_aliases
 from tasks.root.run import Root, Run, lock_root, open_root
+from tasks.root.story import IngestStep, TrainStep
 from trainer.errors import DamageError, ResourceError
 
 
@@ -23,17 +24,17 @@ class Counter:
 
     def __call__(self) -> dict[str, Any]:
         self.calls += 1
-        return {"made": self.calls}
+        return {"generation": self.calls}
 
 
 def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
     run, step = Run(Root(tmp_path), "r1"), Counter()
-    first = run.step("train", "inputs-1", step)
+    first = run.step(TrainStep, "inputs-1", step)
     before = run.story_path.read_bytes()
-    assert run.step("train", "inputs-1", step) == first
+    assert run.step(TrainStep, "inputs-1", step) == first
     assert run.story_path.read_bytes() == before
-    assert run.step("train", "inputs-2", step)["made"] == 2
-    assert run.story()["steps"]["train"]["seconds"] >= 0
+    assert run.step(TrainStep, "inputs-2", step).generation == 2
+    assert (run.story().require(TrainStep).seconds or 0) >= 0
 
 
 def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
@@ -43,13 +44,13 @@ def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
         raise ResourceError("disk full")
 
     with pytest.raises(ResourceError):
-        run.step("export", "x", fail)
-    assert run.story()["steps"] == {}
-    assert run.step("export", "x", Counter())["made"] == 1
+        run.step(TrainStep, "x", fail)
+    assert run.story().steps.ended() == {}
+    assert run.step(TrainStep, "x", Counter()).generation == 1
 
 
 def test_a_step_may_say_its_own_seconds(tmp_path: Path) -> None:
-    assert Run(Root(tmp_path), "r1").step("ingest", "", lambda: {"seconds": 12.5})["seconds"] == 12.5
+    assert Run(Root(tmp_path), "r1").step(IngestStep, "", lambda: {"seconds": 12.5}).seconds == 12.5
 
 
 def test_compiling_is_no_part_of_a_steps_seconds(tmp_path: Path) -> None:
@@ -58,8 +59,9 @@ def test_compiling_is_no_part_of_a_steps_seconds(tmp_path: Path) -> None:
         return {"compile_seconds": 0.3}
 
     started = time.monotonic()
-    step = Run(Root(tmp_path), "r1").step("train", "", compile_and_train)
-    assert 0 <= step["seconds"] <= time.monotonic() - started - 0.3
+    step = Run(Root(tmp_path), "r1").step(TrainStep, "", compile_and_train)
+    assert step.seconds is not None
+    assert 0 <= step.seconds <= time.monotonic() - started - 0.3
 
 
 def test_a_torn_story_is_named(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_files_of_a_root_are_open_to_whom_its_folder_is(
         root = open_root(path)
         assert stat.S_IMODE(path.stat().st_mode) == (folder or 0o700)
         with lock_root(root, "run"), lock_aliases(root):
-            Run(root, "r").record(made=1)
+            Run(root, "r").record(command="x")
             subprocess.run([sys.executable, "-c", f"open({str(path / 'child')!r}, 'w')"], check=True)
         assert os.umask(umask) == umask
     finally:

@@ -18,6 +18,7 @@ from tasks.registry.pull import pull
 from tasks.registry.tracking import Registered, Version
 from tasks.root.identity import ROOT_TAG
 from tasks.root.run import Root, Run, lock_root
+from tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
 from tasks.upkeep.doctor import examine
 from tasks.upkeep.gc import References, collect_garbage, find_waste
 from tests.dying import run_dying
@@ -41,11 +42,11 @@ def collect(root: Root, publish: PublishConfig = CONFIG, dry_run: bool = False) 
 def register(root: Root, release: str, day: int, publish: PublishConfig = CONFIG) -> None:
     """A release of a night: its own corpus, export and run, registered; it becomes the champion."""
     export = make_release(root, release, num_users=10)
-    story = tell_story(release) | {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00"}
-    story |= {"window_id": f"window-{release}", "config": {"publish": publish.model_dump(mode="json")}}
+    values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": f"window-{release}"}
+    story = tell_story(release, config={"publish": publish.model_dump(mode="json")}, **values)
     registered = publish_release(root, publish, story, export, None)
-    story["steps"] |= {"ingest": {"digest": ""}, "export": {}, "register": registered, "report": {}}
-    write_json(root.run(release) / "run.json", story)
+    steps = IngestStep(digest=""), ExportStep(), RegisterStep(**registered), ReportStep()
+    Run(root, release).amend(lambda _: story.replace(steps=story.steps.replace(*steps)))
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +133,9 @@ def test_a_dry_run_names_the_same_and_removes_nothing(root: Root) -> None:
 def test_a_run_whose_release_went_is_made_anew_when_asked_for(root: Root) -> None:
     collect(root)
     story = Run(root, "r1").story()
-    assert set(story["steps"]) == {"ingest"}
-    assert set(story["gone_steps"]) == {"corpus", "train", "evaluate", "export", "register", "report"}
-    assert set(Run(root, "r5").story()["steps"]) > {"ingest", "export"}
+    assert set(story.steps.ended()) == {"ingest"}
+    assert set(story.gone_steps.ended()) == {"corpus", "train", "evaluate", "export", "register", "report"}
+    assert set(Run(root, "r5").story().steps.ended()) > {"ingest", "export"}
 
 
 def test_releases_of_another_model_are_left_alone(root: Root) -> None:
@@ -157,8 +158,8 @@ def test_a_registry_that_was_lost_is_no_reason_to_remove_anything(root: Root) ->
 def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(root: Root) -> None:
     publish = PublishConfig()
     write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
-    told = {"config": {"publish": publish.model_dump()}, "steps": {}}
-    stories = {name: Run(root, name).story() | told for name in RELEASES}
+    config = {"publish": publish.model_dump()}
+    stories = {name: Run(root, name).story().replace(config=config, steps={}) for name in RELEASES}
     tags: dict[str, dict[str, str]] = {
         name: {"release": name, ROOT_TAG: "me", "manifest_sha256": name} for name in RELEASES
     }
@@ -172,8 +173,8 @@ def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(ro
 def test_what_others_registered_or_use_stays(root: Root) -> None:
     """Two roots share a model and made the same releases; a version of somebody refers to an export of ours."""
     publish = PublishConfig()
-    told = {"config": {"publish": publish.model_dump()}, "steps": {}}
-    stories = {name: Run(root, name).story() | told for name in RELEASES}
+    config = {"publish": publish.model_dump()}
+    stories = {name: Run(root, name).story().replace(config=config, steps={}) for name in RELEASES}
     write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
     of = {"release": "r1", "manifest_sha256": "1", "export_uri": root.export("r1").as_uri()}
     theirs, copied = Version("m", 1, of | {ROOT_TAG: "them"}), Version("prod", 1, of | {ROOT_TAG: "me"}, is_copied=True)
@@ -245,7 +246,7 @@ def test_gc_that_dies_at_any_step(made: tuple[Root, Path], tmp_path: Path) -> No
         left = {name for name in files(root) if not name.startswith("runs/")}
         wanted = wanted or left
         assert left == wanted
-        assert set(Run(root, "r1").story()["steps"]) == {"ingest"}
+        assert set(Run(root, "r1").story().steps.ended()) == {"ingest"}
         if code == 0:
             break
         assert code in (None, 9)

@@ -12,7 +12,7 @@ from tasks.config import IngestConfig, PublishConfig
 from tasks.forgetting.forget import Forgetting, forget
 from tasks.queries.infer import Inference, infer
 from tasks.queries.similar import similar_users
-from tasks.registry import tracking
+from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import pull
 from tasks.root.identity import read_root_id, registry_uri
@@ -67,7 +67,7 @@ def test_vectors_optimizer_state_and_rows_are_the_same(lost: Root, tmp_path: Pat
     assert (new.folder / "vocabulary.parquet").read_bytes() == (old.folder / "vocabulary.parquet").read_bytes()
     assert new.manifest["made_from"] == old.manifest["made_from"]
     assert [found for found in examine(root) if found.level != "ok"] == []
-    assert Run(root, "r1").story()["run_id"] == "r1"
+    assert Run(root, "r1").story().run_id == "r1"
 
 
 def test_the_root_works_on(lost: Root, tmp_path: Path) -> None:
@@ -180,6 +180,6 @@ def test_a_lost_story_is_looked_for_where_the_root_publishes(tmp_path: Path, mon
         asked.append(uri)
         raise DamageError("it is not there")
 
-    monkeypatch.setattr(tracking, "read_document", read_document)
+    monkeypatch.setattr(mlflow_runs, "read_document", read_document)
     assert not restore_story(root, PublishConfig(), "r1")
     assert asked == ["http://mlflow.example"]

@@ -1,0 +1,338 @@
+"""A run's story, `runs/<run-id>/run.json`: what the run began with, and a record of each step that ended.
+
+It is read and checked here, and only here. A value that the story does not have is None or empty; one that it should not have is
+damage. What is written is what was recorded, no more: a story that is read and written again stays as it was.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from trainer.errors import DamageError
+from trainer.system.files import read_json
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True)
+
+
+class Step(_Record):
+    """What every step records. digest: of its inputs; the step is done while they are the same."""
+
+    name: ClassVar[str]
+    digest: str = ""
+    seconds: float | None = None
+
+
+S = TypeVar("S", bound=Step)
+
+
+class IngestStep(Step):
+    """What came of the delivered log files. left_out, rejected: lines by reason; formats, times: files by kind."""
+
+    name = "ingest"
+    sources_new: int | None = None
+    sources_replaced: int | None = None
+    sources_known: int | None = None
+    lines: int | None = None
+    events: int | None = None
+    left_out: dict[str, int] = {}
+    rejected: dict[str, int] = {}
+    num_rejected: int | None = None
+    many_queries: list[dict[str, Any]] = []
+    formats: dict[str, int] = {}
+    times: dict[str, int] = {}
+
+
+class CorpusStep(Step):
+    """The corpus of the window. base: the window that it continues, which the numbers after it compare with."""
+
+    name = "corpus"
+    window_id: str = ""
+    num_users: int | None = None
+    num_items: int | None = None
+    num_tokens: int | None = None
+    num_held_out: int | None = None
+    partitions: int | None = None
+    since: str | None = None
+    until: str | None = None
+    undated: bool | None = None
+    funnel: list[tuple[str, int]] = []
+    bytes: int | None = None
+    base: str | None = None
+    num_changed: int | None = None
+    num_new_users: int | None = None
+    num_left: int | None = None
+    num_new_items: int | None = None
+
+
+class UnchangedStep(Step):
+    """No user's tokens changed since this release, so nothing else was done."""
+
+    name = "unchanged"
+    release: str = ""
+
+
+class TrainStep(Step):
+    """A training, as its last manifest has it (trainer/training/record.py). workers: what each of several did."""
+
+    name = "train"
+    generation: int | None = None
+    kernel: str | None = None
+    kernel_reason: str | None = None
+    plan: dict[str, Any] = {}
+    best: dict[str, Any] | None = None
+    stopped_after_epoch: int | None = None
+    peak_bytes: int | None = None
+    train_seconds: float | None = None
+    num_processes: int | None = None
+    num_commits: int | None = None
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+    tokens: int | None = None
+    tokens_per_second: float | None = None
+    loss: float | None = None
+    heldout_loss: float | None = None
+    curve: list[dict[str, Any]] = []
+    stall: float | None = None
+    commit_stall: float | None = None
+    compile_seconds: float | None = None
+    workers: list[dict[str, Any]] = []
+
+
+class Comparison(_Record):
+    """How the vectors and the champion's rank what neither has seen. reason: why they could not be compared."""
+
+    champion: str | None = None
+    reason: str | None = None
+    num_users: int | None = None
+    num_items: int | None = None
+    is_fitted: bool | None = None
+    coverage: float | None = None
+    champion_coverage: float | None = None
+    ranks: str | None = None
+
+
+class EvaluateStep(Step):
+    """Quality on the held-out users."""
+
+    name = "evaluate"
+    num_users: int | None = None
+    metrics: dict[str, float] = {}
+    comparison: Comparison | None = None
+
+
+class RefitStep(Step):
+    """The generation in which held-out users are fitted again, on all they did, and how many they are."""
+
+    name = "refit"
+    generation: int | None = None
+    num_users: int | None = None
+
+
+class SettleStep(Step):
+    """The generation of all users and its space. kind: full or incremental; cosine, num_items: of an alignment."""
+
+    name = "settle"
+    kind: str = "full"
+    space_id: str = ""
+    generation: int | None = None
+    cosine: float | None = None
+    num_items: int | None = None
+
+
+class ExportStep(Step):
+    """The release that was written."""
+
+    name = "export"
+    release: str = ""
+    export_dir: str = ""
+    num_users: int | None = None
+    num_items: int | None = None
+    vector_size: int | None = None
+    dtype: str = "float32"
+    bytes: int | None = None
+    index_kind: str | None = None
+    index_seconds: float | None = None
+    metrics: dict[str, float] = {}
+
+
+class GateStep(Step):
+    """The gate's verdict. champion: the release it was held against; days: the events of each day, as they were seen."""
+
+    name = "gate"
+    passes: bool | None = None
+    verdict: str = ""
+    champion: str | None = None
+    held_by: list[str] = []
+    table: list[dict[str, str]] = []
+    metrics: dict[str, float] = {}
+    days: dict[str, int] = {}
+    overridden: str | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the release is kept back, and nobody has let it through."""
+        return self.passes is False and not self.overridden
+
+
+class RegisterStep(Step):
+    """The version that the release became. storage: copy or reference."""
+
+    name = "register"
+    model_name: str = ""
+    model_version: int = 0
+    alias: str | None = None
+    storage: str = "copy"
+    tracking_uri: str = ""
+    mlflow_run_id: str = ""
+    mlflow_page: str | None = None
+
+
+class ReportStep(Step):
+    """Where the morning's page is."""
+
+    name = "report"
+    report: str = ""
+
+
+class Steps(_Record):
+    """The steps that ended, in the order of a night."""
+
+    ingest: IngestStep | None = None
+    corpus: CorpusStep | None = None
+    unchanged: UnchangedStep | None = None
+    train: TrainStep | None = None
+    evaluate: EvaluateStep | None = None
+    refit: RefitStep | None = None
+    settle: SettleStep | None = None
+    export: ExportStep | None = None
+    gate: GateStep | None = None
+    registered: RegisterStep | None = Field(None, alias="register")  # pydantic has a `register` of its own
+    report: ReportStep | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_earlier(cls, steps: Any) -> Any:
+        """Of a story from before `refit` was a step: `evaluate` did it, and its seconds are in those."""
+        if isinstance(steps, dict) and {"evaluate", "settle"} <= steps.keys() and "refit" not in steps:
+            evaluated = steps["evaluate"]
+            digest = evaluated.get("digest", "") if isinstance(evaluated, dict) else getattr(evaluated, "digest", "")
+            return steps | {"refit": {"digest": digest}}
+        return steps
+
+    def ended(self) -> dict[str, Step]:
+        """The steps that ended, by name."""
+        found = (getattr(self, attribute) for attribute in Steps.model_fields)
+        return {step.name: step for step in found if step is not None}
+
+    def find(self, kind: type[S]) -> S | None:
+        """The record of a step, None where it did not end."""
+        found = self.ended().get(kind.name)
+        return found if isinstance(found, kind) else None
+
+    def replace(self, *steps: Step) -> "Steps":
+        """The same with these steps in the place of those before."""
+        return Steps.model_validate(self.ended() | {step.name: step for step in steps})
+
+    def without(self, *kinds: type[Step]) -> "Steps":
+        """The same, these left out."""
+        return Steps.model_validate({name: step for name, step in self.ended().items() if type(step) not in kinds})
+
+
+class ReleaseBefore(_Record):
+    """A release that a night goes on from. full_until: the last day of the window of the last full night."""
+
+    release: str
+    window_id: str
+    space_id: str
+    full_until: str | None = None
+
+
+class Promotion(_Record):
+    """What a person did with the release afterwards."""
+
+    at: str
+    message: str
+
+
+class NightPlan(_Record):
+    """What a run began with (tasks/training/beginning.py).
+
+    asked: by which the same command finds the run again, also when another release serves by then; champion: the release that
+    served; base: what the night goes on from, None for a full one; space: the champion, in whose space it stays; start: what its
+    training begins from; retained: the corpus whose users stay in a full night without events, for they have vectors.
+    """
+
+    asked: str | None = None
+    champion: str | None = None
+    base: ReleaseBefore | None = None
+    space: ReleaseBefore | None = None
+    full_because: str | None = None
+    full_until: str | None = None
+    start: str = ""
+    retained: str | None = None
+
+
+class Story(NightPlan):
+    """What a run began with, and its steps.
+
+    gone_steps: records of steps whose results are gone; forgotten_from: the release that this one is without some users.
+    """
+
+    run_id: str
+    created_at: str = ""
+    command: str = ""
+    window_id: str = ""
+    config: dict[str, Any] = {}
+    promotions: list[Promotion] = []
+    forgotten_from: str | None = None
+    gone_steps: Steps = Steps()
+    steps: Steps
+
+    def require(self, kind: type[S]) -> S:
+        """The record of a step. Raises DamageError when it is not there."""
+        found = self.steps.find(kind)
+        if found is None:
+            raise DamageError(f"the story of run {self.run_id} has no step {kind.name!r}: run it again with --full")
+        return found
+
+    def setting(self, section: str, name: str) -> Any:
+        """A setting as it was then; None where it had none of this name."""
+        return self.config.get(section, {}).get(name)
+
+    def replace(self, **values: Any) -> "Story":
+        """The same with other values, which are checked: records, or what JSON has of them."""
+        return Story.model_validate({name: getattr(self, name) for name in self.model_fields_set} | values)
+
+    def reopen(self, kind: type[Step]) -> "Story":
+        """The same, where the step, if it ended, has to be done again."""
+        step = self.steps.find(kind)
+        return self.replace(steps=self.steps.replace(step.model_copy(update={"digest": ""}))) if step else self
+
+    def to_json(self) -> dict[str, Any]:
+        """As run.json has it: what was recorded, nothing else."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+def read_story(path: Path) -> Story:
+    """The story in a `run.json`. Raises DamageError, which says what to do, when it cannot be used."""
+    try:
+        return parse_story(read_json(path), str(path))
+    except DamageError as error:
+        raise DamageError(f"{error}; remove {path.parent} and run again") from None
+
+
+def parse_story(values: Any, place: str) -> Story:
+    """A story as JSON has it. Raises DamageError, which names the first value that is wrong and the place, when it is none."""
+    try:
+        return Story.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"])) or "it"
+        if first["type"] == "extra_forbidden":
+            told = f"{name} is not known: it was altered, or is of a newer version of surf2vec"
+        else:
+            told = f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}; it was altered"
+        raise DamageError(f"{place} is not the story of a run: {told}") from None
