@@ -71,19 +71,14 @@ def _values(child: dict[str, Any]) -> str:
     one = next((part for part in child.get("anyOf", [child]) if part.get("type") != "null"), child)
     if "enum" in one:
         return ", ".join(f"`{value}`" for value in one["enum"])
-    kinds = {
-        "integer": "whole number",
-        "number": "number",
-        "boolean": "true, false",
-        "array": "names",
-        "string": "text",
-    }
-    kind = kinds[one.get("type", "string")]
-    lowest = one.get("minimum", one.get("exclusiveMinimum"))
-    highest = one.get("maximum", one.get("exclusiveMaximum"))
-    bounds = [f"above {lowest:g}" if "exclusiveMinimum" in one else f"from {lowest:g}"] if lowest is not None else []
-    bounds += [f"to {highest:.15g}"] if highest is not None else []
-    return f"{kind} {' '.join(bounds)}".strip()
+    kinds = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {_number(one[bound])}" for bound, sign in signs.items() if bound in one]
+    return " ".join([kinds[one.get("type", "string")], ", ".join(bounds)]).strip()
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 def commands_page() -> str:
