@@ -21,11 +21,11 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The pages that are made from the code, then the site. Strict: a link that leads nowhere fails.
+# The pages that are made from the code, then the site. Strict: a link that leads nowhere fails (with --quiet it would not).
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: setup
 	$(BIN)/python -m tests.reference_pages
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 # Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
