@@ -43,4 +43,6 @@ def test_the_readme_leads_to_the_files_that_decide() -> None:
     assert rows["decides whether a night serves"] == "tasks/gate/rules.py"
     assert "def judge" in (ROOT / rows["decides whether a night serves"]).read_text()
     assert "NEGATIVE" in (ROOT / rows["draws the negatives"]).read_text()
-    assert "STORE_MANIFEST" in (ROOT / rows["commits: renames the manifest last"]).read_text()
+    assert (
+        "write_manifest(self.folder, STORE_MANIFEST" in (ROOT / rows["commits: renames the manifest last"]).read_text()
+    )
