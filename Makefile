@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-all mutants lint kernel bench
+.PHONY: setup demo test test-slow test-all mutants lint docs kernel bench
 
 demo: setup
 	$(BIN)/python -m flows.demo
@@ -34,6 +34,13 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.house
+
+# The pages that are made from the code, then the site. Strict: a link that leads nowhere fails (with --quiet it would not).
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: setup
+	$(BIN)/python -m tests.reference_pages
+	$(BIN)/mkdocs build --strict
+	@echo "site/index.html"
 
 # Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
 kernel: setup

@@ -48,7 +48,7 @@ class Cluster:
 
 @contextmanager
 def open_cluster() -> Iterator[Cluster]:
-    """Start two nodes of one CPU each as the README says; end them, whatever happens."""
+    """Start two nodes of one CPU each as docs/machines.md says; end them, whatever happens."""
     mark = secrets.token_hex(8)
     with tempfile.TemporaryDirectory(prefix="s2v-ray.") as name:  # short: it has sockets
         token = Path(name) / "token"

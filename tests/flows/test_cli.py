@@ -18,7 +18,8 @@ from flows.cli import answer, app, say
 from flows.show import show_explained, show_findings, show_similar
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 COMMANDS = [
     "run", "plan", "similar", "explain", "infer", "tune", "pull", "restore", "forget", "word2vec", "repartition", "gc", "doctor",
     "sample-logs", "backfill", "promote", "rollback", "rejects",
@@ -45,12 +46,12 @@ def kill_once(is_so: Callable[[], bool], *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_and_stands_in_the_readme(command: str) -> None:
+def test_every_command_has_help_and_stands_in_the_documents(command: str) -> None:
     result = call(command, "--help")
     assert result.returncode == 0
     assert "--root" in result.stdout
     assert "--json" in result.stdout
-    assert f"surf2vec {command}" in README.read_text()
+    assert f"surf2vec {command}" in (ROOT / "docs" / "commands.md").read_text()
 
 
 def test_the_help_of_every_command_has_an_example_that_parses() -> None:
@@ -96,8 +97,10 @@ def test_a_usage_error_is_one_json_object(arguments: list[str]) -> None:
     assert (result.returncode, json.loads(result.stdout)["error"]["code"]) == (2, "bad_call")
 
 
-def test_the_readme_names_no_command_that_there_is_not() -> None:
-    named = set(re.findall(r"bin/surf2vec ([a-z0-9-]+)", README.read_text()))
+def test_the_documents_name_no_command_that_there_is_not() -> None:
+    named = {
+        name for path in DOCUMENTS for name in re.findall(r"(?:bin/|`)surf2vec ([a-z][a-z0-9-]*)", path.read_text())
+    }
     assert named == set(COMMANDS)
 
 

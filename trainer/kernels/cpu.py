@@ -91,7 +91,9 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
-    arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
+    arrays: tuple[NDArray[Any], ...] = (
+        work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep,
+    )  # fmt: skip
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
     ends = step_ends(len(work.order), work.config.accumulate if rule.is_accumulating else len(work.order))
     ledger = _ledger(lengths[work.order], ends, rule, num_dims)

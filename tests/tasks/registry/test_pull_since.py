@@ -21,7 +21,7 @@ from trainer.errors import DamageError, InputError
 from trainer.system.files import read_json, verify_file, write_json
 
 CHAMPION = "models:/surf2vec-users@champion"
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "registry.md"
 STATES: list[State] = [many_users(2000)]
 STATES.append(STATES[0].change({f"user-{n}": 1 for n in range(40)} | {"new-1": 0}, ("user-100", "user-101"), {3: 1}))
 STATES.append(STATES[1].change({"user-7": 2, "user-100": 1, "new-2": 0}, ("new-1", "user-102"), {30: 0}))
@@ -52,9 +52,9 @@ def test_an_older_pull_becomes_the_newest_byte_for_byte(root: Root, tmp_path: Pa
     assert list(tmp_path.iterdir()) == [out]
 
 
-def apply_as_the_readme_says(vectors: pl.DataFrame, changes: Path) -> pl.DataFrame:
-    """What the three lines of the README make of the older vectors and a folder of changes."""
-    lines = re.search(r"```python\nimport polars as pl\n\n(.*?)```", README.read_text(), re.DOTALL)
+def apply_as_the_page_says(vectors: pl.DataFrame, changes: Path) -> pl.DataFrame:
+    """What the three lines of docs/registry.md make of the older vectors and a folder of changes."""
+    lines = re.search(r"```python\nimport polars as pl\n\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert lines is not None
     assert len(lines[1].splitlines()) == 3
     names: dict[str, Any] = {"pl": pl, "vectors": vectors}
@@ -63,10 +63,10 @@ def apply_as_the_readme_says(vectors: pl.DataFrame, changes: Path) -> pl.DataFra
 
 
 @pytest.mark.parametrize("since", [1, 2, 3])
-def test_a_new_folder_gets_the_changes_which_the_readmes_lines_apply(root: Root, tmp_path: Path, since: int) -> None:
+def test_a_new_folder_gets_the_changes_which_the_pages_lines_apply(root: Root, tmp_path: Path, since: int) -> None:
     told = pull_since(CHAMPION, tmp_path / "changes", since, root.tracking_uri)
     older = read_table(root.export(f"r{since}"))
-    made = apply_as_the_readme_says(older, tmp_path / "changes")
+    made = apply_as_the_page_says(older, tmp_path / "changes")
     assert made.sort("user_id").equals(read_table(root.export("r3")))
     gone = pl.read_parquet(tmp_path / "changes" / "removed_users.parquet")["user_id"].to_list()
     assert gone == {1: ["new-1", "user-101", "user-102"], 2: ["new-1", "user-102"], 3: []}[since]

@@ -1,0 +1,131 @@
+"""The pages of docs/ that are made from the code: `python -m tests.reference_pages` writes commands.md and settings.md.
+
+Run it after a change of a setting or of the command line; `make docs` does, and tests/test_docs.py compares.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import TypeAdapter
+
+DOCS = Path(__file__).parents[1] / "docs"
+NOTE = "<!-- Made by `python -m tests.reference_pages`. Do not edit. -->"
+
+
+def settings_page() -> str:
+    """Every setting with its default, its bounds and what it does, a table for each section."""
+    from flows.config import PipelineConfig
+
+    schema = TypeAdapter(PipelineConfig).json_schema()
+    lines = [
+        "# Settings", "", NOTE, "",
+        "A setting comes from a TOML file (`--config night.toml`, one table for each section) or from the command line",
+        "(`--set train.epochs=5`). An unknown setting is refused, and the nearest known ones are named. The form in",
+        "Prefect's UI has the same settings. `python -m trainer --help` prints those of `train`.",
+    ]  # fmt: skip
+    for prefix, title, description, rows in _sections(schema, schema, "", "Run", "The run as a whole."):
+        lines += ["", f"## {title}" + (f": `{prefix}`" if prefix else ""), "", description, ""]
+        lines += ["| setting | default | values | what it does |", "|---|---|---|---|", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _sections(
+    schema: dict[str, Any], node: dict[str, Any], prefix: str, title: str, description: str
+) -> Iterator[tuple[str, str, str, list[str]]]:
+    """(prefix, title, description, rows of the table) of a section, then of those inside it."""
+    rows, inner = [], []
+    for name, child in node["properties"].items():
+        reference = child.get("$ref", "").removeprefix("#/$defs/")
+        if reference:
+            section = schema["$defs"][reference]
+            about = child.get("description", section.get("description", ""))  # the class's own where they are the same
+            inner.append((section, f"{prefix}{name}", child["title"], about))
+        else:
+            cells = (f"`{prefix}{name}`", _default(child), _values(child), child["description"])
+            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    yield prefix.removesuffix("."), title, description, rows
+    for section, name, its_title, its_description in inner:
+        yield from _sections(schema, section, f"{name}.", its_title, its_description)
+
+
+def _cell(text: str) -> str:
+    """Text that may stand in a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _default(child: dict[str, Any]) -> str:
+    """The default as a person would write it; nothing where there is none."""
+    value = child.get("default")
+    if value in (None, "", []):
+        return ""
+    if isinstance(value, list):
+        return ", ".join(f"`{one}`" for one in value)
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _values(child: dict[str, Any]) -> str:
+    """The choices of a setting, or its type and bounds."""
+    one = next((part for part in child.get("anyOf", [child]) if part.get("type") != "null"), child)
+    if "enum" in one:
+        return ", ".join(f"`{value}`" for value in one["enum"])
+    kinds = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {_number(one[bound])}" for bound, sign in signs.items() if bound in one]
+    return " ".join([kinds[one.get("type", "string")], ", ".join(bounds)]).strip()
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def commands_page() -> str:
+    """Every command with its help, its example and its options."""
+    from flows.cli import app
+
+    group = typer.main.get_command(app)
+    lines = [
+        "# Commands", "", NOTE, "",
+        "`surf2vec COMMAND -h` prints the same. Exit codes are in [Your logs](logs.md#options-of-every-command).",
+        "", "| command | what it does |", "|---|---|",
+    ]  # fmt: skip
+    commands = group.commands  # type: ignore[attr-defined]
+    lines += [f"| [`surf2vec {name}`](#{name}) | {_summary(command)} |" for name, command in commands.items()]
+    for name, command in commands.items():
+        example = (command.epilog or "").removeprefix("Example: ")
+        lines += ["", f"## {name}", "", " ".join((command.help or "").split()), "", "```", example, "```", ""]
+        lines += ["| option | default | what it does |", "|---|---|---|", *map(_parameter, command.params)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(command: Any) -> str:
+    """The first sentence of a command's help."""
+    return _cell(" ".join((command.help or "").split()).split(". ")[0].rstrip(".") + ".")
+
+
+def _parameter(parameter: Any) -> str:
+    """The row of an option or argument."""
+    is_option = parameter.param_type_name == "option"
+    names = ", ".join(f"`{name}`" for name in parameter.opts) if is_option else f"`{parameter.name.upper()}`"
+    default = "" if parameter.default in (None, False) or callable(parameter.default) else f"`{parameter.default}`"
+    if parameter.required:
+        default = "required"
+    return f"| {names} | {default} | {_cell(' '.join((parameter.help or '').split()))} |"
+
+
+def pages() -> dict[Path, str]:
+    """The generated pages: path and text."""
+    return {DOCS / "commands.md": commands_page(), DOCS / "settings.md": settings_page()}
+
+
+def main() -> int:
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

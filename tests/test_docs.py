@@ -1,0 +1,88 @@
+"""The documents are true: commands, settings, defaults, dependencies, paths and links are those of the code."""
+
+import re
+import tomllib
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from flows.config import PipelineConfig, known_keys
+from tests.reference_pages import pages
+
+ROOT = Path(__file__).parents[1]
+GENERATED = [path.name for path in pages()]
+DOCUMENTS = [
+    *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "trainer" / "README.md", ROOT / "trainer" / "kernels" / "README.md",
+]  # fmt: skip
+WRITTEN = {path: path.read_text(encoding="utf-8") for path in sorted(DOCUMENTS) if path.name not in GENERATED}
+TEXTS = [pytest.param(path, text, id=str(path.relative_to(ROOT))) for path, text in WRITTEN.items()]
+SECTIONS = dict(PipelineConfig())
+WRITTEN_BY_HAND = ["infra/.env"]  # what the reader makes
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_the_generated_pages_are_up_to_date(path: Path) -> None:
+    made = pages()[path]
+    assert path.read_text(encoding="utf-8") == made, "run: python -m tests.reference_pages"
+
+
+@pytest.mark.parametrize(("path", "text"), TEXTS)
+def test_every_relative_link_leads_to_a_file(path: Path, text: str) -> None:
+    links = [unquote(link) for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    files = [link.partition("#")[0] for link in links if not link.startswith("#")]
+    assert [file for file in files if not (path.parent / file).exists()] == []
+
+
+@pytest.mark.parametrize(("path", "text"), TEXTS)
+def test_every_path_of_the_repository_is_there(path: Path, text: str) -> None:
+    tops = "flows|tasks|trainer|sql|infra|tests|docs"
+    named = re.findall(rf"`((?:{tops})/[\w./-]*)`", text)
+    assert [name for name in named if name not in WRITTEN_BY_HAND and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(("path", "text"), TEXTS)
+def test_every_setting_that_is_named_exists(path: Path, text: str) -> None:
+    sections = "|".join(SECTIONS)
+    named = set(re.findall(rf"(?<![\w./])((?:{sections})\.[a-z_0-9]+(?:\.[a-z_]+)?)(?![\w/(])", text))
+    known = set(known_keys()) | {key.rpartition(".")[0] for key in known_keys()}
+    endings = (".py", ".parquet", ".toml", ".json", ".md", ".key", ".csv", ".txt", ".log")
+    assert [key for key in sorted(named - known) if not key.endswith(endings)] == []
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    text = "\n".join(WRITTEN.values())
+    told = re.findall(r"`(\w+)\.(\w+)` \(([^()]*)\)", text)
+    gate = text.split("| rule (`--set gate.`")[1].split("\n\n")[0]
+    told += [("gate", name, value) for name, value in re.findall(r"`(\w+)` \(?([\d.]+|true|false)\b", gate)]
+    told = [one for one in told if one[0] in SECTIONS and re.match(r"[\d.]+( ?[KMGT]?B)?$|true$|false$", one[2])]
+    assert len(told) > 20
+    assert [one for one in told if as_told(getattr(SECTIONS[one[0]], one[1])) != as_told(one[2])] == []
+
+
+def as_told(value: object) -> str | float:
+    """A setting's value as a person may write it: 0.5 or .5, 1 GB or 1GB, false or False."""
+    text = str(value).replace(" ", "").lower()
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def test_every_dependency_is_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    names = [re.split(r"[<>=;\[]", name)[0] for name in wanted]
+    table = (ROOT / "docs" / "dependencies.md").read_text()
+    assert [name for name in names if name not in table] == []
+
+
+def test_releases_of_the_changelog_are_short() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    releases = re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]
+    assert releases[0].startswith(version)
+    assert [release.split()[0] for release in releases if len(release.strip().splitlines()[2:]) > 15] == []
