@@ -26,10 +26,11 @@ from tasks.ingest.blocks import BlockReader
 from tasks.ingest.deliveries import read_by
 from tasks.ingest.formats import LogFile, largest_group
 from tasks.ingest.log_columns import OPTIONAL, REQUIRED
-from tasks.ingest.make_events import SourceRules, make_events
+from tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events, name_users
 from tasks.ingest.sources import SourceFile, check_unchanged
 from tasks.ingest.times import EARLIEST, TimeScale, recognise_times
 from tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from tasks.users.placement import user_hash
 from tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
 from trainer.errors import InputError
 from trainer.events import OnEvent
@@ -39,12 +40,11 @@ from trainer.system.units import size
 LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
 UNDATED = "undated"
 MAX_URL_BYTES = 8192
-MAX_USER_BYTES = 1024
 MAX_TIME_BYTES = 100
 BAD_TIMES = 3  # shown to a person: times are of no person
 SAMPLE_FACTOR = 256
 LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page that is told of, and such pages of a source
-# What a part of a source takes at its peak: a line without its strings, a string that was not there before, and its text.
+# What a part of a source takes at its peak: a line beside its text, a distinct string, and copies of its text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
 _MODELS = {
     "csv": "delimited",
@@ -136,14 +136,14 @@ def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None
 
 @dataclass(frozen=True)
 class Stager:
-    """What is the same for every source of a call: a connection with its rules, the pads of the user key, where files go.
+    """What is the same for every source of a call: a connection with its rules, the user key, where files go.
 
     A connection stages one source at a time; several stagers may work at once, each with a cursor.
     """
 
     con: duckdb.DuckDBPyConnection
     config: IngestConfig
-    pads: dict[str, bytes | None]
+    user_key: bytes | None = field(repr=False)
     folder: Path
     part_bytes: int
     progress: Progress
@@ -160,12 +160,13 @@ class Stager:
     def sample_users(self, log: LogFile, source: SourceFile) -> set[int]:
         """The hashes of one in SAMPLE_FACTOR of the users of a source; its lines stay loaded."""
         self.load(log, source)
-        params = self.pads | {"max_user_bytes": MAX_USER_BYTES, "sample_factor": SAMPLE_FACTOR}
-        for name in ("int_raw_users", "int_source_users"):
-            create_table(self.con, f"intermediate/{name}", params)
-        rows = fetch_rows(self.con, "intermediate/int_sampled_users", params)
-        self._drop_tables("int_raw_users", "int_source_users")
-        return {row["user_hash"] for row in rows}
+        has_key = self.user_key is not None
+        params = {"max_user_bytes": MAX_USER_BYTES, "sample_factor": SAMPLE_FACTOR, "has_key": has_key}
+        sampled: set[int] = set()
+        for batch in stream_rows(self.con, "intermediate/int_sampled_users", params):
+            hashes = map(user_hash, name_users(batch["user_id"], self.user_key).to_pylist())
+            sampled |= {number for number in hashes if number % SAMPLE_FACTOR == 0}
+        return sampled
 
     def stage(self, log: LogFile, source: SourceFile, partitions: int, is_loaded: bool = False) -> Staged:
         """Write the files of a source. With `is_loaded`, it is the one that was loaded last.
@@ -189,7 +190,7 @@ class Stager:
         rejected = {verdict: number for verdict, number in verdicts.items() if verdict not in LEFT_OUT}
         days = {day: sum(run.rows for run in runs[day]) for day in sorted(runs)}
         names = {day: _events_name(day if scale.is_dated else None, source) for day in days}
-        files = {names[day]: self._join_runs(names[day], runs[day]) for day in days}
+        files = {names[day]: self._join_runs(names[day], runs[day], partitions) for day in days}
         entry = {
             "sha256": source.sha256,
             "bytes": source.bytes,
@@ -263,9 +264,7 @@ class Stager:
         ]
 
     def _rules(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> SourceRules:
-        params = self.pads | {
-            "max_user_bytes": MAX_USER_BYTES,
-            "partitions": partitions,
+        params = {
             "time_kind": scale.kind,
             "time_formats": list(self.config.time_format) or ["%Y"],
             "is_dated": scale.is_dated,
@@ -273,8 +272,9 @@ class Stager:
             "latest": self.now + timedelta(days=1),
         }
         return SourceRules(
-            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, params, self.forgotten
-        )
+            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, partitions, params, self.user_key,
+            self.forgotten,
+        )  # fmt: skip
 
     def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[SortedPart]]:
         """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""
@@ -292,15 +292,15 @@ class Stager:
                 runs.setdefault(day, []).append(SortedPart(path, table.num_rows))
         return runs
 
-    def _join_runs(self, name: str, runs: list[SortedPart]) -> Path:
+    def _join_runs(self, name: str, runs: list[SortedPart], partitions: int) -> Path:
         """One sorted file of the runs of a day."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if len(runs) == 1:
             os.replace(runs[0].path, path)
         else:
-            files = {"files": [glob.escape(str(run.path)) for run in runs]}
-            write_events(path, stream_rows(self.con, "intermediate/int_merged_events", files))
+            params = {"files": [glob.escape(str(run.path)) for run in runs], "partitions": partitions}
+            write_events(path, stream_rows(self.con, "intermediate/int_sorted_events", params))
             for run in runs:
                 run.path.unlink()
         return path
@@ -340,7 +340,8 @@ def _choose_part_lines(source: SourceSize, part_bytes: int) -> int:
     text_bytes = source.text_bytes / max(1, source.num_lines)
     most_new_bytes = 2 * DISTINCT_BYTES + TEXT_COPIES * text_bytes
     all_new_bytes = source.num_distinct * DISTINCT_BYTES + TEXT_COPIES * source.distinct_text_bytes
-    part_lines = max(part_bytes / (LINE_BYTES + most_new_bytes), (part_bytes - all_new_bytes) / LINE_BYTES, 1)
+    line_bytes = LINE_BYTES + text_bytes
+    part_lines = max(part_bytes / (line_bytes + most_new_bytes), (part_bytes - all_new_bytes) / line_bytes, 1)
     return max(1, math.ceil(source.num_lines / max(1, math.ceil(source.num_lines / part_lines))))
 
 

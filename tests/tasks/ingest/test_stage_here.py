@@ -64,15 +64,15 @@ def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("num_lines", "num_parts"), [(0, 0), (1, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
 def test_parts_are_as_large_as_may_be(num_lines: int, num_parts: int) -> None:
     size = staging.SourceSize(num_lines, 20 * num_lines, 2 * num_lines, 20 * num_lines)
-    part_lines = staging._choose_part_lines(size, 100 * (120 + 2 * 60 + 3 * 20))
+    part_lines = staging._choose_part_lines(size, 100 * (140 + 2 * 60 + 3 * 20))
     assert 1 <= part_lines <= 100
     assert len(range(0, num_lines, part_lines)) == num_parts
 
 
 def test_a_source_that_repeats_itself_has_larger_parts() -> None:
     size = staging.SourceSize(1000, 20_000, 50, 500)
-    assert staging._choose_part_lines(size, 1000 * 120 + 50 * 60 + 3 * 500) == 1000
-    assert staging._choose_part_lines(size, 1000 * 120 + 50 * 60 + 3 * 500 - 1) == 500
+    assert staging._choose_part_lines(size, 1000 * 140 + 50 * 60 + 3 * 500) == 1000
+    assert staging._choose_part_lines(size, 1000 * 140 + 50 * 60 + 3 * 500 - 1) == 500
 
 
 def test_sources_are_told_of_in_order_and_progress_ends_whole(tmp_path: Path) -> None:
