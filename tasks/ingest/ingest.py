@@ -23,17 +23,15 @@ from tasks.ingest.stage_here import Log, Staging
 from tasks.ingest.stage_parts import choose_stagers
 from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Progress, Staged
 from tasks.ingest.times import tell_bad_times
-from tasks.ingest.user_key import check_user_key, read_user_key
+from tasks.ingest.user_key import check_user_key
 from tasks.root.failures import explain_failures
 from tasks.root.run import Root, open_scratch_folder
-from tasks.users.pseudonyms import fingerprint, pseudonym
+from tasks.users.pseudonyms import fingerprint
 from tasks.users.tombstones import FORGOTTEN, read_tombstones
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
 from trainer.system.fan_out import HERE, FanOut
 from trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
-
-__all__ = ["ingest", "pseudonym", "read_user_key"]
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536

@@ -164,6 +164,4 @@ def _first_verdict(reasons: list[tuple[pa.Array, NDArray]]) -> pa.DictionaryArra
 
 
 def _is_null(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-    return (
-        values.is_null().to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.is_null().to_numpy()
-    )
+    return np.asarray(values.is_null())

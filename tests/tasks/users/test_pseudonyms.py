@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tasks.config import IngestConfig
-from tasks.ingest.ingest import pseudonym, read_user_key
+from tasks.ingest.user_key import read_user_key
 from tasks.root.run import Root
-from tasks.users.pseudonyms import fingerprint, keyed_digest
+from tasks.users.pseudonyms import fingerprint, keyed_digest, pseudonym
 from tests.ingested import read_events, take_in, write_log
 from trainer.errors import ConfigError
 from trainer.system.files import read_json
