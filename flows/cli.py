@@ -265,9 +265,7 @@ def pull(
     out: Annotated[Path, typer.Option("--out", help="Folder to write to.")],
     since: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="A version. A pull of it in --out is brought up to date; a new --out gets what changed."
-        ),
+        typer.Option(min=1, help="A version: --out gets only the rows that changed after it, and who is gone."),
     ] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")] = None,
     root: Root = DEFAULT_ROOT,

@@ -122,16 +122,14 @@ def pull_release(
     path: Path, uri: str, out: Path, since: int | None, tracking_uri: str | None, on_event: OnEvent
 ) -> dict[str, Any]:
     """A release out of the registry into `out`; with `since`, a version, only what changed after it."""
-    from tasks.registry.pull import leave_out, pull
+    from tasks.registry.pull import pull
     from tasks.registry.pull_since import pull_since
 
     place = tracking_uri or registry_uri(Root(path), PublishConfig())
     forgotten = read_tombstones(Root(path))
     if since is None:
         return pull(uri, out, place, on_event, forgotten)
-    return pull_since(
-        uri, out, since, place, on_event, forgotten, lambda folder: leave_out(folder, forgotten, on_event)
-    )
+    return pull_since(uri, out, since, place, on_event, forgotten)
 
 
 def restore_root(path: Path, uri: str, tracking_uri: str | None, on_event: OnEvent) -> dict[str, Any]:

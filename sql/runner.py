@@ -90,6 +90,13 @@ def fetch_rows(
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+def count_rows(con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str, Any] | None = None) -> int:
+    """How many rows a model has."""
+    sql = read_sql(model)
+    [(number,)] = con.execute(f"select count(*) from ({sql})", select_parameters(sql, params or {})).fetchall()
+    return int(number)
+
+
 def stream_rows(
     con: duckdb.DuckDBPyConnection, model: str, params: Mapping[str, Any] | None = None
 ) -> pa.RecordBatchReader:

@@ -1,14 +1,12 @@
 -- int_sampled_users: one in $sample_factor of a source's users, the same ones in every source: how many there are in several
---         sources can be told from these.
--- grain:  user_hash
--- reads:  int_source_users
--- params: $sample_factor
-with hashed_users as (
-    select md5_number_lower(user_id) as user_hash
-    from int_source_users
-    where verdict is null
-)
-
-select user_hash
-from hashed_users
-where user_hash % $sample_factor = 0
+--         sources can be told from these. Under pseudonyms all users: their hash is of the pseudonym.
+-- grain:  user_id
+-- reads:  stg_lines
+-- params: $sample_factor, $has_key, $max_user_bytes
+select distinct user_id
+from stg_lines
+where
+    verdict is null
+    and trim(user_id) <> ''
+    and strlen(user_id) <= $max_user_bytes
+    and ($has_key or md5_number_lower(user_id) % $sample_factor = 0)

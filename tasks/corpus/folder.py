@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.events.row_groups import write_row_groups
+from tasks.events.events_files import write_row_groups
 from tasks.root.run import Root
 from trainer.errors import InputError
 from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus

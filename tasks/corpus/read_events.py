@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from sql.runner import stream_rows
 from tasks.corpus.cleaning import UNDATED, UserEvents
-from tasks.events.numbering import Numbering, sort_by
-from tasks.users.placement import hash_users, place_users
+from tasks.events.numbering import number_strings, sort_by
+from tasks.users.placement import place_users
 
 _US_A_DAY = 86_400_000_000
 
@@ -67,34 +67,18 @@ class GroupRows:
             yield PartitionRows(number, users, first, rank_of_code, self.pieces.pop(number))
 
 
-class _Columns:
-    """Columns of events as they come, a batch at a time, cut where micro-partitions end."""
-
-    def __init__(self) -> None:
-        self.users, self.items = Numbering(), Numbering()
-        self.pieces: dict[int, list[dict[str, NDArray]]] = defaultdict(list)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take in rows of int_group_events."""
-        columns = {
-            name: batch[name].to_numpy().copy() for name in ("us", "source", "line")
-        }  # or all of the batch would stay
-        columns["is_undated"] = batch["is_undated"].to_numpy(zero_copy_only=False)
-        columns["user"] = self.users.add(batch["user_id"])
-        columns["item"] = self.items.add(batch["url"])
-        partition = batch["micro_partition"].to_numpy()
-        for start, end in pairwise([*np.flatnonzero(np.diff(partition, prepend=-1)).tolist(), len(partition)]):
-            piece = {name: column[start:end] for name, column in columns.items()}
-            self.pieces[int(partition[start])].append(piece)
-
-
 def read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> GroupRows:
     """The events of the micro-partitions from $first_partition to $last_partition."""
-    columns = _Columns()
-    for batch in stream_rows(con, "intermediate/int_group_events", params):
-        columns.add(batch)
-    users = _sort_users(columns.users.distinct(), params["partitions"])
-    return GroupRows(users, columns.items.distinct(), columns.pieces)
+    rows = stream_rows(con, "intermediate/int_group_events", params).read_all()
+    columns: dict[str, NDArray] = {name: rows[name].to_numpy() for name in ("us", "source", "line", "is_undated")}
+    columns["user"], user_ids = number_strings(rows["user_id"])
+    columns["item"], urls = number_strings(rows["url"])
+    partition = rows["micro_partition"].to_numpy()
+    del rows  # their strings
+    pieces: dict[int, list[dict[str, NDArray]]] = defaultdict(list)
+    for start, end in pairwise([*np.flatnonzero(np.diff(partition, prepend=-1)).tolist(), len(partition)]):
+        pieces[int(partition[start])].append({name: column[start:end] for name, column in columns.items()})
+    return GroupRows(place_users(con, user_ids, params["partitions"]), urls, pieces)
 
 
 def _is_in_order(
@@ -112,11 +96,3 @@ def _is_in_order(
     first, second = order[tied], order[tied + 1]
     is_before = (source[first] < source[second]) | ((source[first] == source[second]) & (line[first] <= line[second]))
     return bool(is_before.all())
-
-
-def _sort_users(user_ids: pa.Array, partitions: int) -> pa.Table:
-    """(user_code, user_id, hash, micro_partition) of users in the order of the corpus; the code is the place given."""
-    hashes = hash_users(user_ids)
-    micro_partition, order = place_users(user_ids, hashes, partitions)
-    columns = {"user_code": order, "user_id": user_ids.take(pa.array(order)), "hash": hashes[order]}
-    return pa.table(columns | {"micro_partition": micro_partition[order]})

@@ -191,63 +191,6 @@ def write_removed(
     return Difference(files, *rows.values())
 
 
-def apply_to_users(old: pa.Table, changed: pa.Table | None, removed: pa.ChunkedArray) -> pa.Table:
-    """An older file's users without the removed, the changed ones in their places, new ones at the end: as a night goes on."""
-    rows, is_found = _patch(old, changed, removed, "user_id")
-    return rows if changed is None else pa.concat_tables([rows, changed.filter(pa.array(~is_found))])
-
-
-def apply_to_items(old: Iterator[pa.Table], changed: pa.Table | None, removed: pa.ChunkedArray) -> Iterator[pa.Table]:
-    """An older file's items likewise, of which a part is in memory at a time; in tables of whole row groups."""
-
-    def patch() -> Iterator[pa.Table]:
-        is_new = np.ones(0 if changed is None else len(changed), bool)
-        for table in old:
-            rows, is_found = _patch(table, changed, removed, "url")
-            is_new &= ~is_found
-            yield rows
-        if changed is not None:
-            yield changed.filter(pa.array(is_new))
-
-    return _rebatch(patch(), _ITEM_BATCH_ROWS)
-
-
-def read_items(path: Path) -> Iterator[pa.Table]:
-    """The items of a file, a part at a time."""
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(_ITEM_BATCH_ROWS):
-            yield pa.Table.from_batches([batch])
-
-
-def _patch(old: pa.Table, changed: pa.Table | None, removed: pa.Array, key: str) -> tuple[pa.Table, NDArray[np.bool_]]:
-    """`old` with the rows of `changed` in the places of those of the same key, without `removed`; and which rows were found."""
-    is_kept = pc.invert(pc.is_in(old[key], removed))
-    if changed is None:
-        return old.filter(is_kept), np.zeros(0, bool)
-    places = pc.index_in(old[key], changed[key]).to_numpy(zero_copy_only=False)
-    is_other = ~np.isnan(places)
-    at = np.arange(len(old))
-    at[is_other] = len(old) + places[is_other].astype(np.int64)
-    is_found = np.zeros(len(changed), bool)
-    is_found[places[is_other].astype(np.int64)] = True
-    both = pa.concat_tables([old, changed]).combine_chunks()
-    return both.take(pa.array(at[is_kept.to_numpy(zero_copy_only=False)])), is_found
-
-
-def _rebatch(tables: Iterator[pa.Table], num_rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of `num_rows`, but for the last."""
-    held: list[pa.Table] = []
-    for table in tables:
-        held.append(table)
-        while sum(map(len, held)) >= num_rows:
-            joined = pa.concat_tables(held)
-            yield joined[:num_rows]
-            held = [joined[num_rows:]]
-    rest = pa.concat_tables(held) if held else None
-    if rest is not None and len(rest):
-        yield rest
-
-
 def _bits(rows: pa.Table | pa.RecordBatch) -> NDArray[np.uint8]:
     """What is stored of each row but its name, as bytes (N, W)."""
     parts = []

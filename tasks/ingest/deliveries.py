@@ -1,16 +1,24 @@
-"""What a delivery changes: which of its files are new, changed or known, and whether the settings still fit the root."""
+"""A delivery: the files that globs name, which of them are new, changed or known, and whether the settings still fit the root."""
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tasks.config import IngestConfig
-from tasks.ingest.sources import Catalog, SourceFile, Stamp, events_files
+from tasks.ingest.remote_logs import RemoteLogs
+from tasks.ingest.sources import Catalog, SourceFile, Stamp, events_files, expand, is_remote, read_stamp
 from tasks.root.run import Root
-from trainer.errors import ConfigError, DamageError
-from trainer.system.files import verify_all
+from tasks.root.wording import several
+from trainer.errors import ConfigError, DamageError, InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.system.files import digest_file, verify_all
+from trainer.system.units import size
 
 RULES_VERSION = 2  # of tasks/ingest/urls.py: one more when a URL may come to another item than before
+DIGESTED_AT_ONCE = 2
 _NAMED = 5
 
 
@@ -44,6 +52,48 @@ class Delivery:
             stamps={name: stamp for name, stamp in self.stamps.items() if name not in gone},
             num_new=self.num_new - len(empty),
         )
+
+
+def find_sources(
+    patterns: Sequence[str],
+    known: Mapping[str, tuple[Stamp, str]] | None = None,
+    on_event: OnEvent = ignore_event,
+    remote: RemoteLogs | None = None,
+) -> list[SourceFile]:
+    """The files that the globs name, each once, sorted by name. A file that `known` has with this stamp is not read again.
+
+    Raises InputError when a glob matches nothing, or something that is no file or cannot be read.
+    """
+    paths: dict[str, str] = {}
+    stamps: dict[str, Stamp] = {}
+    for pattern in patterns:
+        if remote and is_remote(pattern):
+            stamps |= remote.list(pattern)
+            continue
+        for path in expand(pattern):
+            paths.setdefault(os.path.realpath(path), path)
+    known = known or {}
+    stamps |= {path: read_stamp(path) for path in paths.values()}
+    stamps = {name: stamps[name] for name in sorted(stamps)}
+    unread = [path for path in stamps if path not in known or known[path][0] != stamps[path]]
+    if unread:
+        total_bytes = sum(stamps[path][0] for path in unread)
+        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(total_bytes)}"})
+    digests = {path: digest for path, (_, digest) in known.items()}
+
+    def digest(name: str) -> str:
+        return remote.digest(name, stamps[name]) if remote and is_remote(name) else _digest(name)
+
+    with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
+        digests |= zip(unread, pool.map(digest, unread), strict=True)
+    return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
+
+
+def _digest(path: str) -> str:
+    try:
+        return digest_file(Path(path))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; permit it, or leave it out of --logs") from None
 
 
 def rules_of(config: IngestConfig) -> dict[str, Any]:

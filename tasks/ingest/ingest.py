@@ -14,26 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import IngestConfig
-from tasks.ingest.deliveries import Delivery, plan_delivery
+from tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
 from tasks.ingest.formats import EmptyLogError, recognise
 from tasks.ingest.rejects import FAILED
 from tasks.ingest.remote_logs import RemoteLogs, open_remote_logs
-from tasks.ingest.sources import Catalog, find_orphans, find_sources, read_catalog, sum_counts
+from tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
 from tasks.ingest.stage_here import Log, Staging
-from tasks.ingest.stage_parts import AnyCrew, choose_crew
+from tasks.ingest.stage_parts import choose_stagers
 from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Progress, Staged
 from tasks.ingest.times import tell_bad_times
-from tasks.ingest.user_key import check_user_key, read_user_key
+from tasks.ingest.user_key import check_user_key
 from tasks.root.failures import explain_failures
 from tasks.root.run import Root, open_scratch_folder
-from tasks.users.pseudonyms import fingerprint, pseudonym
+from tasks.users.pseudonyms import fingerprint
 from tasks.users.tombstones import FORGOTTEN, read_tombstones
 from trainer.errors import ConfigError, InputError, RejectedError
 from trainer.events import OnEvent
 from trainer.system.fan_out import HERE, FanOut
 from trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
-
-__all__ = ["ingest", "pseudonym", "read_user_key"]
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
@@ -57,9 +55,8 @@ def ingest(
     3. stop if too many lines are unusable;
     4. commit.
 
-    The numbers answered are of all delivered sources, so the same call again answers the same; without globs, of all there
-    are. `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there before is then
-    untouched.
+    The numbers returned are of all delivered sources, or without globs of all there are: the same call again returns the same.
+    `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there is then untouched.
     """
     with (
         explain_failures(root, "logs are ingested", memory_bytes),
@@ -79,12 +76,8 @@ def ingest(
             with open_scratch_folder(root, f"{_STAGING_PREFIX}{os.getpid()}") as folder:
                 user_key = fingerprint(key) if key else None
                 staging = Staging(root, folder, remote.folder, config, user_key, memory_bytes, threads)
-                passes = 2 if _must_count_users(catalog, partitions) and len(logs) > 1 else 1
-                progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
-                with choose_crew(staging, remote, len(logs), progress, fan_out) as crew:
-                    catalog.partitions, staged = _stage_all(
-                        crew, logs, catalog.partitions or partitions, config, on_event
-                    )
+                partitions = catalog.partitions or partitions
+                catalog.partitions, staged = _stage_all(staging, logs, partitions, remote, fan_out, on_event)
                 _check_rejects(root, staged, config)
                 catalog.user_key_fingerprint = user_key
                 catalog.rules = delivery.rules
@@ -129,10 +122,6 @@ def _check_partitions(root: Root, catalog: Catalog, partitions: int | None) -> N
         )
 
 
-def _must_count_users(catalog: Catalog, partitions: int | None) -> bool:
-    return not (catalog.partitions or partitions)
-
-
 def choose_partitions(num_users: int) -> int:
     """A power of two with about PARTITION_USERS users in each micro-partition."""
     wanted = 2 ** round(math.log2(max(1.0, num_users / PARTITION_USERS)))
@@ -162,20 +151,22 @@ def _remove_orphans(root: Root, catalog: Catalog) -> None:
 
 
 def _stage_all(
-    crew: AnyCrew, logs: list[Log], partitions: int | None, config: IngestConfig, on_event: OnEvent
+    staging: Staging, logs: list[Log], partitions: int | None, remote: RemoteLogs, fan_out: FanOut, on_event: OnEvent
 ) -> tuple[int, list[Staged]]:
     """Stage every source; returns the number of micro-partitions, chosen from the users if it was open, and the sources."""
-    is_loaded = False
-    if partitions is None:
-        num_users = len(crew.sample_users(logs)) * SAMPLE_FACTOR
-        partitions = choose_partitions(num_users)
-        is_loaded = len(logs) == 1
-        told = f"about {num_users:,} users" if num_users else "few users"
-        on_event("log", {"message": f"{partitions} micro-partitions, for {told}"})
+    is_loaded = partitions is None and len(logs) == 1
+    passes = 2 if partitions is None and len(logs) > 1 else 1
+    progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
     staged = []
-    for source in crew.stage(logs, partitions, is_loaded):
-        staged.append(source)
-        on_event("log", {"message": _describe(source, config.time_format)})
+    with choose_stagers(staging, remote, len(logs), progress, fan_out) as stagers:
+        if partitions is None:
+            num_users = len(stagers.sample_users(logs)) * SAMPLE_FACTOR
+            partitions = choose_partitions(num_users)
+            told = f"about {num_users:,} users" if num_users else "few users"
+            on_event("log", {"message": f"{partitions} micro-partitions, for {told}"})
+        for source in stagers.stage(logs, partitions, is_loaded):
+            staged.append(source)
+            on_event("log", {"message": _describe(source, staging.config.time_format)})
     return partitions, staged
 
 

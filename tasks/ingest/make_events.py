@@ -1,13 +1,12 @@
 """Lines of a source as the events they make, sorted, and as lines that make none.
 
-Lines are numbered as they are read, so a distinct user or page is kept and looked at once, not once an event: pseudonyms come
-from SQL, items from `tasks/ingest/make_items.py`, micro-partitions and the order of users from
-`tasks/users/placement.py`. What is left is a sort of numbers. All lines given are in memory at once, as numbers:
-`tasks/ingest/staging.py` gives as many as may be.
+A distinct user or page is looked at once, not once an event: items come from `tasks/ingest/make_items.py`, micro-partitions
+and the order of users from `tasks/users/placement.py`. What is left is a sort of numbers. All lines given are in memory at
+once: `tasks/ingest/staging.py` gives as many as may be.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -19,12 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sql.runner import stream_rows
-from tasks.events.numbering import Numbering, sort_by
+from tasks.events.numbering import number_strings, sort_by
 from tasks.ingest.make_items import find_pages
 from tasks.ingest.urls import TOKEN_PATTERN, UrlRules
-from tasks.users.placement import hash_users, place_users
+from tasks.users.placement import place_users
+from tasks.users.pseudonyms import pseudonym
 from tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
 
+MAX_USER_BYTES = 1024
 _US_A_DAY = 86_400_000_000
 
 
@@ -32,14 +33,16 @@ _US_A_DAY = 86_400_000_000
 class SourceRules:
     """By what rules the lines of a source become events; `sql` has the parameters of the SQL steps.
 
-    Lines of users who were `forgotten` make none.
+    user_key: of pseudonyms, if there are any. Lines of users who were `forgotten` make no events.
     """
 
     source_number: int
     urls: UrlRules
     drops_assets: bool
     is_dated: bool
+    partitions: int
     sql: dict[str, Any]
+    user_key: bytes | None = field(default=None, repr=False)
     forgotten: Tombstones = NOBODY
 
 
@@ -62,110 +65,70 @@ class Events:
             yield int(self.day[start]), self.rows.slice(start, end - start)
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """Rows of int_timed_lines, in any order: line, us int64[n]; user and page int32[n], their places among the distinct ids and
-    page keys, whose last is null.
-    """
-
-    line: NDArray[np.int64]
-    us: NDArray[np.int64]
-    time_verdict: pa.DictionaryArray
-    user: NDArray[np.int32]
-    page: NDArray[np.int32]
-    raw_ids: pa.Array
-    page_keys: pa.Array
-
-
 def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rules: SourceRules) -> Events:
     """The events that some rows of int_timed_lines make; those without a date are of day 0."""
-    lines = _read_lines(rows)
-    line, us, user, page = lines.line, lines.us, lines.user, lines.page
-    users, rank_of_code = _look_up_users(con, lines.raw_ids, rules)
+    lines = rows.read_all()
+    line, us = lines["line"].to_numpy(), lines["us"].fill_null(0).to_numpy()
+    user, raw_ids = number_strings(lines["user_id"])
+    page, page_keys = number_strings(lines["page_key"])
+    time_code, time_verdicts = number_strings(lines["time_verdict"])
+    del lines  # their strings
+    users, rank_of_code = _look_up_users(con, raw_ids, rules)
     items, page_verdicts = find_pages(
-        lines.page_keys, rules.urls, rules.drops_assets, lambda tokens: _find_shared(con, tokens)
+        page_keys, rules.urls, rules.drops_assets, lambda tokens: _find_shared(con, tokens)
     )
-    user_rank = rank_of_code[user]
-    is_event = _is_null(users["verdict"])[user_rank] & _is_null(page_verdicts)[page] & _is_null(lines.time_verdict)
-    chosen = np.flatnonzero(is_event)
+    rank = rank_of_code[user]
+    reasons = [
+        (users["verdict"], rank),
+        (pc.if_else(page_keys.is_null(), "no URL", None), page),
+        (time_verdicts, time_code),
+        (page_verdicts, page),
+    ]
+    is_event = np.logical_and.reduce([_is_null(verdicts)[places] for verdicts, places in reasons])
+    chosen, refused = np.flatnonzero(is_event), np.flatnonzero(~is_event)
     day = us[chosen] // _US_A_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
-    order = sort_by(line[chosen], us[chosen], user_rank[chosen], day)
+    order = sort_by(line[chosen], us[chosen], rank[chosen], day)
     chosen = chosen[order]
-    rank = user_rank[chosen]
     columns = {
-        "micro_partition": users["micro_partition"].to_numpy()[rank],
-        "user_id": _take_later(users["user_id"], rank),
+        "micro_partition": users["micro_partition"].to_numpy()[rank[chosen]],
+        "user_id": _take_later(users["user_id"], rank[chosen]),
         "ts": us[chosen].view("datetime64[us]"),
         "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),
         "line": line[chosen],
         "url": _take_later(items, page[chosen]),
     }
-    refused = np.flatnonzero(~is_event)
-    verdict = _first_verdict(
-        (users["verdict"], user_rank[refused]),
-        (pc.if_else(lines.page_keys.is_null(), "no URL", None), page[refused]),
-        (lines.time_verdict, refused),
-        (page_verdicts, page[refused]),
-    )
+    verdict = _first_verdict([(verdicts, places[refused]) for verdicts, places in reasons])
     return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdict}))
 
 
-def _read_lines(rows: pa.RecordBatchReader) -> _Lines:
-    """Lines as they are read: a string is kept once, however often it is there."""
-    users, pages = Numbering(), Numbering()
-    parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))]
-    time_verdicts = [pa.nulls(0, pa.string()).dictionary_encode()]
-    for batch in rows:
-        # copies, or all of the batch would stay
-        numbers = (batch[name].fill_null(0).to_numpy().copy() for name in ("line", "us"))
-        parts.append((*numbers, users.add(batch["user_id"]), pages.add(batch["page_key"])))
-        time_verdicts.append(batch["time_verdict"].dictionary_encode())
-    line, us, user, page = (np.concatenate(column) for column in zip(*parts, strict=True))
-    user[user < 0], page[page < 0] = users.num_distinct, pages.num_distinct
-    verdicts = pa.chunked_array(time_verdicts).unify_dictionaries().combine_chunks()
-    return _Lines(line, us, verdicts, user, page, users.distinct_and_null(), pages.distinct_and_null())
-
-
-def _take_later(strings: pa.Array, places: NDArray) -> pa.DictionaryArray:
-    """The strings at these places, not copied until they are written: most are there many times."""
-    return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), strings)
-
-
-def _first_verdict(*reasons: tuple[pa.Array, NDArray]) -> pa.DictionaryArray:
-    """For each line the first of its reasons (verdicts, the line's places among them) that is not null.
-
-    Lines have codes: all lines of a log may be refused, and their words would take more memory than the lines.
-    """
-    words: list[str] = []
-    codes = np.full(len(reasons[0][1]), -1, dtype=np.int32)
-    for verdicts, places in reasons:
-        encoded = verdicts if pa.types.is_dictionary(verdicts.type) else verdicts.dictionary_encode()
-        code = encoded.indices.fill_null(-1).to_numpy()[places]
-        codes = np.where((codes < 0) & (code >= 0), code + len(words), codes)
-        words += encoded.dictionary.to_pylist()
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(words, pa.string()))
-
-
-def _is_null(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-    return values.is_null().to_numpy(zero_copy_only=False)
+def name_users(raw_ids: pa.Array, user_key: bytes | None) -> pa.Array:
+    """Users under the names that events have: pseudonyms, where there is a key."""
+    if user_key is None:
+        return raw_ids
+    names = [None if raw_id is None else pseudonym(raw_id, user_key) for raw_id in raw_ids.to_pylist()]
+    return pa.array(names, pa.large_string())
 
 
 def _look_up_users(
     con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, rules: SourceRules
-) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+) -> tuple[pa.Table, NDArray[np.int32]]:
     """The users of distinct ids (user_id, micro_partition, verdict), in the order that events have; in which of them each id
-    is, int64[num_ids].
+    is, int32[num_ids].
     """
-    raw_users = {"raw_id": raw_ids, "user_code": np.arange(len(raw_ids), dtype=np.int32)}
-    con.register("int_raw_users", pa.table(raw_users))
-    users = stream_rows(con, "intermediate/int_source_users", rules.sql).read_all().combine_chunks()
-    con.unregister("int_raw_users")
-    user_ids, verdicts = users["user_id"].combine_chunks(), users["verdict"].combine_chunks()
-    micro_partition, order = place_users(user_ids, hash_users(user_ids), rules.sql["partitions"])
-    rank_of_code = np.empty(len(raw_ids), dtype=np.int64)
-    rank_of_code[users["user_code"].to_numpy()[order]] = np.arange(len(raw_ids))
-    placed = {"user_id": user_ids, "micro_partition": micro_partition, "verdict": _leave_out(user_ids, verdicts, rules)}
-    return pa.RecordBatch.from_pydict(placed).take(pa.array(order)), rank_of_code
+    placed = place_users(con, name_users(raw_ids, rules.user_key), rules.partitions)
+    user_code = placed["user_code"].to_numpy()
+    rank_of_code = np.empty(len(raw_ids), dtype=np.int32)
+    rank_of_code[user_code] = np.arange(len(raw_ids), dtype=np.int32)
+    is_nobody = pc.fill_null(pc.equal(pc.ascii_trim(raw_ids, " "), ""), True)
+    is_long = pc.greater(pc.binary_length(raw_ids), MAX_USER_BYTES)
+    verdicts = pc.case_when(
+        pa.StructArray.from_arrays([is_nobody, is_long], ["nobody", "long"]), "no user", "user id too long"
+    )
+    verdicts = verdicts.take(pa.array(user_code))
+    if rules.forgotten:
+        is_gone = _is_null(verdicts) & rules.forgotten.is_forgotten(placed["user_id"])
+        verdicts = pc.if_else(pa.array(is_gone), FORGOTTEN, verdicts)
+    return placed.append_column("verdict", verdicts), rank_of_code
 
 
 def _find_shared(con: duckdb.DuckDBPyConnection, tokens: pl.Series) -> pl.Series:
@@ -176,9 +139,29 @@ def _find_shared(con: duckdb.DuckDBPyConnection, tokens: pl.Series) -> pl.Series
     return pl.Series("token", pl.from_arrow(rows["token"]), pl.String)
 
 
-def _leave_out(user_ids: pa.Array, verdicts: pa.Array, rules: SourceRules) -> pa.Array:
-    """The verdicts on users, with one on those who were forgotten."""
-    if not rules.forgotten:
-        return verdicts
-    is_gone = _is_null(verdicts) & rules.forgotten.is_forgotten(pl.Series(user_ids))
-    return pc.if_else(pa.array(is_gone), FORGOTTEN, verdicts)
+def _take_later(strings: pa.Array | pa.ChunkedArray, places: NDArray) -> pa.DictionaryArray:
+    """The strings at these places, not copied until they are written: most are there many times."""
+    whole = strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
+    return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), whole)
+
+
+def _first_verdict(reasons: list[tuple[pa.Array, NDArray]]) -> pa.DictionaryArray:
+    """For each line the first of its reasons (verdicts, the line's places among them) that is not null.
+
+    Lines have codes: all lines of a log may be refused, and their words would take more memory than the lines.
+    """
+    words: list[str] = []
+    codes = np.full(len(reasons[0][1]), -1, dtype=np.int32)
+    for verdicts, places in reasons:
+        code_of_place, distinct = number_strings(
+            pa.chunked_array([verdicts]) if isinstance(verdicts, pa.Array) else verdicts
+        )
+        is_word = ~_is_null(distinct)
+        code = code_of_place[places]
+        codes = np.where((codes < 0) & is_word[code], code + len(words), codes) if len(places) else codes
+        words += distinct.to_pylist()
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
+
+
+def _is_null(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.asarray(values.is_null())

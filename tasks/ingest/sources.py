@@ -8,21 +8,16 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tasks.root.run import Root
-from tasks.root.wording import several
 from trainer.errors import DamageError, InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, write_manifest_json
-from trainer.system.units import size
+from trainer.system.files import read_json, write_manifest_json
 
 FORMAT_VERSION = 1
-DIGESTED_AT_ONCE = 2
 Stamp = tuple[int, int, int]
 
 
@@ -43,52 +38,9 @@ class SourceFile:
         return self.sha256[:16]
 
 
-class Elsewhere(Protocol):
-    """Where logs are that are not on this machine; see tasks/ingest/remote_logs.py."""
-
-    def list(self, pattern: str) -> dict[str, Stamp]: ...
-
-    def digest(self, url: str, stamp: Stamp) -> str: ...
-
-
-def find_sources(
-    patterns: Sequence[str],
-    known: Mapping[str, tuple[Stamp, str]] | None = None,
-    on_event: OnEvent = ignore_event,
-    elsewhere: Elsewhere | None = None,
-) -> list[SourceFile]:
-    """The files that the globs name, each once, sorted by name. A file that `known` has with this stamp is not read again.
-
-    Raises InputError when a glob matches nothing, or something that is no file or cannot be read.
-    """
-    paths: dict[str, str] = {}
-    stamps: dict[str, Stamp] = {}
-    for pattern in patterns:
-        if elsewhere and is_remote(pattern):
-            stamps |= elsewhere.list(pattern)
-            continue
-        for path in _expand(pattern):
-            paths.setdefault(os.path.realpath(path), path)
-    known = known or {}
-    stamps |= {path: read_stamp(path) for path in paths.values()}
-    stamps = {name: stamps[name] for name in sorted(stamps)}
-    unread = [path for path in stamps if path not in known or known[path][0] != stamps[path]]
-    if unread:
-        total_bytes = sum(stamps[path][0] for path in unread)
-        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(total_bytes)}"})
-    digests = {path: digest for path, (_, digest) in known.items()}
-
-    def digest(name: str) -> str:
-        return elsewhere.digest(name, stamps[name]) if elsewhere and is_remote(name) else _digest(name)
-
-    with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
-        digests |= zip(unread, pool.map(digest, unread), strict=True)
-    return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
-
-
 def find_there(patterns: Sequence[str]) -> list[str]:
     """The files on this machine that globs name, each once. Raises InputError for a glob that names none."""
-    return list(dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in _expand(pattern)))
+    return list(dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in expand(pattern)))
 
 
 def is_remote(name: str) -> bool:
@@ -104,7 +56,7 @@ def check_unchanged(source: SourceFile) -> Iterator[None]:
         raise InputError(f"{source.name} changed while it was read: deliver it again when it is complete")
 
 
-def _expand(pattern: str) -> list[str]:
+def expand(pattern: str) -> list[str]:
     """The files that a glob, or a plain path, names; absolute."""
     matches = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True))
     files = [os.path.abspath(path) for path in matches if not os.path.isdir(path)]
@@ -129,13 +81,6 @@ def read_stamp(path: str) -> Stamp:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _digest(path: str) -> str:
-    try:
-        return digest_file(Path(path))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; permit it, or leave it out of --logs") from None
-
-
 @dataclass
 class Catalog:
     """What sources.json says. `entries`: sha256 → what is recorded of these bytes (see the contract of sources.json).
@@ -155,7 +100,7 @@ class Catalog:
 
     @property
     def stamps(self) -> dict[str, tuple[Stamp, str]]:
-        """Name → (stamp, sha256), for `find_sources`."""
+        """Name → (stamp, sha256)."""
         return {
             name: ((stamp[0], stamp[1], stamp[2]), digest)
             for digest, entry in self.entries.items()

@@ -22,7 +22,6 @@ from tasks.ingest.staging import Progress, Staged, Stager, define_session
 from tasks.ingest.user_key import check_fingerprint
 from tasks.root.memory import spare_bytes
 from tasks.root.run import Root
-from tasks.users.pseudonyms import key_pads
 from tasks.users.tombstones import read_tombstones
 
 AT_ONCE = 2
@@ -55,7 +54,7 @@ class Staging:
 
 
 @contextmanager
-def open_crew(staging: Staging, remote: RemoteLogs, num_logs: int, progress: Progress) -> Iterator["Stagers"]:
+def open_stagers(staging: Staging, remote: RemoteLogs, num_logs: int, progress: Progress) -> Iterator["Stagers"]:
     """As many stagers as `num_logs` and the memory allow, in this process.
 
     Raises ConfigError when the user key is not there, or not the one whose fingerprint is asked for.
@@ -67,7 +66,7 @@ def open_crew(staging: Staging, remote: RemoteLogs, num_logs: int, progress: Pro
     with connect(duckdb_bytes, staging.folder / "spill", staging.threads or os.cpu_count() or 1) as con:
         define_session(con, staging.config)
         stager = Stager(
-            con, staging.config, key_pads(key), staging.folder, spare * PART_SHARE // 100, progress,
+            con, staging.config, key, staging.folder, spare * PART_SHARE // 100, progress,
             read_tombstones(staging.root), remote.present, staging.now,
         )  # fmt: skip
         yield Stagers.of(stager, num_logs, duckdb_bytes)

@@ -1,6 +1,6 @@
-"""Sources staged in parts, wherever hands are: each part is some of the logs, with a crew of its own.
+"""Sources staged in parts, on this machine or others: each part is some of the logs, with stagers of its own.
 
-Nothing but paths, counts and settings goes to a part and back. Which users there are, of a first ingest, lies in a file.
+Only paths, counts and settings go to a part and back. Which users there are, of a first ingest, lies in a file.
 """
 
 import tempfile
@@ -8,37 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from tasks.ingest.formats import LogFile, recognise
 from tasks.ingest.remote_logs import RemoteLogs
-from tasks.ingest.stage_here import Log, Staging, open_crew
+from tasks.ingest.stage_here import Log, Stagers, Staging, open_stagers
 from tasks.ingest.staging import Progress, Staged
 from trainer.events import OnEvent
 from trainer.system.fan_out import FanOut, cut
-
-
-class AnyCrew(Protocol):
-    """Who stages the sources of a call: a `Crew` in this process, or many of them."""
-
-    def sample_users(self, logs: Sequence[Log]) -> set[int]: ...
-
-    def stage(self, logs: Sequence[Log], partitions: int, is_loaded: bool) -> Iterator[Staged]: ...
-
-
-@contextmanager
-def choose_crew(
-    staging: Staging, remote: RemoteLogs, num_logs: int, progress: Progress, fan_out: FanOut
-) -> Iterator[AnyCrew]:
-    """A crew in this process, or one for each part of the logs where there are hands for it and more than one log."""
-    if fan_out.num_parts > 1 and num_logs > 1:
-        threads = fan_out.choose_threads(staging.threads)
-        yield DividedCrew(replace(staging, threads=threads), fan_out, progress.on_event)
-    else:
-        with open_crew(staging, remote, num_logs, progress) as crew:
-            yield crew
 
 
 @dataclass(frozen=True)
@@ -51,8 +29,8 @@ class LogsPart:
 
 
 @dataclass(frozen=True)
-class DividedCrew:
-    """Stages parts of the logs, each of about as many bytes, wherever `fan_out` has hands."""
+class DividedStagers:
+    """Stages parts of the logs, each of about as many bytes, wherever `fan_out` runs them."""
 
     staging: Staging
     fan_out: FanOut
@@ -73,10 +51,23 @@ class DividedCrew:
         return [LogsPart(self.staging, tuple(logs[place] for place in part), partitions) for part in places]
 
 
+@contextmanager
+def choose_stagers(
+    staging: Staging, remote: RemoteLogs, num_logs: int, progress: Progress, fan_out: FanOut
+) -> Iterator[Stagers | DividedStagers]:
+    """Stagers in this process, or some for each part of the logs where there is more than one log and one machine."""
+    if fan_out.num_parts > 1 and num_logs > 1:
+        threads = fan_out.choose_threads(staging.threads)
+        yield DividedStagers(replace(staging, threads=threads), fan_out, progress.on_event)
+    else:
+        with open_stagers(staging, remote, num_logs, progress) as stagers:
+            yield stagers
+
+
 def sample_part(part: LogsPart, on_event: OnEvent) -> Path:
     """A file with the hashes of one in SAMPLE_FACTOR of the users of a part, uint64[n]."""
-    with _open_own_crew(part, on_event) as crew:
-        hashes = np.array(sorted(crew.sample_users(part.logs)), dtype=np.uint64)
+    with _open_own_stagers(part, on_event) as stagers:
+        hashes = np.array(sorted(stagers.sample_users(part.logs)), dtype=np.uint64)
     path = Path(tempfile.mkdtemp(dir=part.staging.folder, prefix="users.")) / "hashes.npy"
     np.save(path, hashes, allow_pickle=False)
     return path
@@ -84,12 +75,12 @@ def sample_part(part: LogsPart, on_event: OnEvent) -> Path:
 
 def stage_part(part: LogsPart, on_event: OnEvent) -> list[Staged]:
     """Stage the sources of a part into a folder of its own."""
-    with _open_own_crew(part, on_event) as crew:
-        return list(crew.stage(part.logs, part.partitions, is_loaded=False))
+    with _open_own_stagers(part, on_event) as stagers:
+        return list(stagers.stage(part.logs, part.partitions, is_loaded=False))
 
 
 @contextmanager
-def _open_own_crew(part: LogsPart, on_event: OnEvent) -> Iterator[AnyCrew]:
+def _open_own_stagers(part: LogsPart, on_event: OnEvent) -> Iterator[Stagers]:
     staging = part.staging
     folder = Path(tempfile.mkdtemp(dir=staging.folder, prefix="part."))
 
@@ -97,7 +88,7 @@ def _open_own_crew(part: LogsPart, on_event: OnEvent) -> Iterator[AnyCrew]:
         return recognise(path, staging.config)
 
     progress = Progress(sum(source.bytes for _, source in part.logs), on_event)
-    with open_crew(
+    with open_stagers(
         replace(staging, folder=folder), RemoteLogs(staging.downloads, look), len(part.logs), progress
-    ) as crew:
-        yield crew
+    ) as stagers:
+        yield stagers

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 
 from sql.runner import append_rows, copy_to_parquet, create_macro, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
@@ -26,10 +27,11 @@ from tasks.ingest.blocks import BlockReader
 from tasks.ingest.deliveries import read_by
 from tasks.ingest.formats import LogFile, largest_group
 from tasks.ingest.log_columns import OPTIONAL, REQUIRED
-from tasks.ingest.make_events import SourceRules, make_events
+from tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events, name_users
 from tasks.ingest.sources import SourceFile, check_unchanged
 from tasks.ingest.times import EARLIEST, TimeScale, recognise_times
 from tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from tasks.users.placement import user_hash
 from tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
 from trainer.errors import InputError
 from trainer.events import OnEvent
@@ -39,12 +41,11 @@ from trainer.system.units import size
 LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
 UNDATED = "undated"
 MAX_URL_BYTES = 8192
-MAX_USER_BYTES = 1024
 MAX_TIME_BYTES = 100
 BAD_TIMES = 3  # shown to a person: times are of no person
 SAMPLE_FACTOR = 256
 LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page that is told of, and such pages of a source
-# What a part of a source takes at its peak: a line without its strings, a string that was not there before, and its text.
+# What a part of a source takes at its peak: a line beside its text, a distinct string, and copies of its text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
 _MODELS = {
     "csv": "delimited",
@@ -85,24 +86,6 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class SourceSize:
-    """The row of int_source_size: how much of a source there is, and how much of it only once."""
-
-    num_lines: int
-    text_bytes: int
-    num_distinct: int
-    distinct_text_bytes: int
-
-
-@dataclass(frozen=True)
-class SortedPart:
-    """The events of one day in one part of a source, sorted, in a file of their own."""
-
-    path: Path
-    rows: int
-
-
-@dataclass(frozen=True)
 class Staged:
     """A source that is ready: its entry of sources.json but for its names, and its files (name under the root → where it is)."""
 
@@ -136,14 +119,14 @@ def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None
 
 @dataclass(frozen=True)
 class Stager:
-    """What is the same for every source of a call: a connection with its rules, the pads of the user key, where files go.
+    """What is the same for every source of a call: a connection with its rules, the user key, where files go.
 
     A connection stages one source at a time; several stagers may work at once, each with a cursor.
     """
 
     con: duckdb.DuckDBPyConnection
     config: IngestConfig
-    pads: dict[str, bytes | None]
+    user_key: bytes | None = field(repr=False)
     folder: Path
     part_bytes: int
     progress: Progress
@@ -160,12 +143,13 @@ class Stager:
     def sample_users(self, log: LogFile, source: SourceFile) -> set[int]:
         """The hashes of one in SAMPLE_FACTOR of the users of a source; its lines stay loaded."""
         self.load(log, source)
-        params = self.pads | {"max_user_bytes": MAX_USER_BYTES, "sample_factor": SAMPLE_FACTOR}
-        for name in ("int_raw_users", "int_source_users"):
-            create_table(self.con, f"intermediate/{name}", params)
-        rows = fetch_rows(self.con, "intermediate/int_sampled_users", params)
-        self._drop_tables("int_raw_users", "int_source_users")
-        return {row["user_hash"] for row in rows}
+        has_key = self.user_key is not None
+        params = {"max_user_bytes": MAX_USER_BYTES, "sample_factor": SAMPLE_FACTOR, "has_key": has_key}
+        sampled: set[int] = set()
+        for batch in stream_rows(self.con, "intermediate/int_sampled_users", params):
+            hashes = map(user_hash, name_users(batch["user_id"], self.user_key).to_pylist())
+            sampled |= {number for number in hashes if number % SAMPLE_FACTOR == 0}
+        return sampled
 
     def stage(self, log: LogFile, source: SourceFile, partitions: int, is_loaded: bool = False) -> Staged:
         """Write the files of a source. With `is_loaded`, it is the one that was loaded last.
@@ -174,22 +158,22 @@ class Stager:
         """
         if not is_loaded:
             self.load(log, source)
-        found = SourceSize(**fetch_rows(self.con, "intermediate/int_source_size")[0])
-        scale = recognise_times(self.con, log, found.num_lines, self.config.timezone, self.config.time_format)
+        [found] = fetch_rows(self.con, "intermediate/int_source_size")
+        num_lines = found["num_lines"]
+        scale = recognise_times(self.con, log, num_lines, self.config.timezone, self.config.time_format)
         create_table(self.con, "intermediate/int_refused_lines")
-        part_lines = _choose_part_lines(found, self.part_bytes)
-        runs = self._write_runs(
-            source, range(0, found.num_lines, part_lines), self._rules(log, source, scale, partitions)
-        )
+        parts = range(0, num_lines, _choose_part_lines(self.part_bytes, **found))
+        sorted_parts = self._write_parts(source, parts, self._rules(log, source, scale, partitions))
         hints = self._find_query_hints()
         counts = fetch_rows(self.con, "intermediate/int_verdict_counts")
         bad_times = [row["time"] for row in fetch_rows(self.con, "intermediate/int_bad_times", {"most": BAD_TIMES})]
         self._drop_tables("stg_lines")
         verdicts: dict[str, int] = {row["verdict"]: row["num_lines"] for row in counts}
         rejected = {verdict: number for verdict, number in verdicts.items() if verdict not in LEFT_OUT}
-        days = {day: sum(run.rows for run in runs[day]) for day in sorted(runs)}
-        names = {day: _events_name(day if scale.is_dated else None, source) for day in days}
-        files = {names[day]: self._join_runs(names[day], runs[day]) for day in days}
+        days = {_day_name(day if scale.is_dated else None): sorted_parts[day] for day in sorted(sorted_parts)}
+        names = {day: f"events/day={day}/{source.source_id}.parquet" for day in days}
+        files = {names[day]: self._merge_parts(names[day], days[day], partitions) for day in days}
+        rows = {name: pq.read_metadata(path).num_rows for name, path in files.items()}
         entry = {
             "sha256": source.sha256,
             "bytes": source.bytes,
@@ -197,13 +181,13 @@ class Stager:
             "fields": log.fields,
             "read_by": read_by(self.config),
             "time": scale.description,
-            "lines": found.num_lines,
-            "events": sum(days.values()),
+            "lines": num_lines,
+            "events": sum(rows.values()),
             "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
             "rejected": rejected,
             "many_queries": hints,
-            "days": {_day_name(day if scale.is_dated else None): number for day, number in days.items()},
-            "files": {names[day]: {"rows": days[day]} | describe_file(files[names[day]]) for day in days},
+            "days": {day: rows[name] for day, name in names.items()},
+            "files": {name: {"rows": rows[name]} | describe_file(path) for name, path in files.items()},
         }
         rejects = self._write_rejects(source) if rejected else None
         self._drop_tables("int_refused_lines")
@@ -263,9 +247,7 @@ class Stager:
         ]
 
     def _rules(self, log: LogFile, source: SourceFile, scale: TimeScale, partitions: int) -> SourceRules:
-        params = self.pads | {
-            "max_user_bytes": MAX_USER_BYTES,
-            "partitions": partitions,
+        params = {
             "time_kind": scale.kind,
             "time_formats": list(self.config.time_format) or ["%Y"],
             "is_dated": scale.is_dated,
@@ -273,12 +255,13 @@ class Stager:
             "latest": self.now + timedelta(days=1),
         }
         return SourceRules(
-            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, params, self.forgotten
-        )
+            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, partitions, params, self.user_key,
+            self.forgotten,
+        )  # fmt: skip
 
-    def _write_runs(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[SortedPart]]:
+    def _write_parts(self, source: SourceFile, parts: range, rules: SourceRules) -> dict[int, list[Path]]:
         """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""
-        runs: dict[int, list[SortedPart]] = {}
+        paths: dict[int, list[Path]] = {}
         folder = self.folder / "parts"
         folder.mkdir(exist_ok=True)
         for first_row in parts:
@@ -289,20 +272,20 @@ class Stager:
             for day, table in events.split_days():
                 path = folder / f"{source.source_id}.{first_row}.{day}.parquet"
                 write_events(path, table.to_reader())
-                runs.setdefault(day, []).append(SortedPart(path, table.num_rows))
-        return runs
+                paths.setdefault(day, []).append(path)
+        return paths
 
-    def _join_runs(self, name: str, runs: list[SortedPart]) -> Path:
-        """One sorted file of the runs of a day."""
+    def _merge_parts(self, name: str, parts: list[Path], partitions: int) -> Path:
+        """One sorted file of a day's parts."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if len(runs) == 1:
-            os.replace(runs[0].path, path)
+        if len(parts) == 1:
+            os.replace(parts[0], path)
         else:
-            files = {"files": [glob.escape(str(run.path)) for run in runs]}
-            write_events(path, stream_rows(self.con, "intermediate/int_merged_events", files))
-            for run in runs:
-                run.path.unlink()
+            params = {"files": [glob.escape(str(part)) for part in parts], "partitions": partitions}
+            write_events(path, stream_rows(self.con, "intermediate/int_sorted_events", params))
+            for part in parts:
+                part.unlink()
         return path
 
     def _write_rejects(self, source: SourceFile) -> Path:
@@ -335,13 +318,16 @@ def _explain_reading(path: str, reader: BlockReader | None, error: duckdb.Error)
     return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
 
 
-def _choose_part_lines(source: SourceSize, part_bytes: int) -> int:
+def _choose_part_lines(
+    part_bytes: int, num_lines: int, text_bytes: int, num_distinct: int, distinct_text_bytes: int
+) -> int:
     """Lines a part, so that parts are about as large as may be: all its strings may be new, but no more than the source has."""
-    text_bytes = source.text_bytes / max(1, source.num_lines)
-    most_new_bytes = 2 * DISTINCT_BYTES + TEXT_COPIES * text_bytes
-    all_new_bytes = source.num_distinct * DISTINCT_BYTES + TEXT_COPIES * source.distinct_text_bytes
-    part_lines = max(part_bytes / (LINE_BYTES + most_new_bytes), (part_bytes - all_new_bytes) / LINE_BYTES, 1)
-    return max(1, math.ceil(source.num_lines / max(1, math.ceil(source.num_lines / part_lines))))
+    line_text_bytes = text_bytes / max(1, num_lines)
+    line_bytes = LINE_BYTES + line_text_bytes
+    most_new_bytes = 2 * DISTINCT_BYTES + TEXT_COPIES * line_text_bytes
+    all_new_bytes = num_distinct * DISTINCT_BYTES + TEXT_COPIES * distinct_text_bytes
+    part_lines = max(part_bytes / (line_bytes + most_new_bytes), (part_bytes - all_new_bytes) / line_bytes, 1)
+    return max(1, math.ceil(num_lines / max(1, math.ceil(num_lines / part_lines))))
 
 
 def _pointer(key: str | None) -> str:
@@ -351,7 +337,3 @@ def _pointer(key: str | None) -> str:
 
 def _day_name(day: int | None) -> str:
     return UNDATED if day is None else (_EPOCH + timedelta(days=day)).isoformat()
-
-
-def _events_name(day: int | None, source: SourceFile) -> str:
-    return f"events/day={_day_name(day)}/{source.source_id}.parquet"

@@ -56,13 +56,12 @@ class Link:
         return {kind: pq.read_table(self.folder / CHANGES / f"removed_{kind}.parquet").column(0) for kind in KEYS}
 
 
-def follow_links(
+def find_links(
     target: Version, since_digest: str, fetcher: Fetcher, folder: Path, scratch: Path
 ) -> tuple[list[Link], str]:
     """The links from the release whose manifest has `since_digest` to `target`, oldest first; or why there are none.
 
-    Manifests go to `scratch`, where that of `target` is as manifest.json; the files will go to `folder`, those of releases
-    in between to folders `.links/VERSION` in it.
+    Manifests go to `scratch`, where that of `target` is as manifest.json; the files will go to `folder`/.links/VERSION.
     """
     by_digest = {version.tags.get("manifest_sha256"): version for version in fetcher.list_versions(target.name)}
     manifest = read_json(scratch / "manifest.json")
@@ -75,16 +74,13 @@ def follow_links(
         if "changes" not in manifest:
             return [], f"version {version.number} does not say what it changed"
         changes = manifest["changes"]
-        at = folder / ".links" / str(version.number) if links else folder
-        links.insert(0, Link(version, changes["files"], at))
+        links.insert(0, Link(version, changes["files"], folder / ".links" / str(version.number)))
         if sum(link.bytes for link in links) >= worth_bytes:
             return [], f"{len(links):,} releases changed no less than the {size(worth_bytes)} of the whole one"
         digest = changes["since_manifest_sha256"]
         if digest not in by_digest and digest != since_digest:
-            return (
-                [],
-                f"release {changes['since']}, which version {version.number} builds on, is not in the registry any more",
-            )
+            gone = f"release {changes['since']}, which version {version.number} builds on"
+            return [], f"{gone}, is not in the registry any more"
         version = by_digest.get(digest, version)
     return links, ""
 

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -67,10 +66,6 @@ class Fetcher:
         self.on_event("progress", progress)
 
 
-Provide = Callable[[str, dict[str, Any], Path], bool]
-"""Makes a file of the release (its name, its manifest entry) at a path without fetching it; returns whether it could."""
-
-
 def pull(
     uri: str, out: Path, tracking_uri: str, on_event: OnEvent = ignore_event, forgotten: Tombstones = NOBODY
 ) -> dict[str, Any]:
@@ -89,19 +84,17 @@ def pull(
     ):
         manifest = fetcher.get_manifest(version, Path(scratch) / EXPORT_MANIFEST)
         num_forgotten = 0
-        if not is_whole(out, Path(scratch) / EXPORT_MANIFEST) or _count_forgotten(out, forgotten):
-            fill(gathered, version, Path(scratch) / EXPORT_MANIFEST, fetcher, [lambda *file: take_from(out, *file)])
-            num_forgotten = leave_out(gathered, forgotten, on_event)
+        if not _is_whole(out, Path(scratch) / EXPORT_MANIFEST) or _count_forgotten(out, forgotten):
+            fill(gathered, version, Path(scratch) / EXPORT_MANIFEST, fetcher, out)
+            num_forgotten = _leave_out(gathered, forgotten, on_event)
             put_in_place(gathered, out, {EXPORT_MANIFEST, *list_files(read_json(gathered / EXPORT_MANIFEST))})
         else:
-            shutil.rmtree(
-                gathered
-            )  # a pull that was killed right after its folder was in place left the older one here
+            shutil.rmtree(gathered)  # the older folder, of a pull that was killed right after the new one was in place
     users = {"num_users": manifest["num_users"] - num_forgotten, "users_forgotten": num_forgotten}
     return tell(manifest, version, out, fetcher) | users
 
 
-def leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
+def _leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
     """Take users who were forgotten out of an export that was fetched; returns how many."""
     num_forgotten = _count_forgotten(folder, forgotten)
     if num_forgotten:
@@ -116,21 +109,16 @@ def _count_forgotten(folder: Path, forgotten: Tombstones) -> int:
     return count_users(folder, read_json(folder / EXPORT_MANIFEST), want_forgotten(forgotten)) if forgotten else 0
 
 
-def fill(gathered: Path, version: Version, manifest_path: Path, fetcher: Fetcher, providers: list[Provide]) -> None:
-    """Gather all files of a release, each from what is there, from the first provider that has it, or from the registry."""
+def fill(gathered: Path, version: Version, manifest_path: Path, fetcher: Fetcher, older: Path | None) -> None:
+    """Gather all files of a release: what `older` has of the same bytes is taken from there, the rest from the registry."""
     files = list_files(read_json(manifest_path))
     fetcher.total_bytes = sum(about["bytes"] for about in files.values())
     for name, about in files.items():
         target = gathered / name
-        if not is_there(target, about) and not any(provide(name, about, target) for provide in providers):
+        if not is_there(target, about) and not (older and take_over(older / name, about, target)):
             fetcher.get(version, name, about, target)
         fetcher.count(about["bytes"])
     shutil.copyfile(manifest_path, gathered / EXPORT_MANIFEST)
-
-
-def take_from(folder: Path, name: str, about: dict[str, Any], target: Path) -> bool:
-    """A Provide: the file of the same name in `folder`, where its bytes are the same."""
-    return take_over(folder / name, about, target)
 
 
 def tell(manifest: dict[str, Any], version: Version, out: Path, fetcher: Fetcher) -> dict[str, Any]:
@@ -232,7 +220,7 @@ def _verify(path: Path, about: dict[str, Any], name: str, version: Version) -> N
         ) from None
 
 
-def is_whole(out: Path, manifest_path: Path) -> bool:
+def _is_whole(out: Path, manifest_path: Path) -> bool:
     """Whether `out` is the release of this manifest, every byte of it."""
     if not (out / EXPORT_MANIFEST).exists() or (out / EXPORT_MANIFEST).read_bytes() != manifest_path.read_bytes():
         return False

@@ -1,15 +1,18 @@
-"""`surf2vec doctor`: is what is on disk what the manifests say? Reads everything, changes nothing.
+"""`surf2vec doctor`: is what is on disk what the manifests say, and do events keep their rules? Changes nothing.
 
 Damage is a file that is missing, altered, or does not fit its neighbours; a warning is something left over that does no harm.
 """
 
-from collections.abc import Iterator
+import glob
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
+from sql.runner import connect, count_rows
 from tasks.corpus.check import find_misfits
 from tasks.export.export import list_files
 from tasks.root.run import Root, Run, list_folders
@@ -22,6 +25,17 @@ from trainer.store.tokens import CHANGED, Corpus, open_corpus
 from trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]
+EVENTS_BYTES, EVENTS_THREADS = (
+    400_000_000,
+    2,
+)  # of DuckDB, which spills beyond it, while events are checked, file by file
+EVENTS_CHECKS = {  # of sql/checks
+    "incomplete_events": "without a value",
+    "misplaced_events": "outside the micro-partition of the user",
+    "misdated_events": "outside the day of the folder",
+    "unsorted_events": "out of order",
+    "duplicate_events": "of a line that has another",
+}
 _GIVE_ALL = "remove {} and give all logs again"
 _BEFORE_NEW_LOGS = "give the last `surf2vec run` again, before new logs: it is {} anew, if it is needed"
 
@@ -46,7 +60,8 @@ def examine(root: Root) -> list[Finding]:
 
 def _examine_events(root: Root) -> Iterator[Finding]:
     try:
-        sources = read_json(root.sources)["sources"]
+        catalog = read_json(root.sources)
+        sources, partitions = catalog["sources"], catalog["partitions"]
     except (DamageError, KeyError, TypeError) as error:
         yield Finding("damage", str(root.sources), f"cannot be used ({error}); {_GIVE_ALL.format(root.sources)}")
         return
@@ -54,7 +69,7 @@ def _examine_events(root: Root) -> Iterator[Finding]:
     for source in sources:
         files = {root.path / name: about for name, about in source["files"].items()}
         named |= set(files)
-        problems = list(_damaged(files)) or list(_wrong_rows(files))
+        problems = list(_damaged(files)) or list(_wrong_rows(files)) or list(_broken_events(files, partitions))
         yield from (
             Finding("damage", place, f"{text}; remove {place}, if it is there, and give the log {source['name']} again")
             for place, text in problems
@@ -156,6 +171,16 @@ def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
         rows = pq.read_metadata(path).num_rows
         if rows != about["rows"]:
             yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
+
+
+def _broken_events(files: Iterable[Path], partitions: int) -> Iterator[tuple[str, str]]:
+    """Place and message for each events file with events that break a rule, though the file is as it was written."""
+    with TemporaryDirectory() as folder, connect(EVENTS_BYTES, Path(folder), EVENTS_THREADS) as con:
+        for path in files:
+            params = {"files": [glob.escape(str(path))], "partitions": partitions}
+            for check, fault in EVENTS_CHECKS.items():
+                if number := count_rows(con, f"checks/{check}", params):
+                    yield str(path), f"{path} has {several(number, 'event')} {fault} ({check})"
 
 
 def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:

@@ -194,8 +194,8 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
                 verify_once(path, about, way_out)
                 target = path.with_name(f"{path.name.split('.')[0]}.p{change.after:05d}.parquet")
                 staged = folder / target.name
-                params = {"file": escape(str(path)), "partitions": change.after}
-                write_events(staged, stream_rows(con, "intermediate/int_moved_events", params))
+                params = {"files": [escape(str(path))], "partitions": change.after}
+                write_events(staged, stream_rows(con, "intermediate/int_sorted_events", params))
                 sync_file(staged)
                 os.replace(staged, target)
                 moved[str(target.relative_to(root.path))] = {"rows": about["rows"]} | describe_file(target)

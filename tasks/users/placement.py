@@ -2,13 +2,11 @@
 
 import hashlib
 
+import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from tasks.events.compiled_strings import BLOCK_BYTES, hash_strings
-from tasks.events.numbering import lay_open
+from sql.runner import stream_rows
 
 
 def user_hash(user_id: str) -> int:
@@ -16,18 +14,9 @@ def user_hash(user_id: str) -> int:
     return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little")
 
 
-def hash_users(user_ids: pa.Array) -> NDArray[np.uint64]:
-    """`user_hash` of each, uint64[n]; of null that of an empty id."""
-    hashes = np.empty(len(user_ids), dtype=np.uint64)
-    block = np.empty(BLOCK_BYTES, dtype=np.uint8)
-    hash_strings(*lay_open(user_ids), block, block.view(np.uint32), hashes)
-    return hashes
-
-
-def place_users(
-    user_ids: pa.Array, hashes: NDArray[np.uint64], partitions: int
-) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
-    """The micro-partition of each of n users, int32[n], and their order, uint32[n]: by micro-partition, then bytewise by id."""
-    micro_partition = (hashes % np.uint64(partitions)).astype(np.int32)
-    users = pl.DataFrame({"micro_partition": micro_partition, "user_id": pl.Series(user_ids)})
-    return micro_partition, users.select(pl.arg_sort_by("micro_partition", "user_id")).to_series().to_numpy()
+def place_users(con: duckdb.DuckDBPyConnection, user_ids: pa.Array, partitions: int) -> pa.Table:
+    """(user_code, user_id, hash, micro_partition) of users in the order of events files; user_code: the place in `user_ids`."""
+    con.register("int_user_ids", pa.table({"user_code": np.arange(len(user_ids), dtype=np.int32), "user_id": user_ids}))
+    placed = stream_rows(con, "intermediate/int_placed_users", {"partitions": partitions}).read_all().combine_chunks()
+    con.unregister("int_user_ids")
+    return placed

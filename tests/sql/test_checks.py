@@ -1,6 +1,5 @@
 """The checks of events: each finds the events that break its rule, and only those."""
 
-import hashlib
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -11,21 +10,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sql.runner import fetch_rows
+from sql.runner import FOLDER, fetch_rows
+from tasks.events.events_files import EVENTS_SCHEMA
+from tasks.upkeep.doctor import EVENTS_CHECKS
+from tests.corpora import user_hash
 
-SCHEMA = pa.schema(
-    [
-        ("micro_partition", pa.int32()), ("user_id", pa.string()), ("ts", pa.timestamp("us")), ("source", pa.uint64()),
-        ("line", pa.int64()), ("url", pa.string()),
-    ]
-)  # fmt: skip
 PARTITIONS = 8
 
 
 def event(user: str = "a", line: int = 2, **values: Any) -> dict[str, Any]:
     """A good event, but for the values given."""
-    partition = int.from_bytes(hashlib.md5(user.encode()).digest()[8:], "little") % PARTITIONS
-    good = {"micro_partition": partition, "user_id": user, "ts": datetime(2026, 7, 1, 12), "source": 7, "line": line}
+    good = {
+        "micro_partition": user_hash(user) % PARTITIONS,
+        "user_id": user,
+        "ts": datetime(2026, 7, 1, 12),
+        "source": 7,
+        "line": line,
+    }
     return good | {"url": "/a"} | values
 
 
@@ -41,7 +42,7 @@ def check(
     """How many rows a check finds among these events."""
     path = root / f"day={day}" / "x.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(list(events), schema=SCHEMA), path)
+    pq.write_table(pa.Table.from_pylist(list(events), schema=EVENTS_SCHEMA), path)
     return len(fetch_rows(con, f"checks/{name}", {"files": [str(path)], "partitions": PARTITIONS}))
 
 
@@ -65,6 +66,10 @@ def test_a_bad_event_is_found(
     con: duckdb.DuckDBPyConnection, tmp_path: Path, name: str, events: list[dict[str, Any]]
 ) -> None:
     assert check(con, name, tmp_path, *events) == 1
+
+
+def test_the_doctor_runs_every_check() -> None:
+    assert set(EVENTS_CHECKS) == {path.stem for path in (FOLDER / "checks").glob("*.sql")} == {name for name, _ in BAD}
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in BAD}))

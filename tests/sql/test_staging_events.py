@@ -1,7 +1,5 @@
 """From staged lines to events, model by model, on literal rows."""
 
-import hashlib
-import hmac
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +12,7 @@ from sql.runner import connect, create_table, fetch_rows
 from tasks.config import IngestConfig
 from tasks.ingest.staging import LEFT_OUT, define_session
 from tasks.ingest.times import EARLIEST
-from tasks.users.pseudonyms import key_pads
+from tests.corpora import user_hash
 
 LATEST = datetime(2026, 11, 22)
 Row = tuple[Any, ...]
@@ -42,54 +40,20 @@ def make(con: duckdb.DuckDBPyConnection, model: str, **params: Any) -> list[Row]
     return con.execute(f"select * from {name} order by all").fetchall()
 
 
-def user_hash(user_id: str) -> int:
-    return int.from_bytes(hashlib.md5(user_id.encode()).digest()[8:], "little")
-
-
-def make_users(con: duckdb.DuckDBPyConnection, key: bytes | None) -> list[Row]:
-    """(raw_id, user_id, verdict) of the users of `stg_lines`."""
-    make(con, "int_raw_users")
-    make(con, "int_source_users", max_user_bytes=10, **key_pads(key))
-    query = "select raw_id, user_id, verdict from int_raw_users join int_source_users using (user_code)"
-    return con.execute(f"{query} order by all").fetchall()
-
-
-def test_users_under_their_own_names(con: duckdb.DuckDBPyConnection) -> None:
-    put_lines(
-        con, (1, "b", "/", "1", None), (2, "b", "/", "1", None), (3, "ü", "/", "1", None), (4, None, "/", "1", None),
-        (5, " ", "/", "1", None), (6, "x" * 11, "/", "1", None), (7, "out", "/", "1", "crawler"),
-    )  # fmt: skip
-    assert make_users(con, None) == [
-        (" ", " ", "no user"),
-        ("b", "b", None),
-        ("x" * 11, "x" * 11, "user id too long"),
-        ("ü", "ü", None),
-    ]
-    assert con.execute("select user_code from int_source_users order by all").fetchall() == [(0,), (1,), (2,), (3,)]
-
-
-def test_a_line_without_user_has_a_verdict_too(con: duckdb.DuckDBPyConnection) -> None:
-    put(con, "int_raw_users", "raw_id varchar, user_code integer", [("a", 0), (None, 1)])
-    users = make(con, "int_source_users", max_user_bytes=10, **key_pads(None))
-    assert users == [(0, "a", None), (1, None, "no user")]
-
-
-@pytest.mark.parametrize(
-    "key", [b"k", b"0123456789" * 6 + b"0123", b"longer than a block of SHA-256, " * 3, b"\0\xff'$key"]
-)
-def test_pseudonyms_are_hmac(con: duckdb.DuckDBPyConnection, key: bytes) -> None:
-    put_lines(con, (1, "someone", "/", "1", None), (2, "jemand, ü", "/", "1", None))
-    names = {user: hmac.new(key, user.encode(), hashlib.sha256).hexdigest() for user in ("someone", "jemand, ü")}
-    assert make_users(con, key) == sorted((user, name, None) for user, name in names.items())
+def sample_users(con: duckdb.DuckDBPyConnection, has_key: bool) -> list[str]:
+    params = {"sample_factor": 8, "has_key": has_key, "max_user_bytes": 10}
+    return [user_id for (user_id,) in make(con, "int_sampled_users", **params)]
 
 
 def test_sampled_users(con: duckdb.DuckDBPyConnection) -> None:
-    users = [(code, f"user {code}", "no user" if code % 5 == 0 else None) for code in range(200)]
-    put(con, "int_source_users", "user_code integer, user_id varchar, verdict varchar", users)
-    hashes = [user_hash(user_id) for _, user_id, verdict in users if verdict is None]
-    sampled = sorted(number for number in hashes if number % 8 == 0)
-    assert make(con, "int_sampled_users", sample_factor=8) == [(number,) for number in sampled]
+    users = [f"user {number}" for number in range(200)]
+    put_lines(con, *[(2 * line + n, user, "/", "1", None) for line, user in enumerate(users) for n in (0, 1)])
+    others = [(900, None, "/", "1", None), (901, " ", "/", "1", None), (902, "x" * 11, "/", "1", None)]
+    con.executemany("insert into stg_lines values (?, ?, ?, ?, ?)", [*others, (903, "out", "/", "1", "crawler")])
+    sampled = sample_users(con, has_key=False)
+    assert sampled == sorted(user for user in users if user_hash(user) % 8 == 0)
     assert 5 < len(sampled) < 50
+    assert sample_users(con, has_key=True) == sorted(users)
 
 
 def judge(

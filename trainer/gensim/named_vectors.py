@@ -1,4 +1,4 @@
-"""Vectors with a name each, and gensim's models in memory: without pickle, and without gensim but where it is asked for."""
+"""Vectors with a name each: put together, checked, and found by name."""
 
 import re
 from collections.abc import Sequence
@@ -25,71 +25,36 @@ class NamedVectors:
     vectors: NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class ModelVectors:
-    """What a gensim model has learned. `outputs` has the names of `items`: with dm=0 and dbow_words=0 it alone is trained."""
-
-    items: NamedVectors
-    outputs: NamedVectors | None
-    users: NamedVectors | None
-
-
-def named_vectors_of(model: Any) -> ModelVectors:
-    """The vectors of a gensim Doc2Vec, Word2Vec or KeyedVectors. Raises ConfigError when it is none or has faulty numbers.
-
-    Items are `wv`, outputs `syn1neg` (None without negative sampling), users `dv` (None but for Doc2Vec; integer tags
-    become their digits). The arrays are the model's own where they are float32 already.
-    """
-    word_vectors = getattr(model, "wv", model)
-    if not (hasattr(word_vectors, "index_to_key") and hasattr(word_vectors, "vectors")):
-        raise ConfigError(f"a {type(model).__name__} is no model of gensim 4: give a Doc2Vec, Word2Vec or KeyedVectors")
-    items = name_vectors(word_vectors.index_to_key, word_vectors.vectors, "wv")
-    output_vectors, user_vectors = getattr(model, "syn1neg", None), getattr(model, "dv", None)
-    outputs = None if output_vectors is None else name_vectors(items.names, output_vectors, "syn1neg")
-    if user_vectors is None:
-        return ModelVectors(items, outputs, None)
-    tags = [str(tag) for tag in user_vectors.index_to_key]
-    return ModelVectors(items, outputs, name_vectors(tags, user_vectors.vectors, "dv"))
-
-
-def to_keyed_vectors(names: Names, vectors: NDArray[np.float32]) -> Any:
-    """A gensim KeyedVectors of names[n] and float32[n, D]. Raises ConfigError where gensim is missing."""
-    try:
-        from gensim.models import KeyedVectors
-    except ImportError:
-        raise ConfigError("gensim is not installed: pip install gensim, or use a word2vec-format file") from None
-    named = name_vectors(names, vectors, "the vectors")
-    keyed = KeyedVectors(vectors.shape[1])
-    keyed.add_vectors(named.names.to_pylist(), named.vectors)
-    return keyed
-
-
 def name_vectors(names: Names, vectors: NDArray[Any], what: str) -> NamedVectors:
     """Put names[n] and finite numbers[n, D] together. Raises ConfigError, speaking of `what`, where they do not fit."""
-    array, vectors = as_names(names), as_float32(vectors)
+    array = as_names(names)
+    with np.errstate(over="ignore"):  # numbers beyond the range of float32 become infinite
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(array):
         raise ConfigError(f"{what}: vectors of shape {vectors.shape} for {len(array):,} names; each needs a row")
-    bad = first_not_finite(vectors)
-    if bad is not None:
-        raise ConfigError(f"{what}: row {bad + 1:,} of {len(array):,} has a number that is not finite; train it again")
-    repeat = first_repeat(array)
-    if repeat:
-        raise ConfigError(f"{what}: {repeat}; names must be distinct")
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise ConfigError(
+            f"{what}: row {bad[0] + 1:,} has a number that is not finite; train again, with a lower alpha"
+        )
+    _, first = np.unique(array.dictionary_encode().indices.to_numpy(), return_index=True)
+    if len(first) < len(array):
+        repeat = np.setdiff1d(np.arange(len(array)), first)[0] + 1
+        raise ConfigError(
+            f"{what}: {len(array) - len(first):,} rows repeat a name, the first of them row {repeat:,}; names must be distinct"
+        )
     return NamedVectors(array, vectors)
 
 
-def align_rows(named: NamedVectors, urls: Names) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each of `urls`[m] stands in `named`: rows int64[m], -1 where nowhere, and found bool[m].
+def align_rows(named: NamedVectors, urls: Names) -> NDArray[np.int64]:
+    """Where each of `urls`[m] stands in `named`: int64[m], -1 where nowhere.
 
     A url is also found under the name that `write_word2vec` gives it.
     """
     wanted = as_names(urls)
-    rows = _index_in(wanted, named.names)
-    missing = np.flatnonzero(rows < 0)
-    encoded, count = encode_names(wanted.take(pa.array(missing)))
-    if count:
-        rows[missing] = _index_in(encoded, named.names)
-    return rows, rows >= 0
+    rows = pc.index_in(wanted, value_set=named.names)
+    rows = pc.coalesce(rows, pc.index_in(encode_names(wanted)[0], value_set=named.names), pa.scalar(-1, pa.int32()))
+    return rows.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def encode_names(names: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
@@ -111,32 +76,3 @@ def as_names(names: Names) -> pa.LargeStringArray:
     if array.null_count:
         raise ConfigError(f"{array.null_count:,} of {len(array):,} names are missing: each row needs one")
     return array
-
-
-def as_float32(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    """The numbers as contiguous float32, the same array where they are; those beyond its range become infinite."""
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(vectors, dtype=np.float32)
-
-
-def _index_in(wanted: pa.LargeStringArray, names: pa.LargeStringArray) -> NDArray[np.int64]:
-    return pc.fill_null(pc.index_in(wanted, value_set=names), -1).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def first_not_finite(vectors: NDArray[Any]) -> int | None:
-    """The first row that has a number that is not finite."""
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    return int(bad[0]) if len(bad) else None
-
-
-def first_repeat(names: pa.LargeStringArray) -> str | None:
-    """What to say of names that occur more than once."""
-    num_repeats = len(names) - pc.count_distinct(names).as_py()
-    if not num_repeats:
-        return None
-    codes = (
-        names.dictionary_encode().indices.to_numpy()
-    )  # in order of first appearance: a new one is the greatest so far
-    repeat = int(np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1])[0]) + 1
-    first = int(np.flatnonzero(codes == codes[repeat])[0])
-    return f"{num_repeats:,} rows repeat a name, the first of them row {repeat + 1:,} that of row {first + 1:,}"

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from trainer.errors import ConfigError
-from trainer.gensim.named_vectors import NamedVectors, align_rows, named_vectors_of
+from trainer.gensim.named_vectors import NamedVectors, align_rows, name_vectors
 from trainer.gensim.word2vec_format import read_word2vec
 from trainer.model.rows import Items, Rows
 from trainer.store.tokens import open_corpus
@@ -41,13 +41,20 @@ def read_warm_start(path: Path) -> WarmStart:
 
 
 def warm_start_of(model: Any) -> WarmStart:
-    """The vectors of a gensim Doc2Vec, Word2Vec or KeyedVectors in memory. Raises ConfigError for anything else."""
-    vectors = named_vectors_of(model)
-    outputs = vectors.outputs or vectors.items
+    """The vectors of a gensim Doc2Vec, Word2Vec or KeyedVectors in memory. Raises ConfigError for anything else.
+
+    Items are ranked by `syn1neg`: with dm=0 and dbow_words=0 it alone is trained. Without negative sampling there is only `wv`.
+    """
+    word_vectors = getattr(model, "wv", model)
+    if not (hasattr(word_vectors, "index_to_key") and hasattr(word_vectors, "vectors")):
+        raise ConfigError(f"a {type(model).__name__} is no model of gensim 4: give a Doc2Vec, Word2Vec or KeyedVectors")
+    items = name_vectors(word_vectors.index_to_key, word_vectors.vectors, "wv")
+    ranking = getattr(model, "syn1neg", None)
+    outputs = items if ranking is None else name_vectors(items.names, ranking, "syn1neg")
     hashed = sha256(outputs.vectors.tobytes())
-    hashed.update(vectors.items.vectors.tobytes())
+    hashed.update(items.vectors.tobytes())
     hashed.update("\n".join(outputs.names.to_pylist()).encode())
-    return WarmStart(outputs, vectors.items if vectors.outputs else None, hashed.hexdigest())
+    return WarmStart(outputs, None if ranking is None else items, hashed.hexdigest())
 
 
 def apply_warm_start(items: Items, corpus_dir: Path, start: WarmStart) -> int:
@@ -68,7 +75,8 @@ def _put(rows: Rows, urls: Any, named: NamedVectors) -> int:
         raise ConfigError(
             f"the vectors to begin from have {given:,} dimensions and train.vector_size is {wanted:,}: make them equal"
         )
-    places, is_found = align_rows(named, urls)
+    places = align_rows(named, urls)
+    is_found = places >= 0
     if not is_found.any():
         raise ConfigError(
             f"none of the {len(places):,} items of the corpus is among the {len(named.names):,} vectors to begin from: "

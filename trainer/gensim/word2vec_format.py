@@ -5,17 +5,19 @@
 
 Either may be gzipped. A name ends at the first blank there, so names are written with space, newline and the other ASCII
 blanks and control characters percent-encoded (`a b` becomes `a%20b`); two names that differ only in this become one, and
-reading refuses it. URLs have no blanks to begin with. Files are read and written in blocks.
+reading refuses it. URLs have no blanks to begin with. A file is written in blocks; it is read through a memory map, a gzipped
+one in memory.
 """
 
 import gzip
+import mmap
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,39 +25,27 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainer.errors import ConfigError, ResourceError
-from trainer.gensim.named_vectors import (
-    NamedVectors,
-    Names,
-    as_names,
-    encode_names,
-    first_not_finite,
-    first_repeat,
-)
+from trainer.gensim.named_vectors import NamedVectors, Names, as_names, encode_names, name_vectors
 from trainer.system.files import replace_file
 
-Block = tuple[list[bytes], NDArray[np.float32]]  # names[n] and float32[n, D] of consecutive rows
+Data: TypeAlias = bytes | mmap.mmap
 
 MAX_NAME_BYTES = 65_536
-_FIRST_BYTES = MAX_NAME_BYTES + 1024  # tells text from binary: more than a name and a number
-_BLOCK_BYTES = 1 << 22
 _BLOCK_NUMBERS = 1 << 20
-_BLOCK_ROWS = 8192
-_MAX_NUMBER_BYTES = 64
-_MAX_DEFLATE_RATIO = 1032
-_HEADER = re.compile(rb"\s*(\d{1,12})[ \t]+([1-9]\d{0,5})\s*\n")
+_HEADER = re.compile(rb"\s*(\d{1,12})[ \t]+([1-9]\d{0,5})\s*?\n")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
-_ENDS_IN_FRACTION = r"\s[-+]?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?$"
+_NOT_BLANK = re.compile(rb"\S")
 
 
 @dataclass(frozen=True)
-class _File:
-    """A file behind its header."""
+class _Header:
+    """What the first line says, and where the rows begin."""
 
     path: Path
-    stream: BinaryIO | gzip.GzipFile
     num_rows: int
     vector_size: int
+    start: int
     is_text: bool
 
     def fault(self, what: str) -> ConfigError:
@@ -65,12 +55,6 @@ class _File:
             "write it again, as with gensim's save_word2vec_format"
         )
 
-    def place(self, row: int) -> str:
-        return f"line {row + 2:,}" if self.is_text else f"row {row + 1:,}"
-
-    def cut_short(self, row: int) -> ConfigError:
-        return self.fault(f"it is truncated at byte {self.stream.tell():,}, after {row:,} rows")
-
 
 def read_word2vec(path: Path) -> NamedVectors:
     """The vectors of a word2vec-format file: text or binary, gzipped or not, as its content says.
@@ -78,26 +62,114 @@ def read_word2vec(path: Path) -> NamedVectors:
     Raises ConfigError, which says where, for whatever is wrong with the file; ResourceError when memory does not suffice.
     """
     try:
-        with open(path, "rb") as raw:
-            is_gzip = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            with gzip.open(raw) if is_gzip else nullcontext(raw) as stream:
-                header = _HEADER.fullmatch(stream.readline(128))
-                if not header:
-                    raise ConfigError(
-                        f"{path} does not begin with a line of two numbers, rows and dimensions: it is no "
-                        "word2vec-format file, or has no header"
-                    )
-                first = stream.read(_FIRST_BYTES)
-                file = _File(path, stream, int(header[1]), int(header[2]), _is_text(first))
-                _check_size(file, is_gzip)
-                return _collect(file, (_text_blocks if file.is_text else _binary_blocks)(file, first))
+        with _open_data(path) as data:
+            header = _read_header(path, data)
+            names, vectors, end = (_read_text if header.is_text else _read_binary)(header, data)
+            if _NOT_BLANK.search(data, end):
+                raise header.fault(
+                    "more follows the last row: its header is wrong, or names in a binary file have spaces"
+                )
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ConfigError(f"{path} is truncated or damaged inside its gzip stream ({error}): write it again") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}; see that the path is right") from None
     except MemoryError:
         raise ResourceError(f"{path} does not fit in memory: use a machine with more, or fewer rows") from None
+    if b"" in names:
+        raise header.fault(f"row {names.index(b'') + 1:,} has no name")
+    try:
+        array = pa.array(names, pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        bad = next(i for i, name in enumerate(names) if name.decode(errors="replace").encode() != name)
+        raise header.fault(f"row {bad + 1:,} has a name that is not UTF-8") from None
+    return name_vectors(array, vectors, str(path))
+
+
+@contextmanager
+def _open_data(path: Path) -> Iterator[Data]:
+    with open(path, "rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if is_gzip:
+            yield gzip.decompress(file.read())
+        elif not path.stat().st_size:
+            yield b""  # cannot be mapped
+        else:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                yield data
+
+
+def _read_header(path: Path, data: Data) -> _Header:
+    """The first line. Raises ConfigError where it is none, or promises more than the file can hold."""
+    match = _HEADER.match(data[:128])
+    if not match:
+        raise ConfigError(
+            f"{path} does not begin with a line of two numbers, rows and dimensions: it is no word2vec-format file, or has no "
+            "header"
+        )
+    start = match.end()
+    line = data[start : start + MAX_NAME_BYTES + 1024].split(b"\n", 1)[0]
+    header = _Header(path, int(match[1]), int(match[2]), start, _is_text(line))
+    least = header.num_rows * (1 + (2 if header.is_text else 4) * header.vector_size)
+    if least > len(data):
+        raise header.fault(
+            f"that takes {least:,} bytes or more, but it is truncated at byte {len(data):,} or its header wrong"
+        )
+    return header
+
+
+def _is_text(line: bytes) -> bool:
+    """Whether a first row is text: nothing but characters, and a number behind the name."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return not _CONTROL.search(line) and any(_NUMBER.fullmatch(field) for field in line.split()[1:])
+
+
+def _read_text(header: _Header, data: Data) -> tuple[list[bytes], NDArray[np.float32], int]:
+    """Names and numbers of all lines, and where they end: the last fields are the numbers; blanks may stand in the name."""
+    names: list[bytes] = []
+    vectors = np.empty((header.num_rows, header.vector_size), dtype=np.float32)
+    at = header.start
+    for row in range(header.num_rows):
+        if at >= len(data):
+            raise header.fault(f"it is truncated at byte {len(data):,}, after {row:,} rows")
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        name, *fields = data[at:end].strip().rsplit(None, header.vector_size) or [b""]
+        if len(fields) < header.vector_size:
+            num_fields = len(fields) + bool(name)
+            raise header.fault(
+                f"line {row + 2:,} has {num_fields:,} fields, not a name and {header.vector_size:,} numbers"
+            )
+        try:
+            vectors[row] = pa.array(fields, pa.string()).cast(pa.float32())
+        except pa.ArrowInvalid:
+            raise header.fault(
+                f"line {row + 2:,} has a field that is no number among its last {len(fields):,}"
+            ) from None
+        names.append(name)
+        at = end + 1
+    return names, vectors, at
+
+
+def _read_binary(header: _Header, data: Data) -> tuple[list[bytes], NDArray[np.float32], int]:
+    """Names and numbers of all rows, and where they end."""
+    names: list[bytes] = []
+    vectors = np.empty((header.num_rows, header.vector_size), dtype=np.float32)
+    at = header.start
+    for row in range(header.num_rows):
+        space = data.find(b" ", at, at + MAX_NAME_BYTES)
+        end = space + 1 + 4 * header.vector_size
+        if space < 0 and len(data) >= at + MAX_NAME_BYTES:
+            raise header.fault(f"row {row + 1:,} has no end of its name within {MAX_NAME_BYTES:,} bytes")
+        if space < 0 or end > len(data):
+            raise header.fault(f"it is truncated at byte {len(data):,}, after {row:,} rows")
+        names.append(data[at:space].lstrip(b"\n"))  # word2vec.c ends a row with a newline, gensim does not
+        vectors[row] = np.frombuffer(data, "<f4", header.vector_size, space + 1)
+        at = end
+    return names, vectors, at
 
 
 def write_word2vec(
@@ -109,7 +181,7 @@ def write_word2vec(
 ) -> int:
     """Replace `path`, durably, by a word2vec-format file of all batches; gzipped when it ends in .gz.
 
-    A batch is names[n] and vectors float32[n, D]; in all they must have `num_rows` rows of `vector_size` numbers. Answers
+    A batch is names[n] and vectors float32[n, D]; in all they must have `num_rows` rows of `vector_size` numbers. Returns
     how many names had to be percent-encoded. Raises ConfigError for other shapes, numbers that are not finite and names
     that cannot be written, ResourceError when the disk refuses: then `path` is as it was.
     """
@@ -121,11 +193,12 @@ def write_word2vec(
             sink.write(f"{num_rows} {vector_size}\n".encode())
             for names, vectors in batches:
                 encoded, count = encode_names(as_names(names))
-                _check_batch(encoded, vectors, vector_size, row)
-                step = max(1, min(_BLOCK_ROWS, _BLOCK_NUMBERS // vector_size))
+                named = name_vectors(encoded, vectors, f"{path} from row {row + 1:,} on")
+                _check_writable(named, vector_size, row)
+                step = max(1, _BLOCK_NUMBERS // vector_size)
                 for start in range(0, len(vectors), step):
-                    rows = np.ascontiguousarray(vectors[start : start + step], dtype="<f4")
-                    (_write_binary if binary else _write_text)(sink, encoded.slice(start, step), rows)
+                    block = named.vectors[start : start + step].astype("<f4", copy=False)
+                    (_write_binary if binary else _write_text)(sink, encoded.slice(start, step), block)
                 row += len(vectors)
                 num_encoded += count
             if row != num_rows:
@@ -140,151 +213,16 @@ def write_word2vec(
     return num_encoded
 
 
-def _is_text(first: bytes) -> bool:
-    """Whether rows that begin with these bytes are text: the first line is, and has a number behind the name."""
-    line = first.split(b"\n", 1)[0]
-    try:
-        line.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(first) - 3:  # else only the end of what was read, amid a character
-            return False
-    return not _CONTROL.search(line) and any(_NUMBER.fullmatch(field) for field in line.split()[1:])
-
-
-def _check_size(file: _File, is_gzip: bool) -> None:
-    """Raise ConfigError when the file cannot hold what its header says, before memory is taken for that."""
-    least = file.num_rows * (1 + (2 if file.is_text else 4) * file.vector_size)
-    there = file.path.stat().st_size
-    if least > there * (_MAX_DEFLATE_RATIO if is_gzip else 1):
-        raise file.fault(
-            f"that takes {least:,} bytes or more, but it is truncated at byte {there:,} or its header wrong"
+def _check_writable(named: NamedVectors, vector_size: int, row: int) -> None:
+    """Raise ConfigError unless a batch, which begins at `row`, has the vectors announced and names that can be written."""
+    if named.vectors.shape[1] != vector_size:
+        raise ConfigError(f"vectors of shape {named.vectors.shape} came where {vector_size:,} numbers were announced")
+    lengths = pc.binary_length(named.names.cast(pa.large_binary())).to_numpy()
+    unfit = np.flatnonzero((lengths == 0) | (lengths >= MAX_NAME_BYTES))
+    if len(unfit):
+        raise ConfigError(
+            f"the name of row {row + unfit[0] + 1:,} has {lengths[unfit[0]]:,} bytes: 1 to {MAX_NAME_BYTES - 1:,} can be written"
         )
-
-
-def _collect(file: _File, blocks: Iterator[Block]) -> NamedVectors:
-    """All blocks in one array, names and numbers checked."""
-    vectors = np.empty((file.num_rows, file.vector_size), dtype=np.float32)
-    parts: list[pa.Array] = [pa.array([], pa.large_string())]
-    row = 0
-    for names, block in blocks:
-        bad = first_not_finite(block)
-        if bad is not None:
-            raise file.fault(f"{file.place(row + bad)} has a number that is not finite")
-        if b"" in names:
-            raise file.fault(f"{file.place(row + names.index(b''))} has no name")
-        try:
-            parts.append(pa.array(names, pa.large_binary()).cast(pa.large_string()))
-        except pa.ArrowInvalid:
-            bad = next(i for i, name in enumerate(names) if name.decode(errors="replace").encode() != name)
-            raise file.fault(f"{file.place(row + bad)} has a name that is not UTF-8") from None
-        vectors[row : row + len(block)] = block
-        row += len(block)
-    array = pa.concat_arrays(parts)
-    repeat = first_repeat(array)
-    if repeat:
-        raise file.fault(repeat)
-    if file.is_text and row > 1 and pc.all(pc.match_substring_regex(array, _ENDS_IN_FRACTION)).as_py():
-        raise file.fault("every name ends in a number, so the rows have more numbers than the header says")
-    return NamedVectors(array, vectors)
-
-
-def _binary_blocks(file: _File, block: bytes) -> Iterator[Block]:
-    """The rows of a binary file, a few MB at a time; `block` is what was read of them already."""
-    row_bytes, row, is_end = 4 * file.vector_size, 0, False
-    while row < file.num_rows:
-        names: list[bytes] = []
-        offsets: list[int] = []
-        start = 0
-        for _ in range(file.num_rows - row):
-            space = block.find(b" ", start, start + MAX_NAME_BYTES)
-            if space < 0 or space + 1 + row_bytes > len(block):
-                break
-            names.append(block[start:space].lstrip(b"\n"))  # word2vec.c ends a row with a newline, gensim does not
-            offsets.append(space + 1)
-            start = space + 1 + row_bytes
-        if names:
-            # One overlapping item at every byte: taking those at `offsets` copies whole rows.
-            every = np.ndarray((len(block) - row_bytes + 1,), f"V{row_bytes}", block, strides=(1,))
-            yield names, every[offsets].view("<f4").reshape(len(names), file.vector_size)
-        row += len(names)
-        if row < file.num_rows:
-            if is_end:
-                raise file.cut_short(row)
-            if space < 0 and len(block) - start >= MAX_NAME_BYTES:
-                raise file.fault(f"{file.place(row)} has no end of its name within {MAX_NAME_BYTES:,} bytes")
-            more = file.stream.read(max(_BLOCK_BYTES, row_bytes))
-            is_end = not more
-            block, start = block[start:] + more, 0
-    _check_end(file, block[start:] if file.num_rows else block)
-
-
-def _text_blocks(file: _File, rest: bytes) -> Iterator[Block]:
-    """The rows of a text file, a few MB at a time; `rest` is what was read of them already."""
-    max_line_bytes = MAX_NAME_BYTES + _MAX_NUMBER_BYTES * file.vector_size
-    row = 0
-    while row < file.num_rows:
-        more = file.stream.read(_BLOCK_BYTES)
-        if not more and not rest.strip():
-            raise file.cut_short(row)
-        block = rest + more if more or rest.endswith(b"\n") else rest + b"\n"
-        end = block.rfind(b"\n") + 1
-        rest = block[end:]
-        if len(rest) > max_line_bytes:
-            raise file.fault(f"after {row:,} rows comes a line of more than {max_line_bytes:,} bytes")
-        if end:
-            names, vectors, used = _parse_lines(file, block[:end], row)
-            row += len(names)
-            rest = block[used:end] + rest
-            yield names, vectors
-    _check_end(file, rest)
-
-
-def _parse_lines(file: _File, lines: bytes, row: int) -> tuple[list[bytes], NDArray[np.float32], int]:
-    """Names and vectors of whole lines, at most those that are left from `row` on, and the bytes used of `lines`.
-
-    The last D fields of a line are the numbers; what stands before them is the name, blanks within it included.
-    """
-    data, size = np.frombuffer(lines, np.uint8), file.vector_size
-    newlines = np.flatnonzero(data == 10)[: file.num_rows - row]
-    data = data[: newlines[-1] + 1]
-    is_number_byte = data > 32
-    fields = np.flatnonzero(np.diff(is_number_byte, prepend=False)).reshape(-1, 2)  # begin and end of each, in bytes
-    stops = np.searchsorted(fields[:, 0], newlines)
-    counts = np.diff(stops, prepend=0)
-    short = np.flatnonzero(counts <= size)
-    if len(short):
-        raise file.fault(
-            f"{file.place(row + short[0])} has {counts[short[0]]:,} fields, not a name and {size:,} numbers"
-        )
-    first, last = stops - counts, stops - size  # fields of the names, of one word or of several
-    spans = np.stack([first, last, fields[first, 0], fields[last - 1, 1]], axis=1).tolist()
-    names, is_number = [], np.ones(len(fields), np.bool_)
-    for word, number, begin, end in spans:
-        names.append(lines[begin:end])
-        is_number[word:number] = False
-        is_number_byte[begin:end] = False
-    lengths = (fields[:, 1] - fields[:, 0])[is_number]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    texts = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(data[is_number_byte]))
-    try:
-        values = texts.cast(pa.float32())
-    except pa.ArrowInvalid:
-        fields_as_bytes = texts.cast(pa.binary()).to_pylist()
-        bad = next((i for i, field in enumerate(fields_as_bytes) if not _NUMBER.fullmatch(field)), 0)
-        raise file.fault(
-            f"{file.place(row + bad // size)} has a field that is no number among its last {size:,}"
-        ) from None
-    return names, values.to_numpy().reshape(-1, size), len(data)
-
-
-def _check_end(file: _File, rest: bytes) -> None:
-    """Raise ConfigError when anything but blanks follows the last row."""
-    while rest:
-        if rest.strip():
-            raise file.fault(
-                "more follows the last row: its header is wrong, or names with spaces stand in a binary file"
-            )
-        rest = file.stream.read(_BLOCK_BYTES)
 
 
 def _packed(path: Path, file: BinaryIO) -> Any:
@@ -295,34 +233,12 @@ def _packed(path: Path, file: BinaryIO) -> Any:
 
 
 def _write_binary(sink: BinaryIO | gzip.GzipFile, names: pa.LargeStringArray, vectors: NDArray[np.float32]) -> None:
-    numbers, step = vectors.tobytes(), vectors.shape[1] * 4
-    rows = enumerate(names.cast(pa.large_binary()).to_pylist())
-    sink.write(b"".join(piece for i, name in rows for piece in (name, b" ", numbers[i * step : (i + 1) * step])))
+    encoded = names.cast(pa.large_binary()).to_pylist()
+    sink.write(b"".join(b"%b %b" % pair for pair in zip(encoded, map(np.ndarray.tobytes, vectors), strict=True)))
 
 
 def _write_text(sink: BinaryIO | gzip.GzipFile, names: pa.LargeStringArray, vectors: NDArray[np.float32]) -> None:
     """Each number in the fewest digits that read back as the same float32."""
-    count, size = vectors.shape
-    texts = pa.array(vectors.reshape(-1)).cast(pa.string())
-    numbers = pc.binary_join(pa.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * size, texts), " ")
-    lines = pc.binary_join_element_wise(names.cast(pa.string()), numbers, " ")
-    sink.write(pc.binary_join(pa.ListArray.from_arrays([0, count], lines), "\n")[0].as_buffer())
-    sink.write(b"\n")
-
-
-def _check_batch(names: pa.LargeStringArray, vectors: NDArray[np.float32], vector_size: int, row: int) -> None:
-    """Raise ConfigError unless a batch, which begins at `row`, can be written."""
-    if vectors.shape != (len(names), vector_size):
-        raise ConfigError(
-            f"from row {row + 1:,} on: {len(names):,} names with vectors of shape {vectors.shape} where {vector_size:,} "
-            "numbers a name were announced"
-        )
-    bad = first_not_finite(vectors)
-    if bad is not None:
-        raise ConfigError(f"row {row + bad + 1:,} has a number that is not finite: train again, with a lower alpha")
-    lengths = pc.binary_length(names.cast(pa.large_binary())).to_numpy()
-    unfit = np.flatnonzero((lengths == 0) | (lengths >= MAX_NAME_BYTES))
-    if len(unfit):
-        raise ConfigError(
-            f"the name of row {row + unfit[0] + 1:,} has {lengths[unfit[0]]:,} bytes: 1 to {MAX_NAME_BYTES - 1:,} can be written"
-        )
+    numbers = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)).cast(pa.string()), vectors.shape[1])
+    for name, fields in zip(names.to_pylist(), numbers.to_pylist(), strict=True):
+        sink.write(f"{name} {' '.join(fields)}\n".encode())

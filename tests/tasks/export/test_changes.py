@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.export.changes import apply_to_items, apply_to_users, read_items
 from tasks.export.export import list_files
-from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_encoded
-from tasks.registry.change_chain import Link, fold_removed, fold_rows
-from tasks.registry.pull_since import sort_users
+from tasks.registry.change_chain import KEYS, Link, fold_removed, fold_rows
 from tasks.registry.tracking import Version
 from tasks.root.run import Root
 from tests.series import State, export_state, many_users, read_table
@@ -118,17 +115,11 @@ def test_all_changes_one_after_another_make_the_newest_release(told, dtype: str)
             newest = export_state(root, f"r{number}", state, f"r{number - 1}", dtype=dtype)
             files = read_json(newest / "manifest.json")["changes"]["files"]
             links.append(Link(Version("m", number, {}), files, newest))
-        made = Path(folder) / "made.parquet"
-        for path in (newest / "user_vectors").iterdir():
-            rows = old = pq.read_table(first / "user_vectors" / path.name)
-            for link in links:
-                rows = apply_to_users(rows, link.read(f"user_vectors/{path.name}"), link.removed["users"])
-            write_encoded(made, [sort_users(rows)], USER_ROW_GROUP_ROWS)
-            assert made.read_bytes() == path.read_bytes()
-            folded = apply_to_users(old, fold_rows(links, f"user_vectors/{path.name}"), fold_removed(links, "users"))
-            assert sort_users(folded).equals(sort_users(rows))
-        path = newest / "item_vectors" / "part-00000.parquet"
-        changed = fold_rows(links, "item_vectors/part-00000.parquet")
-        rows = apply_to_items(read_items(first / "item_vectors" / path.name), changed, fold_removed(links, "items"))
-        write_encoded(made, rows, ITEM_ROW_GROUP_ROWS)
-        assert made.read_bytes() == path.read_bytes()
+        for kind, key in KEYS.items():
+            names = [f"{kind[:-1]}_vectors/{path.name}" for path in (newest / f"{kind[:-1]}_vectors").iterdir()]
+            changed = [pl.DataFrame(rows) for name in names if (rows := fold_rows(links, name)) is not None]
+            gone_ids = pl.DataFrame({key: fold_removed(links, kind)})
+            older = read_table(first, kind[:-1])
+            over = pl.concat([gone_ids, *(rows.select(key) for rows in changed)])
+            made = pl.concat([older.join(over, on=key, how="anti"), *changed]).sort(key)
+            assert made.equals(read_table(newest, kind[:-1]))

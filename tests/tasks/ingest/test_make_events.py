@@ -15,7 +15,6 @@ from sql.runner import connect
 from tasks.events.events_files import EVENTS_SCHEMA
 from tasks.ingest.make_events import SourceRules, make_events
 from tasks.ingest.urls import UrlRules
-from tasks.users.pseudonyms import key_pads
 from tests.corpora import user_hash
 
 DAY = 86_400_000_000
@@ -37,8 +36,7 @@ def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def rules(is_dated: bool = True, partitions: int = 2) -> SourceRules:
-    params = key_pads(None) | {"max_user_bytes": 10, "partitions": partitions}
-    return SourceRules(2**63, UrlRules(), drops_assets=True, is_dated=is_dated, sql=params)
+    return SourceRules(2**63, UrlRules(), drops_assets=True, is_dated=is_dated, partitions=partitions, sql={})
 
 
 def make_lines(*rows: tuple[int, str | None, str | None, int | None, str | None]) -> pa.RecordBatchReader:
@@ -81,7 +79,7 @@ def test_the_first_of_the_reasons_counts(con: duckdb.DuckDBPyConnection) -> None
         (1, "u", "/", DAY, None), (3, None, None, None, bad_time), (4, " ", "/", None, bad_time), (5, "u", None, None, bad_time),
         (6, "u", "/", None, bad_time), (7, "u", "about:blank", None, bad_time), (8, "u", "about:blank", DAY, None),
         (9, "u", "", DAY, None),
-        (10, "u" * 11, "/", DAY, None), (11, "u", "/a.png", DAY, None), (12, "u", "/", 1, "time out of scale"),
+        (10, "u" * 1025, "/", DAY, None), (11, "u", "/a.png", DAY, None), (12, "u", "/", 1, "time out of scale"),
     )  # fmt: skip
     events = make_events(con, lines, rules())
     assert events.rows["line"].to_pylist() == [1]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.config import IngestConfig
-from tasks.ingest.deliveries import Delivery, plan_delivery, rules_of
-from tasks.ingest.sources import Catalog, SourceFile, find_sources, find_there, read_catalog, sum_counts
+from tasks.ingest.deliveries import Delivery, find_sources, plan_delivery, rules_of
+from tasks.ingest.sources import Catalog, SourceFile, find_there, read_catalog, sum_counts
 from tasks.root.run import Root
 from trainer.errors import ConfigError, DamageError, InputError
 

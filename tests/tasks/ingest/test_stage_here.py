@@ -52,7 +52,7 @@ def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.Mo
     lines = [f"u{draw.randrange(900)},/p{draw.choice(pages)},2026-07-0{day} 0{n % 10}:00" for n, day in enumerate(days)]
     log = write_log(tmp_path / "a.csv", *lines, "u,/a,2026-07-03", "u,/a,never", ",/a,2026-07-01")
     whole = take_in(tmp_path / "whole", log, max_reject_ratio=1)
-    monkeypatch.setattr(staging, "_choose_part_lines", lambda *_: 7000)
+    monkeypatch.setattr(staging, "_choose_part_lines", lambda *_, **__: 7000)
     assert take_in(tmp_path / "parts", log, max_reject_ratio=1) == whole
     assert snapshot(tmp_path / "parts") == snapshot(tmp_path / "whole")
     items = {row[1] for row in read_events(tmp_path / "whole")}
@@ -63,16 +63,16 @@ def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("num_lines", "num_parts"), [(0, 0), (1, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
 def test_parts_are_as_large_as_may_be(num_lines: int, num_parts: int) -> None:
-    size = staging.SourceSize(num_lines, 20 * num_lines, 2 * num_lines, 20 * num_lines)
-    part_lines = staging._choose_part_lines(size, 100 * (120 + 2 * 60 + 3 * 20))
+    size = (num_lines, 20 * num_lines, 2 * num_lines, 20 * num_lines)
+    part_lines = staging._choose_part_lines(100 * (140 + 2 * 60 + 3 * 20), *size)
     assert 1 <= part_lines <= 100
     assert len(range(0, num_lines, part_lines)) == num_parts
 
 
 def test_a_source_that_repeats_itself_has_larger_parts() -> None:
-    size = staging.SourceSize(1000, 20_000, 50, 500)
-    assert staging._choose_part_lines(size, 1000 * 120 + 50 * 60 + 3 * 500) == 1000
-    assert staging._choose_part_lines(size, 1000 * 120 + 50 * 60 + 3 * 500 - 1) == 500
+    size = (1000, 20_000, 50, 500)
+    assert staging._choose_part_lines(1000 * 140 + 50 * 60 + 3 * 500, *size) == 1000
+    assert staging._choose_part_lines(1000 * 140 + 50 * 60 + 3 * 500 - 1, *size) == 500
 
 
 def test_sources_are_told_of_in_order_and_progress_ends_whole(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """The key of pseudonyms: where it comes from, and that another one, or none, is refused."""
 
+import hashlib
+import hmac
 from pathlib import Path
 
 import pytest
 
 from tasks.config import IngestConfig
-from tasks.ingest.ingest import pseudonym, read_user_key
+from tasks.ingest.user_key import read_user_key
 from tasks.root.run import Root
-from tasks.users.pseudonyms import fingerprint
+from tasks.users.pseudonyms import fingerprint, keyed_digest, pseudonym
 from tests.ingested import read_events, take_in, write_log
 from trainer.errors import ConfigError
 from trainer.system.files import read_json
@@ -23,6 +25,14 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return write_log(tmp_path / "a.csv", "Jane Doe,/a,2020-07-01", "Jane Doe,/b,2020-07-01", "John,/a,2020-07-01")
+
+
+@pytest.mark.parametrize("key", [b"k", b"longer than a block of SHA-256, " * 3])
+@pytest.mark.parametrize("user_id", ["ann", "", "Ω 名前"])
+def test_pseudonyms_are_hmac(user_id: str, key: bytes) -> None:
+    digest = hmac.new(key, user_id.encode(), hashlib.sha256)
+    assert keyed_digest(user_id, key) == digest.digest()
+    assert pseudonym(user_id, key) == digest.hexdigest()
 
 
 def test_users_are_pseudonyms_from_the_first_step_on(tmp_path: Path, log: Path) -> None:

@@ -1,12 +1,14 @@
 """Whom a call looks for, and where it need not look."""
 
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.users.placement import user_hash
-from tasks.users.tombstones import Tombstones, make_digests
+from tasks.users.pseudonyms import keyed_digest
+from tasks.users.tombstones import Tombstones
 from tasks.users.user_set import search_file, want_forgotten, want_users
 
 
@@ -15,7 +17,7 @@ def test_only_some_micro_partitions_can_have_them() -> None:
     wanted = want_users(ids[:2])
     assert wanted.partitions(8) == sorted({user_hash(user_id) % 8 for user_id in ids[:2]})
     assert wanted.find(pa.array(["user-1", None, "user-7"])).tolist() == [True, False, False]
-    forgotten = want_forgotten(Tombstones(b"k", dict.fromkeys(make_digests(["user-7"], b"k"))))  # type: ignore[arg-type]
+    forgotten = want_forgotten(Tombstones(b"k", {keyed_digest("user-7", b"k"): date(2026, 11, 1)}))
     assert forgotten.partitions(4) == [0, 1, 2, 3]
     assert forgotten.find(pa.array(["user-1", None, "user-7"])).tolist() == [False, False, True]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gensim.models import Word2Vec
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 
 from tests.corpora import planted_histories, write_corpus
@@ -68,6 +69,16 @@ def test_a_gensim_model_in_memory(corpus_dir: Path, tmp_path: Path, dm: int) -> 
         np.testing.assert_array_equal(items.inputs.vectors[5], model.wv.vectors[row])
     job = Job(corpus_dir, tmp_path / "store", CONFIG, 4 * 10**9, warm_start=warm_start_of(model))
     assert train(job)["generation"] == 1
+
+
+def test_a_model_without_negative_sampling_gives_its_words() -> None:
+    model = Word2Vec([["a", "b"]], vector_size=4, min_count=1, hs=1, negative=0, epochs=1, workers=1)
+    for start in (warm_start_of(model), warm_start_of(model.wv)):
+        assert start.inputs is None
+        assert start.outputs.names.to_pylist() == model.wv.index_to_key
+        np.testing.assert_array_equal(start.outputs.vectors, model.wv.vectors)
+    with pytest.raises(ConfigError, match="a dict is no model of gensim"):
+        warm_start_of({})
 
 
 def test_what_does_not_fit_is_refused(corpus_dir: Path, tmp_path: Path) -> None:
