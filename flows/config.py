@@ -1,16 +1,18 @@
 """The configuration of a run: one frozen model. It is the form in Prefect's UI, the TOML file and what `--set` reaches."""
 
+import dataclasses
 import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError, model_validator
+from pydantic_core import core_schema
 
+from flows.removed_settings import ALWAYS, REMOVED
 from tasks.config import (
-    AlarmsConfig,
     EvaluateConfig,
     ExportConfig,
     GateConfig,
@@ -21,14 +23,21 @@ from tasks.config import (
     Section,
     StoreConfig,
 )
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, TrainSettings, complete
 from trainer.errors import ConfigError
 from trainer.training.job import RESULT_NEUTRAL
 
 _NEUTRAL: Any = {
-    "resources": True, "gate": True, "alarms": True, "train": set(RESULT_NEUTRAL),
-    "publish": {"keep_releases", "with_state"},
+    "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state"},
 }  # fmt: skip
+
+Train = Annotated[
+    TrainConfig,
+    GetPydanticSchema(
+        lambda _, handler: core_schema.no_info_after_validator_function(complete, handler(TrainSettings))
+    ),
+]
+"""A whole TrainConfig, of which a person sees and sets the TrainSettings."""
 
 
 class PipelineConfig(Section):
@@ -39,7 +48,7 @@ class PipelineConfig(Section):
     )
     ingest: IngestConfig = Field(IngestConfig(), title="Ingest", description="From logs to clean events.")
     store: StoreConfig = Field(StoreConfig(), title="Store", description="How users are divided.")
-    train: TrainConfig = Field(TrainConfig(), title="Training", description="What doc2vec learns, and how.")
+    train: Train = Field(TrainConfig(), title="Training", description="What doc2vec learns, and how.")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), title="Evaluation", description="How quality is measured.")
     export: ExportConfig = Field(ExportConfig(), title="Export", description="How vectors are stored in a release.")
     gate: GateConfig = Field(GateConfig(), title="Gate", description="What a release must reach to serve.")
@@ -48,7 +57,6 @@ class PipelineConfig(Section):
         NightlyConfig(), title="Night after night", description="How a night goes on from the release that serves."
     )
     resources: ResourcesConfig = Field(ResourcesConfig(), title="Resources", description="What a run may use.")
-    alarms: AlarmsConfig = Field(AlarmsConfig(), title="Alarms", description="When a person should hear.")
 
     @model_validator(mode="after")
     def _reduce_to_fewer(self) -> Self:
@@ -60,8 +68,16 @@ class PipelineConfig(Section):
         return self
 
     def outcome_settings(self) -> dict[str, Any]:
-        """The settings that say what a run makes: all but the resources it may use for it, what is kept, and the gate."""
+        """The settings that say what a run makes: all but the resources it may use for it, what is kept, and the gate.
+
+        Settings that became constants are among them, so that runs of before are known again.
+        """
         settings = self.model_dump(mode="json", exclude=_NEUTRAL)
+        train = dataclasses.asdict(self.train)
+        settings["train"] = {name: value for name, value in train.items() if name not in RESULT_NEUTRAL}
+        settings["ingest"] |= {"granularity": self.ingest.item_kind, "prefix_depth": self.ingest.prefix_depth}
+        for key, value in ALWAYS.items():
+            set_value(settings, key, value)
         settings["publish"]["tracking_uri"] = None  # a root has one registry, however a call names it
         return settings
 
@@ -135,10 +151,12 @@ def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def check_key(key: str) -> None:
-    """Raise ConfigError, naming the nearest known keys, unless the configuration has this dotted key."""
+    """Raise ConfigError, naming what took its place or the nearest known keys, unless the configuration has this dotted key."""
     known = known_keys()
     if key in known:
         return
+    if key in REMOVED:
+        raise ConfigError(f"{key} is no longer a setting: {REMOVED[key]}")
     by_last_part = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = list(dict.fromkeys(by_last_part + difflib.get_close_matches(key, known, n=3, cutoff=0.5)))
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"

@@ -7,8 +7,11 @@ from typing import Any
 
 from prefect import flow
 
+from flows.cli import releases, users
+from flows.cli.options import Call
 from flows.config import PipelineConfig
 from flows.progress import report_step
+from tasks.forgetting.forget import tell_elsewhere
 from trainer.errors import LeftElsewhereError
 
 DEFAULT_CONFIG = PipelineConfig()
@@ -17,10 +20,8 @@ DEFAULT_CONFIG = PipelineConfig()
 @flow(name="rollback", validate_parameters=True)
 def rollback(root: Path, version: int | None = None, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
     """Let the champion before serve again, or another version that served; the next night goes on from it."""
-    from flows.operations import rollback_champion
-
     with report_step("rollback") as on_event:
-        return rollback_champion(root, version, config, on_event)
+        return releases.rollback(Call(root, config, on_event), version)
 
 
 @flow(name="forget", validate_parameters=True)
@@ -29,11 +30,8 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
 
     Fails, after all is done, where copies that others registered still have any of them.
     """
-    from flows.operations import forget_users
-    from tasks.forgetting.forget import tell_elsewhere
-
     with report_step("forget") as on_event:
-        result = forget_users(root, ids_file, config, on_event)
+        result = users.forget(Call(root, config, on_event), ids_file)
     if left := tell_elsewhere(result["elsewhere"]):
         raise LeftElsewhereError(left)
     return result
@@ -42,7 +40,5 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
 @flow(name="infer", validate_parameters=True)
 def infer(root: Path, logs: list[str], out: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
     """Vectors of the users in `logs` in the file `out`, by the release that serves."""
-    from flows.operations import infer_vectors
-
     with report_step("infer") as on_event:
-        return infer_vectors(root, logs, out, config, on_event)
+        return users.infer_vectors(Call(root, config, on_event), logs, out)

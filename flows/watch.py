@@ -1,26 +1,46 @@
 """A look at what serves, once a day: an old champion is an alarm, whatever the nights before said of themselves."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from flows.alarms import tell_champion_old
 from flows.config import PipelineConfig
+from tasks.config import PublishConfig
+from tasks.registry import tracking
+from tasks.registry.pull import find_version
+from tasks.root.identity import registry_uri
+from tasks.root.run import Root
 
 DEFAULT_CONFIG = PipelineConfig()
 
 
 @flow(name="watch", validate_parameters=True, retries=3, retry_delay_seconds=60)
-def watch(root: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
-    """Say so when the release that serves is older than alarms.alert_days.
+def watch(
+    root: Path, config: PipelineConfig = DEFAULT_CONFIG, alert_days: Annotated[int, Field(ge=1)] = 3
+) -> dict[str, Any]:
+    """Say so when the release that serves is older than `alert_days`.
 
     1. Ask the registry for the champion and its age.
     2. Tell the server when it is too old.
     """
-    from flows.operations import measure_champion
-
-    champion = measure_champion(root, config)
-    if champion["age_days"] > config.alarms.alert_days:
+    champion = measure_champion(root, config.publish)
+    if champion["age_days"] > alert_days:
         tell_champion_old(champion["release"], champion["age_days"])
     return champion
+
+
+def measure_champion(root: Path, publish: PublishConfig) -> dict[str, Any]:
+    """The release that serves, and how many days ago it was registered. Raises InputError when none does."""
+    uri = registry_uri(Root(root), publish)
+    version = find_version(f"models:/{publish.model_name}@champion", uri)
+    age = datetime.now(UTC) - tracking.get_creation(uri, version)
+    return {
+        "model_name": version.name,
+        "model_version": version.number,
+        "release": version.tags["release"],
+        "age_days": round(age / timedelta(days=1), 3),
+    }

@@ -3,7 +3,7 @@
 `flows/config.py` puts them together into one configuration; a step takes only the part it needs.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -30,6 +30,7 @@ def check_sizes(value: str) -> str:
     return ",".join(check_size(part) for part in value.split(","))
 
 
+ItemKind = Literal["page", "prefix", "host"]
 Names = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
 Size = Annotated[str, AfterValidator(check_size)]
 Sizes = Annotated[str, AfterValidator(check_sizes)]
@@ -49,19 +50,9 @@ class ColumnsConfig(Section):
     time: Names = Field(
         ("ts",), title="Time", description="Column with the time, or an integer order. Empty: the order of the lines."
     )
-    method: Names = Field(
-        ("method",), title="Method", description="Column with the HTTP method, if a file has one: only GET counts."
-    )
-    status: Names = Field(
-        ("status", "response"),
-        title="Status",
-        description="Column with the HTTP status, if any: 400 and above is left out.",
-    )
-    agent: Names = Field(
-        ("user_agent", "useragent"),
-        title="User agent",
-        description="Column with the user agent, if any: crawlers are left out.",
-    )
+    method: ClassVar[tuple[str, ...]] = ("method",)  # only GET counts
+    status: ClassVar[tuple[str, ...]] = ("status", "response")  # 400 and above is left out
+    agent: ClassVar[tuple[str, ...]] = ("user_agent", "useragent")  # crawlers are left out
 
 
 class IngestConfig(Section):
@@ -81,13 +72,11 @@ class IngestConfig(Section):
         "ISO 8601, or numbers.",
     )
     timezone: str = Field("UTC", title="Time zone", description="Zone of times without one, e.g. Europe/Berlin.")
-    granularity: Literal["page", "prefix", "host"] = Field(
+    granularity: str = Field(
         "page",
         title="Granularity",
-        description="What an item is: the page, a path prefix of prefix_depth parts, or the host.",
-    )
-    prefix_depth: int = Field(
-        1, title="Prefix depth", description="Path parts kept by granularity=prefix.", ge=1, le=20
+        description="What an item is: the page, the host, or a path prefix: prefix:2 keeps two parts of the path, prefix one.",
+        pattern=r"^(page|host|prefix(:([1-9]|1[0-9]|20))?)$",
     )
     keep_query: Names = Field(
         (), title="Query keys kept", description="Query keys that tell pages apart; all others are dropped."
@@ -96,9 +85,6 @@ class IngestConfig(Section):
         True,
         title="Mask secrets",
         description="E-mail addresses, session ids, JSON web tokens, and tokens that one user of a log has, leave the items.",
-    )
-    collapse_repeats: bool = Field(
-        True, title="Collapse repeats", description="Consecutive events of one item count once."
     )
     max_day_events: int = Field(
         2000, title="Bot limit", description="Users with more events on one UTC day are left out as bots.", ge=1
@@ -126,6 +112,16 @@ class IngestConfig(Section):
         title="Pseudonym key",
         description="Environment variable with the key that turns user ids into pseudonyms.",
     )
+
+    @property
+    def item_kind(self) -> ItemKind:
+        """What an item is."""
+        return "prefix" if self.granularity.startswith("prefix") else self.granularity  # type: ignore[return-value]
+
+    @property
+    def prefix_depth(self) -> int:
+        """Parts of the path that an item keeps, where it is a prefix."""
+        return int(self.granularity.partition(":")[2] or 1)
 
     @field_validator("access_pattern")
     @classmethod
@@ -203,12 +199,6 @@ class ExportConfig(Section):
         title="Stored as",
         description="Numbers of user vectors on disk; int8 with a scale a row. Items are float32.",
     )
-    quantise_above: int = Field(
-        1_000_000,
-        title="Quantised index above",
-        description="Above so many users the index of nearest users is a quantised one, its recall@10 reported.",
-        ge=0,
-    )
 
 
 class PublishConfig(Section):
@@ -261,25 +251,11 @@ class NightlyConfig(Section):
         ge=1,
         le=1000,
     )
-    decay: float = Field(
-        0.9,
-        title="Decay",
-        description="Share of the items' Adagrad sums that a night goes on with: below 1, so that hot items still move.",
-        gt=0,
-        le=1,
-    )
     full_from_champion: bool = Field(
         True,
         title="Full nights near the champion",
         description="Items of a full night, and users whose pages are the same, begin with the champion's vectors: they move "
         "less. Off: everything begins anew.",
-    )
-    min_alignment: float = Field(
-        0.5,
-        title="Minimum alignment",
-        description="Mean cosine of the items with the champion's below which a full night begins a space of its own.",
-        ge=0,
-        le=1,
     )
 
 
@@ -289,51 +265,24 @@ class GateConfig(Section):
     hit_at_10_drop: float = Field(
         0.05,
         title="Drop of hit@10",
-        description="At most this share of the champion's hit@10 may be lost, for the same users and items, beyond chance.",
+        description="At most this share of the champion's hit@10 and MRR@20 may be lost, for the same users and items, beyond "
+        "chance; and ten times this of its hit@10 on its own night.",
         ge=0,
         le=1,
     )
-    mrr_at_20_drop: float = Field(
-        0.05, title="Drop of MRR@20", description="The same of the champion's MRR@20.", ge=0, le=1
-    )
-    min_compared: int = Field(
-        100, title="Users compared", description="With fewer the rules on hit@10 and MRR have nothing to go by.", ge=2
-    )
-    own_hit_at_10: float = Field(
-        0.5,
-        title="Own hit@10",
-        description="Of all held-out users, at least so much of the champion's on its own night, if both were full or both not.",
-        ge=0,
-    )
-    coverage: float = Field(
-        0.8, title="Coverage", description="Items among anyone's first 20, at least so much of the champion's.", ge=0
-    )
-    with_vector: float = Field(
+    kept: float = Field(
         0.8,
-        title="Users with a vector",
-        description="Their share of the window's users, at least so much of the champion's.",
+        title="Kept",
+        description="Users, items, users with a vector and items among anyone's first 20: at least so much of the champion's.",
         ge=0,
-    )
-    users: float = Field(0.8, title="Users", description="At least so many of the champion's number.", ge=0)
-    items: float = Field(0.8, title="Items", description="At least so many of the champion's number.", ge=0)
-    cosine_p1: float = Field(
-        0.98,
-        title="Drift, 1st percentile",
-        description="Of an incremental night: cosine to the champion's vectors of users whose tokens did not change.",
-        ge=-1,
-        le=1,
     )
     cosine_median: float = Field(
         0.9,
-        title="Drift, median",
-        description="The median of those cosines, in one space; also of a full night, which moves everybody a little.",
+        title="Drift",
+        description="Median cosine to the champion's vectors, in one space, of users whose tokens did not change.",
         ge=-1,
         le=1,
     )
-    norm_multiple: float = Field(
-        5.0, title="Outlier", description="A vector longer than so many times the median length is one.", gt=1
-    )
-    norm_outliers: float = Field(0.01, title="Outliers", description="At most this share of the users.", ge=0, le=1)
     newest_day_events: float = Field(
         0.6,
         title="Newest day",
@@ -342,11 +291,6 @@ class GateConfig(Section):
     )
     missing_days: int = Field(
         0, title="Missing days", description="At most so many days without events since the champion's newest.", ge=0
-    )
-    allow_new_space: bool = Field(
-        False,
-        title="New spaces",
-        description="Whether vectors that cannot be compared with the champion's may serve without a person's word.",
     )
 
 
@@ -372,12 +316,4 @@ class ResourcesConfig(Section):
         description="auto, or HOST:6379 of a cluster that this machine is in: ingest, corpus, inference and export go to its "
         "nodes in parts, each with the host memory. By default one machine does everything.",
         min_length=1,
-    )
-
-
-class AlarmsConfig(Section):
-    """When a person should hear."""
-
-    alert_days: int = Field(
-        3, title="Alarm after days", description="Older than so many days, the release that serves is an alarm.", ge=1
     )

@@ -1,4 +1,4 @@
-"""What a training is told: one frozen dataclass, checked when it is made.
+"""What a training is told: frozen dataclasses, checked when they are made.
 
 Names and meanings are gensim's where the concept is the same. The metadata of a field is its title,
 description and bounds: they are the help of `python -m trainer`, the form in Prefect's UI and the check below.
@@ -23,34 +23,18 @@ def setting(default: Any, title: str, description: str, **bounds: float) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """Settings of a training. Raises ConfigError when one is out of bounds, or when two do not go together."""
+class TrainSettings:
+    """What a person sets of a training: in a TOML file, with `--set`, and in the form of Prefect's UI."""
 
     vector_size: int = setting(128, "Vector size", "Dimensions of user and item vectors.", ge=1, le=4096)
     epochs: int = setting(20, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
     dm: Literal[0, 1] = setting(0, "PV-DM", "0: PV-DBOW, a user predicts its items. 1: PV-DM, user and context do.")
-    dbow_words: Literal[0, 1] = setting(
-        0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
-    )
     window: int = setting(5, "Window", "Tokens on each side that count as context (dm, dbow_words).", ge=1, le=100)
     hs: Literal[0, 1] = setting(0, "Hierarchical softmax", "1: learn by a tree of items instead of by `objective`.")
-    tree: Literal["huffman", "two_level", "balanced"] = setting(
-        "huffman",
-        "Tree",
-        "Shape of the tree (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node.",
-    )
-    tree_branching: int = setting(16, "Branching", "Children of a node (hs, tree balanced).", ge=2, le=65_536)
     objective: Literal["sampled_softmax", "negative_sampling"] = setting(
         "sampled_softmax", "Objective", "What a token is learned by, against `negative` drawn items."
     )
     negative: int = setting(10, "Negatives", "Items drawn against each token, or each block of tokens.", ge=1, le=1000)
-    negative_weight: float = setting(
-        4.0,
-        "Weight of negatives",
-        "How many items a drawn one stands for in a sampled softmax: 10 of weight 4 rank about like 20 of 1, for half the work.",
-        gt=0,
-        le=1000,
-    )
     share_negatives: int = setting(
         1,
         "Tokens a block",
@@ -69,16 +53,7 @@ class TrainConfig:
         ge=0,
         le=1,
     )
-    bias: float = setting(
-        0.5,
-        "Bias",
-        "The last coordinate of every user, which never moves: items learn in theirs how popular they are; 0: none.",
-        ge=0,
-        le=10,
-    )
-    optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
     alpha: float = setting(0.2, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
-    min_alpha: float = setting(0.02, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
     l2: float = setting(
         1.4,
         "L2",
@@ -100,15 +75,62 @@ class TrainConfig:
     sample: float = setting(
         1e-2, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
     )
+    dtype: Literal["float32", "bfloat16"] = setting(
+        "float32", "Storage", "User vectors at rest, in memory and on disk; arithmetic is float32."
+    )
+    items_from: str = setting(
+        "", "Items from", "A word2vec-format file whose vectors the items with the same URLs begin from; empty: none."
+    )
+    seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
+    threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
+    commit_seconds: float = setting(
+        60.0,
+        "Commit interval",
+        "Seconds of training after which the next micro-partition's end commits.",
+        ge=0,
+        le=86_400,
+    )
+
+
+@dataclass(frozen=True)
+class TrainConfig(TrainSettings):
+    """All that says how a training goes: the settings, and what is the trainer's own.
+
+    The trainer's own are constants wherever `surf2vec` trains. Python code and `python -m trainer` can set them: to compare with
+    gensim, to measure one way beside another. Raises ConfigError when a value is out of bounds, or two do not go together.
+    """
+
+    dbow_words: Literal[0, 1] = setting(
+        0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
+    )
+    tree: Literal["huffman", "two_level", "balanced"] = setting(
+        "huffman",
+        "Tree",
+        "Shape of the tree (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node.",
+    )
+    tree_branching: int = setting(16, "Branching", "Children of a node (hs, tree balanced).", ge=2, le=65_536)
+    negative_weight: float = setting(
+        4.0,
+        "Weight of negatives",
+        "How many items a drawn one stands for in a sampled softmax: 10 of weight 4 rank about like 20 of 1, for half the work.",
+        gt=0,
+        le=1000,
+    )
+    bias: float = setting(
+        0.5,
+        "Bias",
+        "The last coordinate of every user, which never moves: items learn in theirs how popular they are; 0: none.",
+        ge=0,
+        le=10,
+    )
+    optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
+    min_alpha: float = setting(0.02, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
     accumulate: int = setting(
         1,
         "Users a step",
         "Users whose gradients of items are summed before the items move; 1 moves them at once. Above 1, any number of threads "
         "ends with the same bits (PV-DBOW with drawn negatives).",
         ge=1,
-    )
-    dtype: Literal["float32", "bfloat16"] = setting(
-        "float32", "Storage", "User vectors at rest, in memory and on disk; arithmetic is float32."
     )
     patience: int = setting(
         0,
@@ -117,10 +139,6 @@ class TrainConfig:
         ge=0,
         le=1000,
     )
-    items_from: str = setting(
-        "", "Items from", "A word2vec-format file whose vectors the items with the same URLs begin from; empty: none."
-    )
-    seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
     sharing: Literal["auto", "replicated", "asynchronous", "sharded"] = setting(
         "auto", "Sharing", "How several workers share the item table; `auto` lets the planner choose."
     )
@@ -132,14 +150,6 @@ class TrainConfig:
     )
     staleness: int = setting(
         2, "Staleness", "Sums that may be under way when a worker goes on (sharing asynchronous).", ge=1, le=64
-    )
-    threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
-    commit_seconds: float = setting(
-        60.0,
-        "Commit interval",
-        "Seconds of training after which the next micro-partition's end commits.",
-        ge=0,
-        le=86_400,
     )
 
     def __post_init__(self) -> None:
@@ -228,10 +238,24 @@ def check_setting(field: dataclasses.Field, value: Any) -> None:
             raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {word} {limit:g}")
 
 
+def final_alpha(alpha: float) -> float:
+    """The learning rate at the last token, where nobody gives it: a tenth of that at the first."""
+    return float(f"{alpha / 10:.6g}")
+
+
+def complete(settings: TrainSettings) -> TrainConfig:
+    """The settings with the trainer's own values beside them."""
+    if isinstance(settings, TrainConfig):
+        return settings
+    return TrainConfig(**vars(settings), min_alpha=final_alpha(settings.alpha))
+
+
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
-    """A TrainConfig from a dictionary; ConfigError names an unknown key and the known ones."""
+    """A TrainConfig from a dictionary. Raises ConfigError that names an unknown key and the known ones."""
     known = {field.name for field in dataclasses.fields(TrainConfig)}
     for key in values:
         if key not in known:
             raise ConfigError(f"train.{key} is no setting; there are: {', '.join(sorted(known))}")
-    return TrainConfig(**values)
+    alpha = values.get("alpha")
+    derived = {"min_alpha": final_alpha(alpha)} if isinstance(alpha, int | float) else {}
+    return TrainConfig(**(derived | values))

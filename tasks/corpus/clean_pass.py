@@ -144,8 +144,7 @@ def _clean_partition(partition: PartitionRows, config: IngestConfig, counts: Gro
         events = events.select(~is_bot[events.user])
     stages.after_bots = len(events.user)
     users = partition.users.append_column("last_day", pa.array(find_last_days(events, num_users)))
-    if config.collapse_repeats:
-        events = events.select(~find_repeats(events))
+    events = events.select(~find_repeats(events))
     stages.after_repeats = len(events.user)
     counts.add(events)
     path = str(scratch / partition_name(partition.number))

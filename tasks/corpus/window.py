@@ -21,9 +21,7 @@ from trainer.system.files import digest_json, read_json, verify_all
 
 FORMAT_VERSION = 2
 _UNDATED = "undated"
-_CLEANING = (
-    "collapse_repeats", "max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events",
-)  # fmt: skip
+_CLEANING = {"max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events"}
 _ALIKE = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # of a corpus and its base
 
 
@@ -167,7 +165,8 @@ def list_inputs(
         "rules": window.rules,
         "user_key_fingerprint": window.user_key_fingerprint,
         "days": [window.since, window.until],
-        "cleaning": config.model_dump(mode="json", include=set(_CLEANING)),
+        # a setting once; without it, corpora of before would have other names
+        "cleaning": {"collapse_repeats": True} | config.model_dump(mode="json", include=_CLEANING),
         "max_users": evaluate.max_users,
         "base": None if base is None or base.is_full else _describe(base),
     }

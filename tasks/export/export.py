@@ -58,6 +58,8 @@ from trainer.system.files import (
 FORMAT_VERSION = 1
 EXPORT_MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
+QUANTISE_ABOVE = 1_000_000
+"""Above so many users the index of nearest users is a quantised one: an exact one would need more memory than a reader has."""
 ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 
 
@@ -97,7 +99,7 @@ def export_vectors(
             return _tell(job.export_dir, manifest, index_seconds=0.0)
     check_fit(corpus, generation, job.corpus_dir)
     room_bytes = check_memory(job.memory_bytes, corpus, generation, identity["vector_size"], ITEM_BATCH_ROWS)
-    plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, job.config.quantise_above)
+    plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, QUANTISE_ABOVE)
     on_event("log", {"message": f"index: {plan.reason}"})
     with replace_folder(job.export_dir) as folder:
         check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)

@@ -25,6 +25,16 @@ from trainer.store.tokens import open_corpus
 from trainer.system.files import read_json
 
 NO_CHAMPION = "there is no champion"
+MIN_COMPARED = 100
+"""With fewer users the rules on hit@10 and MRR have nothing to go by."""
+OTHER_USERS = 10
+"""The champion's hit@10 on its own night is that of other users: so many times the drop for the same users is allowed."""
+COSINE_P1 = 0.98
+"""The 1st percentile of the cosines of unchanged users on an incremental night: hardly anybody of them may move."""
+NORM_MULTIPLE = 5.0
+"""A vector longer than so many times the median length is an outlier."""
+MAX_OUTLIERS = 0.01
+"""The share of users whose vectors may be outliers."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +127,8 @@ def _quality(case: Case) -> list[Finding]:
     told = (evaluated and evaluated.comparison) or Comparison(reason="nothing was compared")
     rules = (
         Rule("hit_at_10", "hit@10 beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
-        Rule("mrr_at_20", f"MRR@{TOP} beside the champion's", -gate.mrr_at_20_drop, form="+.1%"),
-        Rule("coverage", f"items in anyone's first {TOP}, of the champion's number", gate.coverage, form=".1%"),
+        Rule("mrr_at_20", f"MRR@{TOP} beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
+        Rule("coverage", f"items in anyone's first {TOP}, of the champion's number", gate.kept, form=".1%"),
     )
     reason = NO_CHAMPION if case.champion is None else told.reason or "nothing was compared"
     if case.champion is not None and told.champion != case.champion:
@@ -126,8 +136,8 @@ def _quality(case: Case) -> list[Finding]:
         return [Finding(rule, None, reason=reason) for rule in rules]
     if told.ranks is None or not told.num_users or not (case.root.path / told.ranks).exists():
         return [Finding(rule, None, reason=reason) for rule in rules]
-    if told.num_users < gate.min_compared:
-        reason = f"{told.num_users:,} users were compared, fewer than {gate.min_compared:,}"
+    if told.num_users < MIN_COMPARED:
+        reason = f"{told.num_users:,} users were compared, fewer than {MIN_COMPARED:,}"
         return [Finding(rule, None, reason=reason) for rule in rules]
     challenger, champion = np.load(case.root.path / told.ranks, allow_pickle=False)
     return [
@@ -143,9 +153,9 @@ def _counts(case: Case) -> list[Finding]:
     export, before = (steps.export or ExportStep() for steps in (case.steps, case.champion_steps))
     shares = [_share_with_vector(steps.corpus) for steps in (case.steps, case.champion_steps)]
     rules = (
-        Rule("with_vector", "users with a vector, of the champion's share", gate.with_vector, form=".1%"),
-        Rule("users", "users, of the champion's number", gate.users, form=".1%"),
-        Rule("items", "items, of the champion's number", gate.items, form=".1%"),
+        Rule("with_vector", "users with a vector, of the champion's share", gate.kept, form=".1%"),
+        Rule("users", "users, of the champion's number", gate.kept, form=".1%"),
+        Rule("items", "items, of the champion's number", gate.kept, form=".1%"),
     )
     figures = (
         _ratio(shares[0], shares[1]),
@@ -162,7 +172,8 @@ def _counts(case: Case) -> list[Finding]:
 def _own_hits(case: Case) -> Finding:
     """Tonight's hit@10 on whom it asked. An incremental night asks whoever changed, for the newest pages: that is harder."""
     told = "hit@10 on all held-out users, of the champion's on its night"
-    rule = Rule("own_hit_at_10", told, case.gate.own_hit_at_10, form=".1%")
+    own_limit = max(0.0, 1 - OTHER_USERS * case.gate.hit_at_10_drop)
+    rule = Rule("own_hit_at_10", told, own_limit, form=".1%")
     if case.champion is None:
         return Finding(rule, None, reason=NO_CHAMPION)
     sides = [steps.evaluate or EvaluateStep() for steps in (case.steps, case.champion_steps)]
@@ -175,8 +186,8 @@ def _own_hits(case: Case) -> Finding:
             rule, None, reason=f"the night is {kind}, the champion's was {kind_before}: they ask other users"
         )
     fewest = min(one.num_users or 0 for one in sides)
-    if fewest < case.gate.min_compared:
-        return Finding(rule, None, reason=f"{fewest:,} users were asked, fewer than {case.gate.min_compared:,}")
+    if fewest < MIN_COMPARED:
+        return Finding(rule, None, reason=f"{fewest:,} users were asked, fewer than {MIN_COMPARED:,}")
     return Finding(rule, hit / hit_before)
 
 
@@ -198,18 +209,16 @@ def _vectors(case: Case) -> list[Finding]:
     gate, mine = case.gate, _open_released(case.root, case.run.run_id)
     assert mine is not None, "the gate comes after the export"
     norms = measure_norms(mine.export_dir, mine.manifest)
-    limit = gate.norm_multiple * float(np.median(norms))
-    longer = f"vectors longer than {gate.norm_multiple:g} times the median"
+    limit = NORM_MULTIPLE * float(np.median(norms))
+    longer = f"vectors longer than {NORM_MULTIPLE:g} times the median"
     outliers = Finding(
-        Rule("norm_outliers", longer, gate.norm_outliers, is_floor=False, form=".2%"), float((norms > limit).mean())
+        Rule("norm_outliers", longer, MAX_OUTLIERS, is_floor=False, form=".2%"), float((norms > limit).mean())
     )
     drift = (
-        Rule("cosine_p1", "cosine to the champion's vectors of unchanged users, 1st percentile", gate.cosine_p1),
+        Rule("cosine_p1", "cosine to the champion's vectors of unchanged users, 1st percentile", COSINE_P1),
         Rule("cosine_median", "the median of those cosines", gate.cosine_median),
     )
-    space = Rule(
-        "space", "comparable with the champion's vectors (1: yes)", 0 if gate.allow_new_space else 1, form=".0f"
-    )
+    space = Rule("space", "comparable with the champion's vectors (1: yes)", 1, form=".0f")
     theirs = _open_released(case.root, case.champion) if case.champion else None
     their_space = theirs.manifest["space_id"] if case.champion_space is None and theirs else case.champion_space
     is_one = mine.manifest["space_id"] == their_space

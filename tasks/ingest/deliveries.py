@@ -101,8 +101,8 @@ def rules_of(config: IngestConfig) -> dict[str, Any]:
     return {
         "version": RULES_VERSION,
         "timezone": config.timezone,
-        "granularity": config.granularity,
-        "prefix_depth": config.prefix_depth if config.granularity == "prefix" else None,
+        "granularity": config.item_kind,
+        "prefix_depth": config.prefix_depth if config.item_kind == "prefix" else None,
         "keep_query": sorted(set(config.keep_query)),
         "mask_secrets": config.mask_secrets,
     }
@@ -119,9 +119,21 @@ def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """How rules differ from those that a root was made by, in words; a setting that the old ones lack came with a version."""
     versions = [rules.get("version") for rules in (old, new)]
     told = ["the rules from URL to item (docs/urls.md) are of version {1}, but were of {0}".format(*versions)]
-    settings = [name for name in new if name != "version" and name in old and new[name] != old[name]]
-    changes = [f"ingest.{name} is {new[name]!r}, but was {old[name]!r}" for name in settings]
+    old_settings, new_settings = _as_set(old), _as_set(new)
+    changes = [
+        f"ingest.{name} is {value!r}, but was {old_settings[name]!r}"
+        for name, value in new_settings.items()
+        if name in old_settings and value != old_settings[name]
+    ]
     return (told if old and versions[0] != versions[1] else []) + changes
+
+
+def _as_set(rules: dict[str, Any]) -> dict[str, Any]:
+    """Rules by the names and values of the settings that make them."""
+    settings = {name: value for name, value in rules.items() if name not in ("version", "prefix_depth")}
+    if rules.get("prefix_depth"):
+        settings["granularity"] = f"prefix:{rules['prefix_depth']}"
+    return settings
 
 
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:

@@ -72,7 +72,7 @@ def _tell_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, miss
             f"{path} has {looked_for}; its first line looks like data, not like names of columns: give it a header line"
         )
     guesses = guess_columns(
-        header, missing, taken=[name for role in ColumnsConfig.model_fields for name in getattr(wanted, role)]
+        header, missing, taken=[name for role in (*REQUIRED, *OPTIONAL) for name in getattr(wanted, role)]
     )
     settings = ["--set " + shlex.quote(f"ingest.columns.{role}={guesses.get(role, 'NAME')}") for role in missing]
     way_out = (

@@ -233,7 +233,7 @@ class Stager:
     @property
     def _url_rules(self) -> UrlRules:
         config = self.config
-        return UrlRules(config.granularity, config.prefix_depth, config.keep_query, config.mask_secrets)
+        return UrlRules(config.item_kind, config.prefix_depth, config.keep_query, config.mask_secrets)
 
     def _find_query_hints(self) -> list[dict[str, Any]]:
         """Pages of the loaded `stg_lines` with very many different queries: page, num_queries (about), keys."""

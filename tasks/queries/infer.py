@@ -44,7 +44,7 @@ from trainer.system.fan_out import HERE, FanOut, cut
 from trainer.system.files import replace_file
 from trainer.system.units import size
 
-_RULES = ("timezone", "granularity", "prefix_depth", "keep_query", "mask_secrets")
+_RULES = ("timezone", "granularity", "keep_query", "mask_secrets")
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,8 @@ def _check_out(out: Path) -> None:
 def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> IngestConfig:
     """The settings with the root's rules of what an item is. Raises ConfigError when the call asks for other ones."""
     known = {name: rules[name] for name in _RULES if rules.get(name) is not None}
+    if rules.get("prefix_depth"):
+        known["granularity"] = f"prefix:{rules['prefix_depth']}"
     taken = {name: value for name, value in known.items() if name not in config.model_fields_set}
     followed = IngestConfig.model_validate(config.model_dump() | taken)
     own = rules_of(followed)

@@ -23,7 +23,7 @@ def list_losses(story: Story) -> list[dict[str, Any]]:
         ),
         (
             "events", stages.get("events without bots"), stages.get("events without repeats"),
-            "the same page again at once (ingest.collapse_repeats)",
+            "the same page again at once",
         ),
         (
             "pages", stages.get("items in the window"), stages.get("items in the vocabulary"),

@@ -31,6 +31,11 @@ from trainer.training.infer import Begin, refit_held_out
 from trainer.training.job import Job, Schedule
 from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
 
+DECAY = 0.9
+"""Share of the items' Adagrad sums that a night goes on with: below 1, so that hot items still move."""
+MIN_ALIGNMENT = 0.5
+"""Mean cosine of the items with the champion's below which a full night begins a space of its own."""
+
 
 def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
     """What is asked of a night, whatever it builds on: the same command on the same sources has the same name."""
@@ -105,7 +110,7 @@ def begin_training(root: Root, job: Job, story: Story, nightly: NightlyConfig, o
     if story.base:
         base = _require(root, story.base)
         new_items = begin_new_items(open_corpus(root.corpus(story.window_id)), base.generation)
-        begin_night(job, corpus, Beginning(base.generation, new_items, nightly.decay), on_event)
+        begin_night(job, corpus, Beginning(base.generation, new_items, DECAY), on_event)
     elif job.start and story.space:
         begin_full(job, corpus, _know(root, corpus, _require(root, story.space)), on_event)
 
@@ -161,7 +166,7 @@ def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
 def _tell_start(asked: NightRequest, base: BaseRelease | None, space: BaseRelease | None) -> str:
     """What a night's training begins from, in words that tell it from others (`Job.start`); empty: from nothing."""
     if base:
-        return f"after release {base.release}, decay {asked.nightly.decay:g}, epochs {asked.nightly.epochs}"
+        return f"after release {base.release}, decay {DECAY:g}, epochs {asked.nightly.epochs}"
     if space is None or not asked.nightly.full_from_champion or asked.config.items_from:
         return ""
     return "" if why_not(asked.config, space.generation) else f"vectors of release {space.release}"
@@ -193,7 +198,7 @@ def settle(
         told = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
         found = f"{told['num_items']:,} items of release {space.release} found again, mean cosine {told['cosine']:.3f}"
         on_event("log", {"message": found})
-        if rotation.cosine < nightly.min_alignment:
+        if rotation.cosine < MIN_ALIGNMENT:
             return own_space | told
         generation = align_generation(job.store_dir, rotation, {"alignment": told}, on_event)
     aligned = {"space_id": space.space_id, "generation": generation.generation}

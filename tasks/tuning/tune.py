@@ -21,7 +21,7 @@ from tasks.root.call_folders import open_folder
 from tasks.root.run import Root, lock_root, private_files
 from tasks.tuning.search_space import apply_settings, find_importances, propose, search_space
 from tasks.tuning.study import Search, Study, write_config
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, TrainSettings
 from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.plan.schedule import partition_order
@@ -192,7 +192,7 @@ def conclude(study: Study) -> dict[str, Any]:
     ranked = sorted(range(len(trials)), key=lambda i: -trials[i]["metrics"]["mrr"])
     shown = ranked[:NUM_SHOWN] + ([] if 0 in ranked[:NUM_SHOWN] else [0])
     has_many = len(trials) >= MIN_TRIALS_FOR_IMPORTANCES
-    defaults = dataclasses.asdict(TrainConfig())
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainSettings)}
     won = {name: winner["config"][name] for name in defaults}  # in the order that the defaults have
     return {
         "trials": len(trials),

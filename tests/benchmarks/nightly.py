@@ -31,7 +31,7 @@ from tasks.evaluation.scores import score_of
 from tasks.gate.rules import Rule, compare, hits
 from tasks.root.run import Root
 from tasks.sample.logs import FIRST_DAY, write_sample_logs
-from tasks.training.beginning import night_schedule
+from tasks.training.beginning import DECAY, night_schedule
 from tasks.training.space import begin_new_items
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from trainer.config import TrainConfig
@@ -109,7 +109,7 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     nightly = NightlyConfig()
     schedule = night_schedule(config, nightly)
     job = Job(changed.folder, folder / "store-night", config, MEMORY_BYTES, start="benchmark", schedule=schedule)
-    begin_night(job, changed, Beginning(base, begin_new_items(whole, base), nightly.decay))
+    begin_night(job, changed, Beginning(base, begin_new_items(whole, base), DECAY))
     train(job)
     night_seconds = time.perf_counter() - started
 

@@ -23,7 +23,7 @@ from tasks.tuning.tune import choose_partitions, tune
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, make_corpus
 from tests.benchmarks.peers import answer_held_out, train_ours
-from trainer.config import TrainConfig, config_from_dict
+from trainer.config import TrainConfig, TrainSettings
 from trainer.store.tokens import Corpus
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
@@ -55,7 +55,10 @@ def measure_log(log: Path) -> dict[str, Any]:
             f"surf2vec tune --sample {SAMPLE}",
         )
         found = tune(root, corpus.folder.name, asked)
-        tuned = config_from_dict({"threads": THREADS} | found["settings"])
+        own = {name: value for name, value in vars(WORD2VEC).items() if name not in vars(TrainSettings())}
+        fall = WORD2VEC.min_alpha / WORD2VEC.alpha
+        settings = {"alpha": TrainConfig.alpha, "threads": THREADS} | found["settings"]
+        tuned = TrainConfig(**(own | settings | {"min_alpha": fall * settings["alpha"]}))
         sides = {"word2vec": WORD2VEC, "tuned": tuned, "shipped": TrainConfig(threads=THREADS)}
         is_hit = {
             side: answer_held_out(corpus, train_ours(corpus, config, folder / side)).ranks <= 10

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from flows.cli import answer, app, say
-from flows.show import show_explained, show_findings, show_similar
+from flows.cli import app
+from flows.cli.options import answer, say
+from flows.cli.show import show_explained, show_findings, show_similar
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 ROOT = Path(__file__).parents[2]

@@ -1,12 +1,20 @@
 """The configuration: what --set reaches, and what is refused, with the way out."""
 
 import json
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from flows.config import PipelineConfig, _flat_schema, known_keys, load_config
+from flows.removed_settings import ALWAYS, REMOVED
+from tasks.config import ColumnsConfig
+from tasks.export.export import QUANTISE_ABOVE
+from tasks.training.beginning import DECAY, MIN_ALIGNMENT
+from trainer.config import TrainConfig
 from trainer.errors import ConfigError
+from trainer.system.files import digest_json
 
 
 def test_every_default_is_reached_by_set_and_comes_back_the_same() -> None:
@@ -53,7 +61,6 @@ def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
         ("train.epochs=abc", r"train.epochs: Input should be a valid integer.*'abc'"),
         ("train.epochs=0", r"train.epochs.*greater than or equal to 1"),
         ("train.alpha=NaN", r"train.alpha"),
-        ("train.min_alpha=1", r"train.min_alpha is 1, above train.alpha 0.2"),
         ("ingest.timezone=Mars", r"'Mars' is no time zone: write for instance Europe/Berlin"),
         ("store.partitions=12", r"12 is no power of two: take 8 or 16"),
         ("resources.host_memory=4 elephants", r"is no size in bytes: write for instance 4GB"),
@@ -63,12 +70,50 @@ def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
             "export.pca_dim=256",
             r"^export.pca_dim is 256, not below train.vector_size \d+: set it lower, or leave it out$",
         ),
-        ("ingest.granularity=site", r"ingest.granularity.*'page', 'prefix' or 'host'"),
+        ("ingest.granularity=site", r"ingest.granularity.*page\|host\|prefix"),
     ],
 )
 def test_bad_settings_are_refused_by_name(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(None, [setting])
+
+
+@pytest.mark.parametrize(("key", "way_out"), REMOVED.items())
+def test_a_removed_setting_is_refused_and_says_what_took_its_place(tmp_path: Path, key: str, way_out: str) -> None:
+    section, _, name = key.rpartition(".")
+    file = tmp_path / "old.toml"
+    file.write_text(f"[{section}]\n{name} = 1\n")
+    message = f"^{re.escape(f'{key} is no longer a setting: {way_out}')}$"
+    for call in (partial(load_config, file, []), partial(load_config, None, [f"{key}=1"])):
+        with pytest.raises(ConfigError, match=message):
+            call()
+
+
+def test_what_a_removed_setting_names_is_a_setting() -> None:
+    named = {word.strip(":") for way_out in REMOVED.values() for word in re.findall(r"\w+\.\w+", way_out)}
+    assert {name for name in named if name.partition(".")[0] in dict(PipelineConfig())} <= set(known_keys())
+    assert not set(REMOVED) & set(known_keys())
+    assert set(ALWAYS) < set(REMOVED)
+    assert len(known_keys()) <= 60
+
+
+def test_runs_of_before_are_known_again() -> None:
+    """What became a constant is still among what a run is known by: these digests are of the version that had 91 settings."""
+    assert digest_json(PipelineConfig().outcome_settings())[:16] == "740b34ba3d936a3f"
+    prefixes = load_config(None, ["ingest.granularity=prefix:2"])
+    assert digest_json(prefixes.outcome_settings())[:16] == "9b452307482e32f8"
+
+
+def test_constants_have_the_values_that_runs_are_known_by() -> None:
+    columns = {f"ingest.columns.{role}": list(getattr(ColumnsConfig, role)) for role in ("method", "status", "agent")}
+    others = {"nightly.decay": DECAY, "nightly.min_alignment": MIN_ALIGNMENT, "export.quantise_above": QUANTISE_ABOVE}
+    assert columns | others | {"ingest.collapse_repeats": True} == ALWAYS
+
+
+def test_the_learning_rate_falls_to_a_tenth_and_the_trainers_own_values_are_kept() -> None:
+    assert load_config(None, ["train.alpha=0.3"]).train == TrainConfig(alpha=0.3, min_alpha=0.03)
+    own = TrainConfig(bias=0.25, sharing="sharded")
+    assert PipelineConfig(train=own).train == own
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flows.demo import __main__ as demo
-from flows.demo import vectors as demo_vectors
-from flows.demo.nights import measure_movement
-from flows.demo.vectors import Vectors, nearest_rows, read_vectors, spread_rows
+from flows.demo.vectors import Vectors, measure_movement, measure_neighbours, nearest_rows, read_vectors, spread_rows
 from tasks.sample.lines import write_ids
 from tasks.sample.logs import TOPICS, interests_of
 from tasks.sample.visits import keys_of
@@ -28,11 +26,10 @@ def test_nearest_rows_are_by_cosine_not_by_length() -> None:
     assert nearest_rows(EAST_NORTH, np.array([0, 2]), 2).tolist() == [[4, 1], [3, 1]]
 
 
-def test_nearest_rows_in_batches_and_with_fewer_others_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = nearest_rows(EAST_NORTH, np.arange(5), 10)
-    assert whole.shape == (5, 4)
-    monkeypatch.setattr(demo_vectors, "BATCH_ROWS", 2)
-    np.testing.assert_array_equal(nearest_rows(EAST_NORTH, np.arange(5), 10), whole)
+def test_nearest_rows_with_fewer_others_than_asked_or_at_the_same_place() -> None:
+    assert nearest_rows(EAST_NORTH, np.arange(5), 10).shape == (5, 4)
+    alike = nearest_rows(np.ones((4, 2), np.float32), np.arange(4), 2)
+    assert all(row not in found for row, found in enumerate(alike.tolist()))
 
 
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(0, 2**32 - 1))
@@ -48,19 +45,19 @@ def test_nearest_rows_are_the_largest_cosines(num_rows: int, num: int, seed: int
 
 def test_measure_neighbours_of_separate_groups() -> None:
     labels = np.array([0, 0, 1, 1, 0])
-    finding = demo.measure_neighbours(EAST_NORTH, labels, np.arange(5), 1)
-    assert finding.found == 1
+    found, chance, everybody = measure_neighbours(EAST_NORTH, labels, np.arange(5), 1)
+    assert found == 1
     # Three users have 2 of 4 others with their label, two have 1 of 4.
-    assert finding.chance == pytest.approx((3 * 2 / 4 + 2 * 1 / 4) / 5)
+    assert chance == pytest.approx((3 * 2 / 4 + 2 * 1 / 4) / 5)
     # The mean (2.8, 2) is nearest to row 1, of label 0: right for three users in five.
-    assert finding.everybody == pytest.approx(3 / 5)
+    assert everybody == pytest.approx(3 / 5)
 
 
 def test_random_vectors_find_no_more_than_chance() -> None:
     rng = np.random.default_rng(5)
     labels = rng.integers(0, 10, 2_000)
-    finding = demo.measure_neighbours(rng.standard_normal((2_000, 8)), labels, np.arange(2_000), 10)
-    assert finding.found == pytest.approx(finding.chance, abs=0.01)
+    found, chance, _ = measure_neighbours(rng.standard_normal((2_000, 8)), labels, np.arange(2_000), 10)
+    assert found == pytest.approx(chance, abs=0.01)
 
 
 @pytest.mark.parametrize(("num_rows", "num_wanted", "rows"), [(3, 5, [0, 1, 2]), (10, 4, [0, 2, 5, 7]), (0, 4, [])])
@@ -95,9 +92,9 @@ def test_run_job_answers_the_json(
     fake_command(
         tmp_path, monkeypatch, "import sys, json\nprint('50 %', file=sys.stderr)\nprint(json.dumps(sys.argv[1:]))"
     )
-    assert demo.run_job(demo.run_command(Path("r"), "l/*.csv")) == (
+    assert demo.run_job(["surf2vec", "run", "--root", "r"]) == (
         0,
-        ["run", "--root", "r", "--logs", "l/*.csv", "--json"],
+        ["run", "--root", "r"],
     )
     assert capfd.readouterr().err == "50 %\n"
 
@@ -193,10 +190,11 @@ def test_movement_of_users_that_both_nights_have() -> None:
     moved = values[::-1].copy()
     moved[0] *= 2  # longer: the same direction, another vector
     after = Vectors(["new", *before.names[::-1]], np.concatenate((values[:1], moved)))
-    movement = measure_movement(before, after)
-    assert movement.same == pytest.approx(59 / 60)
-    assert movement.cosine == pytest.approx(1, abs=1e-5)
-    assert movement.overlap == 1
-    turned = measure_movement(before, Vectors(before.names, rng.standard_normal((60, 8)).astype(np.float32)))
-    assert turned.same == 0
-    assert turned.overlap < 0.5
+    same, overlap = measure_movement(before, after, 60, 10)
+    assert same == pytest.approx(59 / 60)
+    assert overlap == 1
+    same, overlap = measure_movement(
+        before, Vectors(before.names, rng.standard_normal((60, 8)).astype(np.float32)), 60, 10
+    )
+    assert same == 0
+    assert overlap < 0.5

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from flows.cli.options import Call
+from flows.cli.releases import pull as pull_release
 from flows.config import load_config
-from flows.operations import pull_release
 from tasks.config import PublishConfig
 from tasks.registry import mlflow_runs, tracking
-from tasks.registry.promotion import read_registry
+from tasks.registry.promotion import promote, read_registry
 from tasks.root.run import Root, Run
 from tasks.upkeep.doctor import examine
 from tests.bare_nights import without_prefect
@@ -104,7 +105,7 @@ def follow(root: Root, message: str) -> None:
         assert path != root.path
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     if pull := re.search(r"`surf2vec pull (\S+) --out (\S+) --root (\S+)`", message):
-        pull_release(Path(pull[3]), pull[1], Path(pull[2]), None, None, ignore_event)
+        pull_release(Call(Path(pull[3]), load_config(None, []), ignore_event), pull[1], Path(pull[2]))
 
 
 def first_file(root: Root, pattern: str, damage: Callable[[Path], None]) -> None:
@@ -157,8 +158,9 @@ def test_after_damage_of_the_store_the_next_night_trains_anew(root: Root, case: 
     for message in damage_of(root):
         follow(root, message)
     deliver(root, 3)
-    result = run(root, "gate.allow_new_space=true")
-    assert (result["night"]["kind"], result["alias"]) == ("full", "champion")
+    result = run(root)
+    assert (result["night"]["kind"], result["gate"]["held_by"]) == ("full", ["space"])
+    assert promote(root, PublishConfig(), result["model_version"], "the store was damaged")["alias"] == "champion"
     assert damage_of(root) == []
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from flows.cli.options import Call
+from flows.cli.users import explain, forget
 from flows.config import check_config
-from flows.operations import explain, forget_users
 from tasks.ingest.ingest import ingest
 from tasks.root.run import Root
 from tasks.users.pseudonyms import pseudonym
@@ -38,15 +39,15 @@ def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
     log = write_log(tmp_path / "a.csv", *(f"{user},/a,2026-01-01" for user in ("ann", "bob", "bob")))
     ingest(root, [str(log)], config.ingest, 8, MEMORY_BYTES, 1, ignore_event)
     (tmp_path / "ids.txt").write_text("bob\n")
-    told = forget_users(root.path, tmp_path / "ids.txt", config, ignore_event)
+    told = forget(Call(root.path, config, ignore_event), tmp_path / "ids.txt")
     assert (told["events"], told["found"]) == (2, 0)
     assert [user_id for user_id, *_ in read_events(root.path)] == [pseudonym("ann", b"a key")]
-    assert explain(root.path, "bob", config)["forgotten_on"] is not None
+    assert explain(Call(root.path, config), "bob")["forgotten_on"] is not None
     late = write_log(tmp_path / "late.csv", "bob,/a,2026-01-02")
     told = ingest(root, [str(late)], config.ingest, None, MEMORY_BYTES, 1, ignore_event)
     assert told["left_out"] == {"forgotten": 1}
     with pytest.raises(ConfigError, match="name the environment variable with the key"):
-        forget_users(root.path, tmp_path / "ids.txt", check_config({}), ignore_event)
+        forget(Call(root.path, check_config({}), ignore_event), tmp_path / "ids.txt")
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flows import deployments, operations
-from flows.cli import app
+from flows import deployments
+from flows.cli import app, users
 from trainer.errors import LeftElsewhereError
 
 LEFT = {
@@ -26,20 +26,21 @@ RESULT: dict[str, Any] = {
 
 @pytest.mark.parametrize(("elsewhere", "code"), [([LEFT], 1), ([], 0)])
 def test_it_is_no_clean_success_and_the_proof_is_printed(
-    monkeypatch: pytest.MonkeyPatch, elsewhere: list[Any], code: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, elsewhere: list[Any], code: int
 ) -> None:
     result = RESULT | {"elsewhere": elsewhere}
-    monkeypatch.setattr(operations, "forget_users", lambda *asked: result)
-    told = CliRunner().invoke(app, ["forget", "--json"])
+    monkeypatch.setattr("tasks.forgetting.forget.forget", lambda *asked: result)
+    (tmp_path / "sources.json").write_text("{}")
+    told = CliRunner().invoke(app, ["forget", "--root", str(tmp_path), "--json"])
     assert (told.exit_code, json.loads(told.stdout)) == (code, result)
     named = "registry: s3://bucket/1/m-7 (not ours, still has 2 of these users, used by models:/theirs/1)"
     assert (named in told.stderr) == bool(elsewhere)
-    told = CliRunner().invoke(app, ["forget"])
+    told = CliRunner().invoke(app, ["forget", "--root", str(tmp_path)])
     assert ("found 2   not ours: registry: s3://bucket/1/m-7" in told.stdout) == bool(elsewhere)
 
 
 def test_the_deployments_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(operations, "forget_users", lambda *asked: RESULT)
+    monkeypatch.setattr(users, "forget", lambda *asked: RESULT)
     monkeypatch.setattr(deployments, "report_step", lambda name: nullcontext())
     with pytest.raises(LeftElsewhereError, match="not ours, still has 2 of these users"):
         deployments.forget.fn(tmp_path, tmp_path / "ids.txt")

@@ -6,9 +6,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flows.cli.options import Call
+from flows.cli.upkeep import doctor, repartition
 from flows.config import load_config
 from flows.nightly import nightly
-from flows.operations import examine_root, repartition_root
 from tests.flows.test_nightly import write_logs
 from trainer.events import ignore_event
 from trainer.store.generation import open_generation
@@ -33,7 +34,7 @@ def test_a_night_a_split_and_a_night_with_one_more_log(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs" / "monday.csv", num_users=200)
     first = run_night(root)
     assert exported_users(first) == sorted(f"user-{n}" for n in range(200))
-    told = repartition_root(root, load_config(None, [*FAST, "store.partitions=32"]), ignore_event)
+    told = repartition(Call(root, load_config(None, FAST), ignore_event), 32)
     assert (told["partitions_before"], told["partitions"], told["users"]) == (8, 32, 200)
 
     write_logs(tmp_path / "logs" / "tuesday.csv", num_users=300)
@@ -41,6 +42,6 @@ def test_a_night_a_split_and_a_night_with_one_more_log(tmp_path: Path) -> None:
     assert exported_users(second) == sorted(f"user-{n}" for n in range(300))
     assert (second["model_version"], second["alias"]) == (2, "champion")
     assert open_generation(root / "store").num_partitions == 32
-    found = examine_root(root)
+    found = doctor(Call(root, load_config(None, FAST)))
     assert [one for one in found["findings"] if one["level"] != "ok"] == []
     assert exported_users(first) == sorted(f"user-{n}" for n in range(200))  # the release before is as it was

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.cli.options import Call
+from flows.cli.upkeep import doctor
 from flows.config import load_config
 from flows.demo.vectors import read_vectors
 from flows.nightly import nightly
-from flows.operations import examine_root
 from tests.corpora import planted_histories
 from tests.flows.test_cli import kill_once
 from tests.flows.test_nightly import count_ended, generation
@@ -17,7 +18,7 @@ from tests.flows.test_nightly import count_ended, generation
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 FAST = [
     "train.epochs=10", "train.vector_size=16", "train.threads=1", "train.negative=5", "ingest.min_item_users=1",
-    "ingest.min_item_events=1", "window_days=9", "gate.newest_day_events=0", "gate.own_hit_at_10=0",
+    "ingest.min_item_events=1", "window_days=9", "gate.newest_day_events=0", "gate.hit_at_10_drop=0.1",
 ]  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     assert items.names[-1] == "https://a.org/s0/60", "new items come after those there were"
     topic_mates = {f"user-{n}" for n in range(4)} - changed
     assert topic_mates, "a new user is nearest to users of its topic"
-    assert [one for one in examine_root(root)["findings"] if one["level"] != "ok"] == []
+    assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []
 
     assert run(root) == second, "the same command again"
     (logs / "day-05.csv").write_text("user_id,url,ts\nlonely,https://a.org/s0/0,2026-01-04T10:00:00Z\n")
@@ -110,7 +111,7 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     assert min(cosine(before[user], after[user]) for user in away) > 0.9
     lengths = [np.linalg.norm(after[user]) / np.linalg.norm(before[user]) for user in away]
     np.testing.assert_allclose(lengths, 1, rtol=1e-4)
-    assert [one for one in examine_root(root)["findings"] if one["level"] != "ok"] == []
+    assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []
 
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:

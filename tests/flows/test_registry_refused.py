@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows import cli
+from flows.cli import app, nights
 from trainer.errors import ConfigError
 from trainer.system.files import write_json
 
@@ -16,8 +16,8 @@ def test_a_night_is_refused_before_anything_starts(
 ) -> None:
     write_json(tmp_path / "root.json", {"root_id": "me", "tracking_uri": "http://mlflow.example"})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other.example")
-    monkeypatch.setattr(cli, "start_server", lambda root: pytest.fail("Prefect was started"))
-    told = CliRunner().invoke(cli.app, [command, "--root", str(tmp_path)])
+    monkeypatch.setattr(nights, "start_server", lambda root: pytest.fail("Prefect was started"))
+    told = CliRunner().invoke(app, [command, "--root", str(tmp_path)])
     assert isinstance(told.exception, ConfigError)
     assert "publishes to http://mlflow.example, but MLFLOW_TRACKING_URI names http://other.example" in str(
         told.exception

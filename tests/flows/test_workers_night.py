@@ -12,9 +12,10 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 
+from flows.cli.options import Call
+from flows.cli.upkeep import doctor
 from flows.config import load_config
 from flows.nightly import nightly
-from flows.operations import examine_root
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
 from trainer.errors import ResourceError
@@ -23,9 +24,7 @@ from trainer.store.writer import lock_store
 from trainer.system.files import read_json
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
-SETTINGS = [
-    *FAST, "resources.workers=2", "train.sharing=sharded", "train.epochs=100",
-]  # fmt: skip
+SETTINGS = [*FAST, "resources.workers=2", "train.epochs=100"]
 PATIENCE_SECONDS = 120
 
 
@@ -97,4 +96,4 @@ def test_killed_workers_and_nights_end_with_a_release_and_the_next_night_goes_on
     told = read_json(root / "runs" / second["run_id"] / "run.json")["steps"]["train"]
     assert len(told["workers"]) == 2
     assert told["tokens"] < story["tokens"] / 20, "few users, and the epochs of a night"
-    assert [one for one in examine_root(root)["findings"] if one["level"] != "ok"] == []
+    assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []

@@ -27,13 +27,15 @@ from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.store.generation import open_generation
 from trainer.system.files import read_json, verify_file
 
-STORED = {"pca_dim": 5, "dtype": "int8", "quantise_above": 100}
+STORED = {"pca_dim": 5, "dtype": "int8"}
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
     made = Root(tmp_path_factory.mktemp("root"))
-    make_release(made, num_users=700, **STORED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.export.export.QUANTISE_ABOVE", 100)
+        make_release(made, num_users=700, **STORED)
     make_release(made, "full", num_users=700)
     return made
 
@@ -78,10 +80,9 @@ def test_the_manifest_says_how_it_is_stored(root: Root) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_the_same_vectors_give_the_same_bytes(tmp_path: Path, dtype: str) -> None:
-    first, second = (
-        make_release(Root(tmp_path / name), num_users=300, pca_dim=3, dtype=dtype, quantise_above=0) for name in "ab"
-    )
+def test_the_same_vectors_give_the_same_bytes(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.export.export.QUANTISE_ABOVE", 0)
+    first, second = (make_release(Root(tmp_path / name), num_users=300, pca_dim=3, dtype=dtype) for name in "ab")
     for path in first.rglob("*"):
         assert path.is_dir() or path.read_bytes() == (second / path.relative_to(first)).read_bytes()
 

@@ -72,8 +72,7 @@ def clean_plainly(events: list[Event], config: IngestConfig, base_items: Sequenc
     }
     urls = {user: [event.url for event in mine] for user, mine in people.items()}
     num_people = sum(map(len, urls.values()))
-    if config.collapse_repeats:
-        urls = {u: [url for i, url in enumerate(mine) if i == 0 or mine[i - 1] != url] for u, mine in urls.items()}
+    urls = {u: [url for i, url in enumerate(mine) if i == 0 or mine[i - 1] != url] for u, mine in urls.items()}
     counts = Counter(url for mine in urls.values() for url in mine)
     readers = Counter(url for mine in urls.values() for url in set(mine))
     new = [u for u in counts if counts[u] >= config.min_item_events and readers[u] >= config.min_item_users]
@@ -105,7 +104,6 @@ random_events = st.lists(
 )
 random_settings = st.builds(
     IngestConfig,
-    collapse_repeats=st.booleans(),
     max_day_events=st.integers(1, 8),
     min_item_events=st.integers(1, 3),
     min_item_users=st.integers(1, 3),

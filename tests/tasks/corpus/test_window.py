@@ -2,6 +2,7 @@
 
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,14 +59,13 @@ def test_a_window_tells_its_first_and_last_day_with_events(root: Root) -> None:
 
 
 def test_the_id_depends_on_what_goes_in_and_on_nothing_else(root: Root, tmp_path: Path) -> None:
-    def identify(root: Root = root, max_users: int = 20_000, days: int | None = None, **cleaning: int) -> str:
+    def identify(root: Root = root, max_users: int = 20_000, days: int | None = None, **cleaning: Any) -> str:
         return window_id(root, IngestConfig(**cleaning), EvaluateConfig(max_users=max_users), None, None, days)
 
     names = [
         identify(),
         identify(days=1),
         identify(min_item_users=1),
-        identify(collapse_repeats=False),
         identify(max_users=5),
         identify(write_events(tmp_path / "partitions", EVENTS, partitions=8)),
         identify(write_events(tmp_path / "rules", EVENTS, rules={"granularity": "host"})),
@@ -74,7 +74,7 @@ def test_the_id_depends_on_what_goes_in_and_on_nothing_else(root: Root, tmp_path
     ]
     assert len(set(names)) == len(names)
     assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)
-    assert identify(days=30) == identify(prefix_depth=3) == names[0]
+    assert identify(days=30) == identify(granularity="prefix:3") == names[0]
     assert identify(write_events(tmp_path / "same", EVENTS)) == names[0]
 
 

@@ -112,7 +112,7 @@ def test_ranks_that_got_worse(root: Root, found: float, held_by: list[str]) -> N
     judged = judge(run)
     assert judged["held_by"] == held_by
     assert judged["metrics"]["gate_hit_at_10"] == pytest.approx(found - 1)
-    assert judge(run, hit_at_10_drop=0.6, mrr_at_20_drop=0.6)["passes"]
+    assert judge(run, hit_at_10_drop=0.6)["passes"]
 
 
 def test_hit_and_mrr_are_judged_apart(root: Root) -> None:
@@ -126,7 +126,6 @@ def test_too_few_users_to_compare(root: Root) -> None:
     run = make_release(root, "tonight", evaluate=compare_with(root, [50.0] * 99, [1.0] * 99))
     told = "nothing to go by: 99 users were compared, fewer than 100"
     assert verdicts(judge(run), "hit@10", "MRR@20", "items in anyone's") == [told] * 3
-    assert not judge(run, min_compared=99)["passes"]
 
 
 def test_a_comparison_with_another_release_is_none(root: Root) -> None:
@@ -160,7 +159,7 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
     judged = judge(run)
     assert judged["held_by"] == [name]
     assert judged["metrics"][f"gate_{name}"] == pytest.approx(0.4)
-    assert judge(run, **{name: 0.39})["passes"]
+    assert judge(run, kept=0.39, hit_at_10_drop=0.061)["passes"]
     (root.run("before") / "run.json").unlink()
     judged = judge(run)
     assert judged["passes"]
@@ -211,16 +210,14 @@ def same_space(root: Root, release: str, space_id: str) -> None:
 def test_vectors_that_moved_without_a_reason(root: Root, share: float, held_by: list[str]) -> None:
     run = make_release(root, "tonight", turn(share))
     assert judge(run)["held_by"] == held_by
-    assert judge(run, cosine_p1=-1, cosine_median=-1)["passes"]
+    assert judge(run, cosine_median=-1)["held_by"] == held_by[:1]
 
 
-def test_another_space_is_told_and_held_back_unless_allowed(root: Root) -> None:
+def test_another_space_is_told_and_held_back(root: Root) -> None:
     run = make_release(root, "tonight", turn(1.0))
     same_space(root, "tonight", "another")
-    judged = judge(run, allow_new_space=True)
-    assert judged["passes"]
-    assert verdicts(judged, "cosine", "the median of") == ["nothing to go by: the spaces differ"] * 2
     judged = judge(run)
+    assert verdicts(judged, "cosine", "the median of") == ["nothing to go by: the spaces differ"] * 2
     assert judged["held_by"] == ["space"]
 
 
@@ -232,8 +229,6 @@ def test_the_registry_alone_knows_that_the_spaces_differ(tmp_path: Path) -> None
     for space, held_by in (("another", ["space"]), ("", ["space"]), ("space-1", [])):
         case = open_case(run, GateConfig(), "theirs", {"theirs": space}, open_window(100))
         assert judge_release(case)["held_by"] == held_by
-    allowed = open_case(run, GateConfig(allow_new_space=True), "theirs", {"theirs": "another"}, open_window(100))
-    assert judge_release(allowed)["passes"]
     first = judge_release(open_case(run, GateConfig(), None, {}, open_window(100)))
     assert (first["verdict"], first["passes"]) == ("first", True)
 
@@ -269,7 +264,6 @@ def test_lengths_far_from_the_others(root: Root) -> None:
     judged = judge(run)
     assert judged["held_by"] == ["norm_outliers"]
     assert judged["metrics"]["gate_norm_outliers"] == 8 / NUM_USERS
-    assert judge(run, norm_outliers=0.02)["passes"]
 
 
 def test_a_champion_whose_files_are_gone_has_no_vectors_to_compare(root: Root) -> None:

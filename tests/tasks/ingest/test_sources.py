@@ -203,7 +203,7 @@ def test_a_root_of_older_rules_wants_all_sources_again_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("changed", "is_other"),
     [
-        ({"min_item_events": 9}, False), ({"columns": {"user": "host"}}, False), ({"prefix_depth": 3}, False),
+        ({"min_item_events": 9}, False), ({"columns": {"user": "host"}}, False), ({"granularity": "prefix:3"}, True),
         ({"keep_query": ("b", "a", "a")}, True), ({"granularity": "prefix"}, True), ({"timezone": "Asia/Tokyo"}, True),
         ({"mask_secrets": False}, True),
     ],

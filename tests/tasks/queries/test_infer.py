@@ -15,8 +15,9 @@ import pytest
 
 import tasks.queries.infer
 import tasks.queries.infer_parts
+from flows.cli.options import Call
+from flows.cli.users import infer_vectors, similar
 from flows.config import PipelineConfig
-from flows.operations import find_similar, infer_vectors
 from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
 from tasks.export.export import Export, export_vectors
@@ -148,10 +149,6 @@ def test_histories_are_those_of_a_corpus(root: Root, tmp_path: Path) -> None:
     assert set(vectors) == set(tokens)
     for user, items in tokens.items():
         np.testing.assert_array_equal(vectors[user], expected(root, user, items), err_msg=user)
-    infer(root, "r1", ask(log, tmp_path / "v.parquet", collapse_repeats=False))
-    np.testing.assert_array_equal(
-        read_vectors(tmp_path / "v.parquet")["repeats"], expected(root, "repeats", pages["repeats"])
-    )
 
 
 def test_columns_are_the_calls(root: Root, tmp_path: Path) -> None:
@@ -195,8 +192,8 @@ def test_without_a_release_the_error_is_that_of_similar(root: Root, tmp_path: Pa
     for place in (root.path, tmp_path):
         messages = []
         for call in (
-            lambda at: find_similar(at, "ann", 5, PipelineConfig()),
-            lambda at: infer_vectors(at, [str(log)], out, PipelineConfig(), ignore_event),
+            lambda at: similar(Call(at, PipelineConfig()), "ann", 5),
+            lambda at: infer_vectors(Call(at, PipelineConfig(), ignore_event), [str(log)], out),
         ):
             with pytest.raises(InputError) as caught:
                 call(place)
@@ -234,11 +231,11 @@ def test_a_release_that_was_replaced_is_said_so(tmp_path: Path) -> None:
 
 
 def test_items_are_made_by_the_roots_rules(tmp_path: Path) -> None:
-    root = make_root(tmp_path / "root", granularity="prefix", prefix_depth=2, timezone="Europe/Berlin")
+    root = make_root(tmp_path / "root", granularity="prefix:2", timezone="Europe/Berlin")
     log = write_log(tmp_path / "log.csv", "ann,/page/1/deep/down,2026-02-01")
     assert infer(root, "r1", ask(log, tmp_path / "v.parquet"))["users"] == 1
-    assert infer(root, "r1", ask(log, tmp_path / "v.parquet", granularity="prefix"))["users"] == 1
-    with pytest.raises(ConfigError, match="ingest.granularity is 'page', but was 'prefix'; .* when"):
+    assert infer(root, "r1", ask(log, tmp_path / "v.parquet", granularity="prefix:2"))["users"] == 1
+    with pytest.raises(ConfigError, match="ingest.granularity is 'page', but was 'prefix:2'; .* when"):
         infer(root, "r1", ask(log, tmp_path / "v.parquet", granularity="page"))
 
 

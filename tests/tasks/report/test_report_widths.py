@@ -55,7 +55,7 @@ def held(root: Root) -> dict[str, Any]:
     make_release(root, "before", settle={"kind": "full"})
     worse = compare_with(root, [50.0] * 400 + [1.0] * 200, [1.0] * 400 + [30.0] * 200)
     run = make_release(root, "tonight", evaluate=worse, settle={"kind": "incremental"}, export={"num_users": 100})
-    return judge(run, coverage=1, newest_day_events=3)
+    return judge(run, kept=1, newest_day_events=3)
 
 
 @pytest.fixture(scope="module")

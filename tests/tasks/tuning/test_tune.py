@@ -14,8 +14,9 @@ import pytest
 import tasks.tuning.search_space
 import tasks.tuning.study
 import tasks.tuning.tune
+from flows.cli.nights import search_settings
+from flows.cli.options import Call
 from flows.config import PipelineConfig, load_config
-from flows.operations import tune_settings
 from tasks.config import PublishConfig
 from tasks.corpus.folder import newest_corpus
 from tasks.registry import tracking
@@ -28,7 +29,7 @@ from trainer.config import TrainConfig
 from trainer.errors import ConfigError, InputError, ResourceError, TrainingError
 from trainer.store.tokens import Corpus, open_corpus
 
-TRAIN = TrainConfig(vector_size=8, epochs=3, threads=1, alpha=0.1, negative=5)
+TRAIN = TrainConfig(vector_size=8, epochs=3, threads=1, alpha=0.1, min_alpha=0.01, negative=5)
 NUM_USERS = 800
 WINDOW = "0123456789abcdef"
 
@@ -275,16 +276,16 @@ def test_with_logs_the_corpus_is_made_as_a_night_makes_it_and_else_the_newest_is
     root = Root(tmp_path / "root")
     root.path.mkdir()
     shutil.copy(made.path / "mlflow.db", root.path)
-    config = PipelineConfig(train=TRAIN)
+    call = Call(root.path, PipelineConfig(train=TRAIN), messages([]))
     with pytest.raises(InputError, match="surf2vec run"):
-        tune_settings(root.path, [], config, ask(root), messages([]))
-    result = tune_settings(root.path, [str(log)], config, ask(root, 1), messages([]))
+        search_settings(call, [], ask(root))
+    result = search_settings(call, [str(log)], ask(root, 1))
     assert (result["trials"], len(list((root.path / "corpus").iterdir()))) == (1, 1)
     corpus = root.corpus(newest_corpus(root))
     built_at = (corpus / "manifest.json").stat().st_mtime_ns
     assert "recency" in result["best_trials"][0]  # the log has times
     for logs in ([str(log)], []):
-        assert tune_settings(root.path, logs, config, ask(root, 1), messages([]))["trials"] == 1
+        assert search_settings(call, logs, ask(root, 1))["trials"] == 1
     assert (corpus / "manifest.json").stat().st_mtime_ns == built_at
     assert len(runs_of(root)) == 2
 

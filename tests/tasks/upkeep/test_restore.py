@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.operations import restore_root
+from flows.cli.options import Call
+from flows.cli.releases import restore
+from flows.config import PipelineConfig
 from tasks.config import IngestConfig, PublishConfig
 from tasks.forgetting.forget import Forgetting, forget
 from tasks.queries.infer import Inference, infer
@@ -43,7 +45,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 def make_again(lost: Root, path: Path) -> tuple[Root, dict[str, Any]]:
-    told = restore_root(path, URI, lost.tracking_uri, ignore_event)
+    told = restore(Call(path, PipelineConfig(), ignore_event), URI, lost.tracking_uri)
     return Root(path), told
 
 
@@ -98,7 +100,7 @@ def test_the_same_again_changes_nothing_and_killed_it_goes_on(lost: Root, tmp_pa
 
 
 def work(path: Path, uri: str) -> None:
-    restore_root(path, URI, uri, ignore_event)
+    restore(Call(path, PipelineConfig(), ignore_event), URI, uri)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from tasks.report.tables import tell_gate
 from tasks.root.story import GateStep
@@ -13,23 +13,27 @@ from trainer.system.units import size
 console = Console(markup=False, emoji=False, highlight=False)
 
 
+def right(heading: str = "", no_wrap: bool = False) -> Column:
+    """A column of numbers."""
+    return Column(heading, justify="right", no_wrap=no_wrap)
+
+
 def show_run(result: dict[str, Any]) -> None:
+    values = {name: f"{result[name]:,}" for name in ("users", "items", "events", "rejected", "tokens")}
+    if metrics := result["metrics"]:
+        values["hit@10"] = f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}"
+    verdict, alias = result["gate"]["verdict"], result["alias"] or "without an alias"
+    values |= {
+        "trained": tell_training(result["training"]),
+        "gate": "nothing to compare with: it was the first" if verdict == "first" else verdict,
+        "registered": f"{result['model_name']} version {result['model_version']}, {alias}",
+        "tracking": result["tracking_uri"],
+        "vectors": result["export_dir"],
+        "report": result["report"],
+    }
     table = Table(title=f"release {result['release']}", show_header=False, title_justify="left")
-    metrics = result["metrics"]
-    for name in ("users", "items", "events", "rejected", "tokens"):
-        table.add_row(name, f"{result[name]:,}")
-    if metrics:
-        table.add_row("hit@10", f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}")
-    table.add_row("trained", tell_training(result["training"]))
-    verdict = result["gate"]["verdict"]
-    table.add_row("gate", "nothing to compare with: it was the first" if verdict == "first" else verdict)
-    table.add_row(
-        "registered",
-        f"{result['model_name']} version {result['model_version']}, {result['alias'] or 'without an alias'}",
-    )
-    table.add_row("tracking", result["tracking_uri"])
-    table.add_row("vectors", result["export_dir"])
-    table.add_row("report", result["report"])
+    for row in values.items():
+        table.add_row(*row)
     console.print(table)
     show_funnel(result["funnel"], result["notes"])
     show_gate(result["gate"])
@@ -37,9 +41,10 @@ def show_run(result: dict[str, Any]) -> None:
 
 def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
     """What became of the log: a line for each stage at which something was left out, and what else is to be known."""
-    table = Table(title="what was left out", title_justify="left", box=None, show_header=False, pad_edge=False)
-    for justify in ("left", "right", "left", "right", "left"):
-        table.add_column(justify=justify)
+    columns = ("", right(), "", right(), "")
+    table = Table(
+        *columns, title="what was left out", title_justify="left", box=None, show_header=False, pad_edge=False
+    )
     for loss in funnel:
         table.add_row(loss["what"], f"{loss['before']:,}", "to", f"{loss['after']:,}", loss["because"])
     if funnel:
@@ -52,9 +57,14 @@ def show_gate(gate: dict[str, Any]) -> None:
     """The gate's table, once there was a champion to hold the release against."""
     if gate["verdict"] == "first":
         return
-    table = Table(title=tell_gate(GateStep.model_validate(gate)), title_justify="left")
-    for column in ("rule", "tonight", "limit", "verdict"):
-        table.add_column(column, justify="left" if column in ("rule", "verdict") else "right")
+    table = Table(
+        "rule",
+        right("tonight"),
+        right("limit"),
+        "verdict",
+        title=tell_gate(GateStep.model_validate(gate)),
+        title_justify="left",
+    )
     for row in gate["table"]:
         table.add_row(row["rule"], row["tonight"], row["limit"], row["verdict"])
     console.print(table)
@@ -62,9 +72,9 @@ def show_gate(gate: dict[str, Any]) -> None:
 
 def show_nights(result: dict[str, Any]) -> None:
     """A row a night; below it the days without one, and why."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("day", "events", "users", "hit@10", "popular", "night", "version", "alias"):
-        table.add_column(column, justify="left" if column in ("day", "alias") else "right", no_wrap=True)
+    numbers = (right(name, no_wrap=True) for name in ("events", "users", "hit@10", "popular", "night", "version"))
+    day, alias = (Column(heading, no_wrap=True) for heading in ("day", "alias"))
+    table = Table(day, *numbers, alias, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     skipped = [night for night in result["nights"] if "skipped" in night]
     for night in [night for night in result["nights"] if "skipped" not in night]:
         metrics, seconds = night["metrics"], night["seconds"]
@@ -95,9 +105,7 @@ def show_similar(result: dict[str, Any]) -> None:
         console.print("last seen: " + ", ".join(result["seen"]))
     tables = (("nearest users", "neighbours", "user_id"), ("items that rank first", "items", "url"))
     for title, rows, key in tables:
-        table = Table(title=title, title_justify="left")
-        table.add_column(key)
-        table.add_column("score", justify="right")
+        table = Table(key, right("score"), title=title, title_justify="left")
         for row in result[rows]:
             table.add_row(row[key], f"{row['score']:.4f}")
         console.print(table)
@@ -105,11 +113,9 @@ def show_similar(result: dict[str, Any]) -> None:
 
 def show_tuned(result: dict[str, Any]) -> None:
     best, shares = result["best_trials"], result["importances"]
-    table = Table(
-        title=f"the best of {result['trials']} trials on the sample; trial 1 is what was given", title_justify="left"
-    )
-    for column in ("trial", *(f"{row['trial']}" for row in best), "importance" if shares else ""):
-        table.add_column(column, justify="right")
+    headings = ("trial", *(f"{row['trial']}" for row in best), "importance" if shares else "")
+    title = f"the best of {result['trials']} trials on the sample; trial 1 is what was given"
+    table = Table(*map(right, headings), title=title, title_justify="left")
     for name in list(best[0])[1:]:
         table.add_row(name, *(f"{row[name]:.4g}" for row in best), f"{shares[name]:.0%}" if name in shares else "")
     console.print(table)

@@ -1,0 +1,5 @@
+"""`python -m flows.cli`: the command where it is not installed."""
+
+from flows.cli.entry import main
+
+main()

@@ -1,0 +1,111 @@
+"""Commands about users: similar, explain, infer, forget."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.nights import start_server
+from flows.cli.options import HOST_MEMORY, Call, User, check_logs, command, err
+from flows.cli.show import show_explained, show_forgotten, show_similar, show_values
+from tasks.root.wording import shown
+from trainer.errors import LeftElsewhereError
+
+
+def find_name(call: Call, user_id: str) -> str:
+    """The name by which the root knows a user: the id, or the pseudonym that stands for it."""
+    from tasks.ingest.user_key import read_user_key
+    from tasks.users.pseudonyms import pseudonym
+
+    key = read_user_key(call.root, call.config.ingest)
+    return pseudonym(user_id, key) if key else user_id
+
+
+@command("surf2vec similar USER_ID -k 10 --root my-root", show_similar)
+def similar(
+    call: Call,
+    user_id: User,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many.")] = 10,
+) -> dict[str, Any]:
+    """Nearest users, and the items that rank first for this user."""
+    from tasks.queries.similar import similar_users
+    from tasks.registry.publish import current_release
+
+    known_as = find_name(call, user_id)
+    return similar_users(call.root, call.root.export(current_release(call.root, call.config.publish)), known_as, k)
+
+
+@command("surf2vec explain USER_ID --root my-root", show_explained)
+def explain(call: Call, user_id: User) -> dict[str, Any]:
+    """What is known of one user: events, days, items, releases, movement between them. Nothing of it is kept."""
+    from tasks.queries.explain import explain_user
+
+    return {"user_id": user_id} | explain_user(call.root, call.config.publish, find_name(call, user_id))
+
+
+@command("surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root", show_values, HOST_MEMORY)
+def infer(
+    call: Call,
+    logs: Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")],
+    out: Annotated[Path, typer.Option("--out", help="Parquet file to write: user_id, vector.")],
+) -> dict[str, Any]:
+    """Vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
+    check_logs(logs, call)
+    if not call.config.resources.ray_address:
+        return infer_vectors(call, logs, out)
+    server = start_server(call.path)
+    from flows import deployments
+
+    with server:
+        return deployments.infer(root=call.path, logs=logs, out=out, config=call.config)
+
+
+def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
+    """Vectors of the users in `logs` in the file `out`, by the release that serves; on a Ray cluster where one is named."""
+    from flows.ray_cluster import open_fan_out
+    from tasks.queries.infer import Inference, infer
+    from tasks.registry.publish import current_release
+
+    config = call.config
+    root = replace(call, path=call.path.resolve()).root if config.resources.ray_address else call.root
+    asked = Inference(logs, out, config.ingest, config.train, call.host_memory_bytes)
+    with open_fan_out(config.resources, root) as fan_out:
+        return infer(root, current_release(root, config.publish), asked, call.on_event, fan_out)
+
+
+def exit_if_left(result: dict[str, Any]) -> None:
+    """Say which copies that others registered still have any of the users, and exit with 1 where there are such."""
+    from tasks.forgetting.forget import tell_elsewhere
+
+    if left := tell_elsewhere(result["elsewhere"]):
+        err.print(shown(left), markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(LeftElsewhereError.exit_code)
+
+
+@command("surf2vec forget --ids-file ids.txt --root my-root", show_forgotten, HOST_MEMORY, exit_if_left)
+def forget(
+    call: Call,
+    ids_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ids-file", help="One id a line, or .csv, .tsv, .parquet with the logs' column; none: all who ever were."
+        ),
+    ] = None,
+) -> dict[str, Any]:
+    """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
+    from tasks.forgetting.forget import Forgetting, forget
+    from tasks.ingest.user_key import read_user_key
+    from tasks.root.run import FORGET, lock_root
+    from tasks.users.ids_files import read_ids
+    from tasks.users.pseudonyms import pseudonym
+    from trainer.store.writer import lock_store
+
+    root, user_ids = call.root, None
+    if ids_file is not None:
+        user_ids, key = read_ids(ids_file, call.config.ingest.columns), read_user_key(root, call.config.ingest)
+        user_ids = sorted(pseudonym(user_id, key) for user_id in user_ids) if key else user_ids
+    asked = Forgetting(user_ids, call.config.publish, call.host_memory_bytes)
+    with lock_root(root, FORGET, call.log), lock_store(root.store) if root.store.exists() else nullcontext():
+        return forget(root, asked, call.on_event)
