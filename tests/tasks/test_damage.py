@@ -15,7 +15,7 @@ from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.drift import Released, compare_vectors
 from tasks.ingest.ingest import ingest
 from tasks.queries.explain import explain_user
-from tasks.queries.similar import similar_items, similar_users
+from tasks.queries.similar import similar_users
 from tasks.queries.word2vec import export_word2vec
 from tasks.root.run import Root
 from tests.flips import draw_places, flipped
@@ -123,7 +123,6 @@ def test_an_altered_export_answers_nobody(trained: tuple[Root, str]) -> None:
         ids = release.corpus.read_ids(0)
         return (
             [similar_users(root, folder, user, 5) for user in users],
-            similar_items(folder, "/page/3", 5),
             Exported(folder, manifest, release.corpus).read_users(1).tolist(),
             compare_vectors(ids, release, release, 0).tolist(),
         )
