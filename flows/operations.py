@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from flows.config import PipelineConfig
 from tasks.config import PublishConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.ingest.ingest import choose_partitions, ingest
 from tasks.ingest.user_key import read_user_key
 from tasks.queries.similar import similar_users
@@ -112,9 +113,8 @@ def prepare_corpus(root: Root, logs: list[str], config: PipelineConfig, on_event
     memory_bytes, threads = parse_bytes(config.resources.host_memory), config.train.threads or os.cpu_count() or 1
     with lock_root(root, "tune", lambda line: on_event("log", {"message": line})):
         ingest(root, logs, config.ingest, config.store.partitions, memory_bytes, threads, on_event)
-        built = build_corpus(
-            root, config.ingest, config.evaluate, None, None, config.window_days, memory_bytes, threads, on_event
-        )
+        request = CorpusRequest(config.ingest, config.evaluate, window_days=config.window_days)
+        built = build_corpus(root, request, memory_bytes, threads, on_event)
     return built["window_id"]
 
 

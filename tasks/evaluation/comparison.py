@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from tasks.corpus.continuation import Tokens, find_changed
+from tasks.corpus.cleaning import Tokens
+from tasks.corpus.continuation import find_changed
 from tasks.evaluation.evaluate import GROUP_BYTES, Answer, Question, check_memory, merge_questions, rank_held_out
 from tasks.evaluation.ranker import Ranker, open_side
 from tasks.evaluation.scores import Piece, Scores
