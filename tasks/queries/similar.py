@@ -33,7 +33,8 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
     trained with a tree has no item vectors: items and seen are then empty.
     Raises InputError for a user without a vector.
     """
-    _check_k(k)
+    if k < 1:
+        raise InputError(f"k is {k}: ask for at least 1")
     manifest = _read_manifest(export_dir)
     name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
     if name not in manifest["user_files"]:
@@ -118,8 +119,3 @@ def _unknown_user(manifest: dict[str, Any]) -> InputError:
         f"this user is not among the {manifest['num_users']:,} users of release {manifest['release']}: "
         "the id is mistyped, or the user has fewer than ingest.min_user_events events in the window"
     )
-
-
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise InputError(f"k is {k}: ask for at least 1")

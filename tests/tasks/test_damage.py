@@ -10,6 +10,7 @@ import pytest
 
 from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.evaluation.ranker import Exported
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.drift import Released, compare_vectors
@@ -61,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, str]:
 def build_anew(root: Root, window_id: str) -> dict[str, Any]:
     """Build the corpus of the events anew. Return the digests of its files."""
     shutil.rmtree(root.corpus(window_id), ignore_errors=True)
-    build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)
+    build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)
     return dict(read_json(root.corpus(window_id) / EXPORT_MANIFEST)["files"])
 
 
