@@ -3,6 +3,7 @@
 Run it after a change of a setting or of the command line; `make docs` does, and tests/test_docs.py compares.
 """
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,18 @@ from typing import Any
 import typer
 from pydantic import TypeAdapter
 
+from flows.cli import app
+from flows.config import PipelineConfig
+from flows.removed_settings import REMOVED
+from trainer.config import TrainConfig
+
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by `python -m tests.reference_pages`. Do not edit. -->"
+ALONE = "`python -m trainer --config` takes these as well. In `surf2vec` they always have the default, or follow from others."
 
 
 def settings_page() -> str:
     """Every setting with its default, its bounds and what it does, a table for each section."""
-    from flows.config import PipelineConfig
-
     schema = TypeAdapter(PipelineConfig).json_schema()
     lines = [
         "# Settings", "", NOTE, "",
@@ -29,7 +34,21 @@ def settings_page() -> str:
     for prefix, title, description, rows in _sections(schema, schema, "", "Run", "The run as a whole."):
         lines += ["", f"## {title}" + (f": `{prefix}`" if prefix else ""), "", description, ""]
         lines += ["| setting | default | values | what it does |", "|---|---|---|---|", *rows]
+    lines += ["", "## The trainer by itself", "", ALONE, "", "| setting | default | what it does |", "|---|---|---|"]
+    lines += _trainers_own(set(schema["$defs"][schema["properties"]["train"]["$ref"].rpartition("/")[2]]["properties"]))
+    lines += ["", "## Settings of earlier versions", "", "They are refused, with this advice.", ""]
+    lines += [
+        "| setting | instead |",
+        "|---|---|",
+        *(f"| `{name}` | {_cell(advice)} |" for name, advice in REMOVED.items()),
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _trainers_own(known: set[str]) -> list[str]:
+    """Rows of the settings that only `python -m trainer` takes."""
+    fields = [field for field in dataclasses.fields(TrainConfig) if field.name not in known]
+    return [f"| `{one.name}` | `{one.default}` | {_cell(one.metadata['description'])} |" for one in fields]
 
 
 def _sections(
@@ -83,8 +102,6 @@ def _number(value: float) -> str:
 
 def commands_page() -> str:
     """Every command with its help, its example and its options."""
-    from flows.cli import app
-
     group = typer.main.get_command(app)
     lines = [
         "# Commands", "", NOTE, "",

@@ -15,7 +15,8 @@ from tasks.registry import tracking
 from tasks.registry.pull import pull
 from tasks.registry.pull_since import pull_since
 from tasks.root.run import Root
-from tasks.users.tombstones import Tombstones, make_digests
+from tasks.users.pseudonyms import keyed_digest
+from tasks.users.tombstones import Tombstones
 from tests.releases import STORAGES
 from tests.series import State, bytes_of, many_users, publish_state, read_table
 from trainer.errors import DamageError, InputError
@@ -92,7 +93,7 @@ def test_a_broken_chain_is_said_and_ends_in_the_same(root: Root, tmp_path: Path)
 
 
 def test_who_was_forgotten_since_is_gone(root: Root, tmp_path: Path) -> None:
-    forgotten = Tombstones(b"key", dict.fromkeys(make_digests(["user-7"], b"key"), date(2026, 1, 1)))
+    forgotten = Tombstones(b"key", {keyed_digest("user-7", b"key"): date(2026, 1, 1)})
     told = pull_since(CHAMPION, tmp_path / "changes", 1, root.tracking_uri, forgotten=forgotten)
     changes = tmp_path / "changes"
     gone = pl.read_parquet(changes / "removed_users.parquet")["user_id"].to_list()
