@@ -236,7 +236,7 @@ def test_items_are_made_by_the_roots_rules(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", "ann,/page/1/deep/down,2026-02-01")
     assert infer(root, "r1", ask(log, tmp_path / "v.parquet"))["users"] == 1
     assert infer(root, "r1", ask(log, tmp_path / "v.parquet", granularity="prefix:2"))["users"] == 1
-    with pytest.raises(ConfigError, match="ingest.granularity is 'page', but was 'prefix:2'; .* when"):
+    with pytest.raises(ConfigError, match="ingest.granularity is 'page', but was 'prefix:2' when"):
         infer(root, "r1", ask(log, tmp_path / "v.parquet", granularity="page"))
 
 
