@@ -11,7 +11,7 @@ from flows.context import open_night
 from flows.nightly import DEFAULT_CONFIG, nightly
 from flows.progress import report_step
 from flows.steps import ingest_events
-from tasks.corpus.build import window_id
+from tasks.corpus.window import CorpusRequest
 from tasks.report.backfill_page import write_nights_report
 from tasks.report.backfill_record import BackfillRecord, list_days, record_night
 from tasks.root.run import lock_root, private_files
@@ -63,7 +63,8 @@ def run_day(
     """The night of a day: what is recorded of it, or what comes of it now; for a day that has none, why."""
     if not num_events:
         return _skip(day, "no events on this day", on_event)
-    window = window_id(ledger.root, config.ingest, config.evaluate, None, day, config.window_days)
+    request = CorpusRequest(config.ingest, config.evaluate, until=day, window_days=config.window_days)
+    window = request.name(ledger.root)
     done = ledger.find(day, window)
     if done is not None:
         on_event("log", {"message": f"{day}: done before, run {done['run_id']}"})

@@ -6,8 +6,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from flows.config import PipelineConfig
-from tasks.corpus.build import window_id as name_window
-from tasks.corpus.window import Base, list_inputs, select_window
+from tasks.corpus.window import Base, CorpusRequest
 from tasks.registry.promotion import find_champion
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root, Run, open_root
@@ -51,12 +50,14 @@ class Night:
             schedule=night_schedule(self.config.train, self.config.nightly) if story.base else None,
         )  # fmt: skip
 
-    def corpus_base(self, story: NightPlan) -> Base | None:
-        """What the corpus of a run goes on from; that of a full night takes over who stays without events."""
-        retain_days = self.config.nightly.retain_days
+    def corpus_request(self, story: NightPlan) -> CorpusRequest:
+        """What the corpus of a run is made of, and what it goes on from; a full night's takes over who stays without events."""
+        config, base = self.config, None
         if story.base:
-            return Base(story.base.window_id, retain_days)
-        return Base(story.retained, retain_days, is_full=True) if story.retained else None
+            base = Base(story.base.window_id, config.nightly.retain_days)
+        elif story.retained:
+            base = Base(story.retained, config.nightly.retain_days, is_full=True)
+        return CorpusRequest(config.ingest, config.evaluate, self.since, self.until, config.window_days, base)
 
 
 def open_night(
@@ -76,9 +77,8 @@ def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event
     serves is gone, it is brought back from the registry first.
     """
     config, root = night.config, night.root
-    inputs = list_inputs(
-        select_window(root, night.since, night.until, config.window_days), config.ingest, config.evaluate
-    )
+    request = night.corpus_request(NightPlan())
+    inputs = request.inputs(request.select_window(root))
     settings = config.outcome_settings()
     asked = name_asked(inputs, settings, night.is_full)
     found = find_run(root, asked)
@@ -92,10 +92,7 @@ def find_or_plan(night: Night, logs: list[str], on_event: OnEvent = ignore_event
     if found and champion in (found.story().champion, found.run_id):
         return found
     plan = plan_night(root, champion, NightRequest(config.train, config.nightly, inputs, night.is_full), asked)
-    window_id = name_window(
-        root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-        night.corpus_base(plan),
-    )  # fmt: skip
+    window_id = night.corpus_request(plan).name(root)
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])
     if not run.story().steps.train:

@@ -129,15 +129,14 @@ def tell_run(story: Story) -> str:
 def build_corpus(night: Night, run: Run) -> None:
     """Clean the window's events and write each user's tokens; the story's "corpus"."""
     with report_step("corpus") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
-        config, story = night.config, run.story()
+        story = run.story()
         result = run.step(
             CorpusStep,
             story.window_id,
             lambda: corpus_task.build_corpus(
-                night.root, config.ingest, config.evaluate, night.since, night.until, config.window_days,
-                night.memory_bytes, night.threads, on_event, night.corpus_base(story), fan_out,
+                night.root, night.corpus_request(story), night.memory_bytes, night.threads, on_event, fan_out
             ),
-        )  # fmt: skip
+        )
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result.funnel]
     notes = " ".join(["From events to tokens.", *list_notes(run.story())])
     create_table_artifact(key="funnel", table=funnel, description=notes)

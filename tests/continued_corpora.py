@@ -10,7 +10,7 @@ import numpy as np
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
 from tasks.corpus.cleaning import UNDATED
-from tasks.corpus.window import Base
+from tasks.corpus.window import Base, CorpusRequest
 from tasks.root.run import Root
 from tests.corpora import held_out_position, user_hash
 from tests.event_files import EPOCH, Event
@@ -39,9 +39,8 @@ def build(
 ) -> Corpus:
     continued = base and Base(base.manifest["window_id"], night.retain_days, is_full)
     days = date(2026, 1, night.since), date(2026, 1, night.until)
-    told = build_corpus(
-        root, config, EvaluateConfig(max_users=max_users), *days, None, MEMORY_BYTES, threads, base=continued
-    )
+    request = CorpusRequest(config, EvaluateConfig(max_users=max_users), *days, base=continued)
+    told = build_corpus(root, request, MEMORY_BYTES, threads)
     return open_corpus(root.corpus(told["window_id"]))
 
 

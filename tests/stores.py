@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import trainer.store.writer
-from trainer.model.rows import Rows
+from trainer.model.rows import Items, Rows
 from trainer.store.generation import Generation, open_generation
-from trainer.store.images import Image
+from trainer.store.images import Arrays, Image, read_image
+from trainer.store.item_table import count_rows, fill_outputs
 from trainer.store.layout import read_rows
 from trainer.store.manifests import STORE_MANIFEST
 from trainer.system.files import read_json
@@ -20,8 +21,27 @@ def read_tables(store_dir: Path) -> list[Rows]:
     """Every table of the current generation: users, a micro-partition after the other as far as there are any, then items."""
     generation = open_generation(store_dir)
     users = generation.manifest["users"]
-    items = generation.read_item_table()
+    items = read_item_table(generation)
     return [*(read_rows(store_dir, users[key]) for key in sorted(users, key=int)), items.outputs, items.inputs]
+
+
+def read_item_table(generation: Generation) -> Items:
+    """All that training keeps of items, in one piece. Raises DamageError when a file was altered."""
+    images = [read_image(generation.folder / entry["file"], entry) for entry in generation.manifest["items"]]
+    return join_blocks([image.arrays for image in images], generation.manifest.get("resident_block", 0))
+
+
+def join_blocks(blocks: list[Arrays], last: int) -> Items:
+    """The item table from its blocks, in order. Rows that several blocks have are those of block `last`."""
+    inputs = Rows(
+        blocks[0]["inputs"], blocks[0]["input_squares"]
+    )  # none of several blocks: what has any is not divided
+    if len(blocks) == 1:
+        return Items(Rows(blocks[0]["outputs"], blocks[0]["output_squares"]), inputs)
+    num_rows = count_rows(blocks)
+    outputs = Rows(np.empty((num_rows, blocks[0]["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
+    fill_outputs(outputs, blocks, last)
+    return Items(outputs, inputs)
 
 
 def find_topics(store_dir: Path) -> float:

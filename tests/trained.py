@@ -5,6 +5,7 @@ from typing import Any
 
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.ingest.ingest import ingest
 from tasks.root.run import Root, open_root
 from tests.flows.test_nightly import write_logs
@@ -25,7 +26,7 @@ def prepare(path: Path, partitions: int, num_users: int = 60) -> tuple[Root, str
     root = open_root(path)
     logs = [str(write_logs(path.parent / "logs" / name, users)) for name, users in (("a.csv", num_users), ("b.csv", 9))]
     ingest(root, logs, IngestConfig(), partitions, MEMORY_BYTES, 1, ignore_event)
-    told = build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)
+    told = build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)
     return root, told["window_id"]
 
 

@@ -16,3 +16,13 @@ OnEvent = Callable[[str, dict[str, Any]], None]
 
 def ignore_event(name: str, values: dict[str, Any]) -> None:
     """The default: nobody listens."""
+
+
+def tell(on_event: OnEvent, message: str) -> None:
+    """A line for a person."""
+    on_event("log", {"message": message})
+
+
+def tell_progress(on_event: OnEvent, step: str, done: int, total: int, unit: str = "micro-partitions") -> None:
+    """How far a step is."""
+    on_event("progress", {"step": step, "done": done, "total": total, "unit": unit})

@@ -71,11 +71,11 @@ def stopped(as_json: bool) -> int:
 
 
 def leave(code: int, has_server: bool = True) -> NoReturn:
-    """End the process as the interpreter would, but without freeing its objects.
+    """End the process as the interpreter would, but without taking the interpreter down.
 
-    An expected error's traceback still holds DuckDB's objects then, and its bindings would list each of them on standard error.
-    So what the interpreter does before that is done here: it waits for threads, and runs the exit handlers (in the last of them
-    Prefect tells its server how the run ended). A server that died is told nothing: Prefect would try for a minute.
+    DuckDB's bindings (nanobind) list on standard error every object that lives then, and after an error in a flow some do: also
+    where the error's frames are cleared first. So the rest is done here: waiting for threads, and the exit handlers, in the last
+    of which Prefect tells its server how the run ended. A server that died is told nothing: Prefect would try for a minute.
     """
     if has_server:
         threading._shutdown()  # type: ignore[attr-defined]

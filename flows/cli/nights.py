@@ -142,6 +142,7 @@ def search_settings(call: Call, logs: list[str], asked: "Search") -> dict[str, A
 def prepare_corpus(call: Call, logs: list[str]) -> str:
     """The window id of the corpus that a night would make of these logs; what is there already is not made again."""
     from tasks.corpus.build import build_corpus
+    from tasks.corpus.window import CorpusRequest
     from tasks.ingest.ingest import ingest
     from tasks.root.run import Root, lock_root
 
@@ -149,7 +150,6 @@ def prepare_corpus(call: Call, logs: list[str]) -> str:
     memory_bytes, threads = call.host_memory_bytes, config.train.threads or os.cpu_count() or 1
     with lock_root(root, "tune", call.log):
         ingest(root, logs, config.ingest, config.store.partitions, memory_bytes, threads, call.on_event)
-        built = build_corpus(
-            root, config.ingest, config.evaluate, None, None, config.window_days, memory_bytes, threads, call.on_event
-        )
+        request = CorpusRequest(config.ingest, config.evaluate, window_days=config.window_days)
+        built = build_corpus(root, request, memory_bytes, threads, call.on_event)
     return built["window_id"]

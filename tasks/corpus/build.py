@@ -12,7 +12,6 @@ import os
 from dataclasses import dataclass, replace
 from datetime import date
 from glob import escape
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -20,8 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from sql.runner import connect, create_table, fetch_rows, stream_rows
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.clean_pass import Group, Stages, count_partitions, plan_groups
+from tasks.corpus.clean_pass import Group, Stages, count_partitions
 from tasks.corpus.cleaning import UNDATED, find_key_max
 from tasks.corpus.folder import (
     BASE_KEYS,
@@ -36,12 +34,11 @@ from tasks.corpus.token_pass import BaseCorpus, Written
 from tasks.corpus.window import (
     FORMAT_VERSION,
     Base,
+    CorpusRequest,
     Window,
     explain_unreadable,
     find_obstacle,
-    list_inputs,
     name_corpus,
-    select_window,
 )
 from tasks.root.failures import explain_failures
 from tasks.root.memory import spare_bytes
@@ -53,8 +50,6 @@ from trainer.store.tokens import CHANGED, VOCABULARY, open_corpus
 from trainer.system.fan_out import HERE, FanOut
 from trainer.system.files import read_json
 
-# What an event of a group takes of what is spare: 70 bytes were measured; the rest is for longer urls and for DuckDB.
-BYTES_PER_EVENT = 250
 _EPOCH = date(1970, 1, 1)
 _TOLD = (
     "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "funnel",
@@ -62,33 +57,12 @@ _TOLD = (
 )  # fmt: skip
 
 
-def window_id(
-    root: Root,
-    config: IngestConfig,
-    evaluate: EvaluateConfig,
-    since: date | None,
-    until: date | None,
-    window_days: int | None,
-    base: Base | None = None,
-) -> str:
-    """The name of the corpus that these settings make of what was ingested, 16 hex digits: same inputs, same name.
-
-    Raises InputError when the window is empty.
-    """
-    return name_corpus(list_inputs(select_window(root, since, until, window_days), config, evaluate, base))
-
-
 def build_corpus(
     root: Root,
-    config: IngestConfig,
-    evaluate: EvaluateConfig,
-    since: date | None,
-    until: date | None,
-    window_days: int | None,
+    request: CorpusRequest,
     memory_bytes: int,
     threads: int,
     on_event: OnEvent = ignore_event,
-    base: Base | None = None,
     fan_out: FanOut = HERE,
 ) -> dict[str, Any]:
     """Build the corpus of the window unless it exists; the story's "corpus". The caller holds the lock of writers.
@@ -99,24 +73,25 @@ def build_corpus(
     Raises InputError when the window is empty, nothing is left after cleaning or the base cannot be continued, DamageError when
     an events file is not as ingest left it or the base's files are altered, ResourceError when memory or disk do not suffice.
     """
-    window = select_window(root, since, until, window_days)
-    inputs = list_inputs(window, config, evaluate, base)
+    window = request.select_window(root)
+    inputs = request.inputs(window)
     identity = name_corpus(inputs)
     folder = root.corpus(identity)
     if not (folder / CORPUS_MANIFEST).exists():
         window.verify()
-        opened = _open_base(root, window, inputs, base) if base else None
+        base = _open_base(root, window, inputs, request.base) if request.base else None
         threads = threads or os.cpu_count() or 1
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
             explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
+            parts = CorpusPart(
+                (), request.ingest.model_dump() | window.params, request.ingest, scratch, building, memory_bytes, threads,
+                request.evaluate.max_users + 1, window.num_events, base,
+            )  # fmt: skip
             with connect(spare_bytes(memory_bytes) * DUCKDB_SHARE // 100, scratch / "spill", threads) as con:
-                tokens, manifest = Build(
-                    con, window, config, evaluate.max_users, building, scratch, memory_bytes, threads, on_event,
-                    fan_out, opened,
-                ).run()  # fmt: skip
+                tokens, manifest = Build(con, window, parts, on_event, fan_out).run()
             manifest |= {"window_id": identity, "made_from": inputs}
             if tokens.changed:
                 write_changed(building, manifest, _describe_changed(tokens.changed))
@@ -147,46 +122,28 @@ def _describe_changed(changed: Written) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Build:
-    """One build: where its rows come from, by which rules, and where its files go."""
+    """One build: the window, and `whole`, what all parts of it need."""
 
     con: duckdb.DuckDBPyConnection
     window: Window
-    config: IngestConfig
-    max_users: int
-    building: Path
-    scratch: Path
-    memory_bytes: int
-    threads: int
+    whole: CorpusPart
     on_event: OnEvent
     fan_out: FanOut
-    base: BaseCorpus | None = None
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Parameters of the SQL steps; DuckDB reads the names of files as patterns, so those are escaped."""
-        return self.config.model_dump() | {
-            "partitions": self.window.partitions,
-            "files": [escape(str(file.path)) for file in self.window.files],
-            "undated_files": [str(file.path) for file in self.window.files if file.day is None],
-        }
 
     def run(self) -> tuple[Written, dict[str, Any]]:
         """Both passes, over groups as large as memory allows; returns what was written, and the manifest, but for its name."""
-        num_events = count_partitions(self.con, self.params, self.window)
-        total = int(num_events.sum())
-        max_events = min(spare_bytes(self.memory_bytes) // BYTES_PER_EVENT, -(-total // self.fan_out.num_parts))
-        groups = plan_groups(num_events, max(1, max_events))
-        message = f"{total:,} events of {len(num_events)} micro-partitions, in {several(len(groups), 'group')}"
+        num_events = count_partitions(self.con, self.whole.params, self.window)
+        whole = self.whole.plan_groups(num_events, self.fan_out)
+        groups = several(len(whole.groups), "group")
+        message = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {groups}"
         self.on_event("log", {"message": message})
-        parts = CorpusPart(
-            tuple(groups), self.params, self.config, self.scratch, self.building, self.memory_bytes, self.threads,
-            self.max_users + 1, total, self.base,
-        ).divide(self.fan_out)  # fmt: skip
+        parts = whole.divide(self.fan_out)
         stages = self._clean(parts)
-        num_items_seen = self._make_vocabulary(groups, stages)
+        num_items_seen = self._make_vocabulary(whole.groups, stages)
         tokens = self._write_tokens(parts)
         if not sum(tokens.tokens):
-            way_out = f"no user has that many events: lower ingest.min_user_events ({self.config.min_user_events})"
+            fewest = self.whole.config.min_user_events
+            way_out = f"no user has that many events: lower ingest.min_user_events ({fewest})"
             raise self._nothing_left(stages, tokens.num_in_vocabulary, way_out)
         return tokens, self._describe(stages, num_items_seen, tokens)
 
@@ -195,21 +152,25 @@ class Build:
         for cleaned in self.fan_out.run(clean_part, parts, self.on_event):
             stages.add(cleaned)
         if not stages.after_bots:
-            way_out = f"all users are taken for bots: raise ingest.max_day_events ({self.config.max_day_events:,})"
+            way_out = (
+                f"all users are taken for bots: raise ingest.max_day_events ({self.whole.config.max_day_events:,})"
+            )
             raise self._nothing_left(stages, 0, way_out)
         return stages
 
-    def _make_vocabulary(self, groups: list[Group], stages: Stages) -> int:
+    def _make_vocabulary(self, groups: tuple[Group, ...], stages: Stages) -> int:
         """Make the table `vocabulary`; returns how many items the window has. Raises InputError when none is kept."""
-        config = self.config
-        params = self.params | {"item_counts": [escape(str(group.item_counts(self.scratch))) for group in groups]}
+        config, base = self.whole.config, self.whole.base
+        params = self.whole.params | {
+            "item_counts": [escape(str(group.item_counts(self.whole.scratch))) for group in groups]
+        }
         is_alone = len(groups) == 1
         create_table(self.con, f"intermediate/{'alone/' if is_alone else ''}int_item_totals", params)
         seen = fetch_rows(self.con, "intermediate/int_item_summary")[0]
-        if self.base is None or self.base.is_full:
+        if base is None or base.is_full:
             create_table(self.con, "marts/vocabulary", params)
         else:
-            before = self.base.verify(VOCABULARY)
+            before = base.verify(VOCABULARY)
             create_table(self.con, "staging/stg_vocabulary", {"vocabulary": escape(str(before))})
             create_table(self.con, "marts/continued/vocabulary", params)
         self.con.execute("drop table int_item_totals")
@@ -226,32 +187,34 @@ class Build:
     def _write_tokens(self, parts: list[CorpusPart]) -> Written:
         """The second pass, and the vocabulary's file."""
         tokens = Written()
-        if self.base and not self.base.is_full:
-            (self.building / CHANGED).mkdir()
+        if self.whole.base and not self.whole.base.is_full:
+            (self.whole.building / CHANGED).mkdir()
         for group in (group for part in parts for group in part.groups):
             self._write_item_ix(group)
         for part, written in zip(parts, self.fan_out.run(write_part, parts, self.on_event), strict=True):
             keys = np.load(part.keys, allow_pickle=False)
             tokens.add(replace(written, keys=keys), part.max_keys)
-        tokens.files |= write_vocabulary(self.building, self.con.table("vocabulary").order("item_ix").to_arrow_reader())
+        tokens.files |= write_vocabulary(
+            self.whole.building, self.con.table("vocabulary").order("item_ix").to_arrow_reader()
+        )
         return tokens
 
     def _write_item_ix(self, group: Group) -> None:
         """Write the item_ix of each item code of a group, for the second pass."""
-        path = group.item_counts(self.scratch)
+        path = group.item_counts(self.whole.scratch)
         params = {"group_item_counts": escape(str(path))}
         rows = stream_rows(self.con, "intermediate/int_group_item_ix", params).read_all()
         item_ix = np.full(pq.read_metadata(path).num_rows, -1, dtype=np.int32)
         item_ix[rows["item_code"].to_numpy()] = rows["item_ix"].to_numpy()
-        np.save(group.item_ix(self.scratch), item_ix, allow_pickle=False)
+        np.save(group.item_ix(self.whole.scratch), item_ix, allow_pickle=False)
 
     def _num_items(self) -> int:
         return self.con.table("vocabulary").count("*").fetchall()[0][0]
 
     def _describe(self, stages: Stages, num_items_seen: int, tokens: Written) -> dict[str, Any]:
         """The manifest (see the layout in `trainer/store/tokens.py`); users count rows, num_users those that are no holes."""
-        num_items = self._num_items()
-        key_max, num_held_out = find_key_max(tokens.keys, self.max_users)
+        num_items, base = self._num_items(), self.whole.base
+        key_max, num_held_out = find_key_max(tokens.keys, self.whole.max_keys - 1)
         funnel = [
             ("events in the window", stages.events),
             ("events without bots", stages.after_bots),
@@ -282,15 +245,15 @@ class Build:
             "files": tokens.files,
             "base": None,
         }
-        if self.base and self.base.is_full:
+        if base and base.is_full:
             manifest |= {"without_tokens": True}
-        elif self.base and tokens.changed:
+        elif base and tokens.changed:
             manifest |= {
-                "base": self.base.corpus.manifest["window_id"],
+                "base": base.corpus.manifest["window_id"],
                 "num_changed": sum(tokens.changed.users),
                 "num_new_users": tokens.num_new_users,
                 "num_left": tokens.num_left,
-                "num_new_items": num_items - self.base.corpus.num_items,
+                "num_new_items": num_items - base.corpus.num_items,
             }
         return manifest
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.store.tokens import gather_spans
+
 UNDATED = np.iinfo(np.int32).min
 
 
@@ -26,11 +28,16 @@ class UserEvents:
 
 
 @dataclass(frozen=True)
-class Histories:
+class Tokens:
     """Tokens of one micro-partition: tokens int32[E]; user i's are tokens[offsets[i]:offsets[i+1]], offsets int64[N+1]."""
 
     offsets: NDArray[np.int64]
     tokens: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.int64]) -> "Tokens":
+        """Those of some users, in their order; row -1 has none."""
+        lengths = np.diff(self.offsets, append=self.offsets[-1])[rows]
+        return Tokens(*gather_spans(self.tokens, self.offsets[rows], lengths))
 
 
 def find_bots(events: UserEvents, num_users: int, max_day_events: int) -> NDArray[np.bool_]:
@@ -79,27 +86,27 @@ def count_item_users(events: UserEvents, num_items: int) -> NDArray[np.int64]:
     return np.bincount(events.item[find_first_visits(events.user, events.item)], minlength=num_items)
 
 
-def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -> Histories:
+def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -> Tokens:
     """The histories without events of items outside the vocabulary (item_ix -1).
 
     lengths int64[N] events of each user, item_ix int32[E].
     """
     is_known = item_ix >= 0
     known_before = np.concatenate(([0], np.cumsum(is_known, dtype=np.int64)))
-    return Histories(known_before[_to_offsets(lengths)], item_ix[is_known])
+    return Tokens(known_before[_to_offsets(lengths)], item_ix[is_known])
 
 
-def keep_newest(histories: Histories, is_kept: NDArray[np.bool_], max_user_events: int) -> Histories:
+def keep_newest(histories: Tokens, is_kept: NDArray[np.bool_], max_user_events: int) -> Tokens:
     """The newest `max_user_events` tokens of each of the users in is_kept bool[N]."""
     ends = histories.offsets[1:]
     lengths = np.diff(histories.offsets)
     kept_lengths = np.where(is_kept, np.minimum(lengths, max_user_events), 0)
     first_kept = np.repeat(ends - kept_lengths, lengths)
     tokens = histories.tokens[np.arange(len(histories.tokens)) >= first_kept]
-    return Histories(_to_offsets(kept_lengths[is_kept]), tokens)
+    return Tokens(_to_offsets(kept_lengths[is_kept]), tokens)
 
 
-def find_held_out(histories: Histories) -> NDArray[np.int32]:
+def find_held_out(histories: Tokens) -> NDArray[np.int32]:
     """Place in each user's tokens of the newest whose item is new to the user, at place 1 or later, else -1; int32[N].
 
     Every user must have a token.

@@ -12,8 +12,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.corpus.cleaning import UNDATED
-from trainer.store.tokens import gather_spans
+from tasks.corpus.cleaning import UNDATED, Tokens
 
 USERS_SCHEMA = pa.schema([("user_id", pa.string()), ("hash", pa.uint64()), ("last_day", pa.int32())])
 """last_day: of the newest event ever seen, in days since 1970, or UNDATED, which is never too old. A hole is null, 0, 0."""
@@ -51,19 +50,6 @@ def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> Continue
     rows = pl.concat([rows, new.select("user_id", "hash", "last_day", pl.col("source").cast(pl.Int64))])
     users = rows.drop("source").to_arrow(compat_level=pl.CompatLevel.oldest()).cast(USERS_SCHEMA)
     return Continued(users, rows["source"].to_numpy())
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Tokens of a micro-partition's rows: row i has tokens[offsets[i]:offsets[i+1]]; offsets int64[n+1], tokens int32[...]."""
-
-    offsets: NDArray[np.int64]
-    tokens: NDArray[np.int32]
-
-    def take(self, rows: NDArray[np.int64]) -> "Tokens":
-        """Those of some rows, in their order; row -1 has none."""
-        lengths = np.diff(self.offsets, append=self.offsets[-1])[rows]
-        return Tokens(*gather_spans(self.tokens, self.offsets[rows], lengths))
 
 
 def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The two passes of a corpus in parts: each part is some groups of micro-partitions, wherever hands are.
+"""The two passes of a corpus in parts: a part is some groups of micro-partitions, and any process can do it.
 
 Files of the first pass and of the corpus are made in a folder of the part's own and move when the part is done. What goes to
 a part and back are ranges, settings, paths and counts.
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sql.runner import connect
 from tasks.config import IngestConfig
-from tasks.corpus.clean_pass import Group, Stages, clean_group
+from tasks.corpus.clean_pass import Group, Stages, clean_group, plan_groups
 from tasks.corpus.token_pass import BaseCorpus, Written, write_tokens
 from tasks.root.memory import spare_bytes
 from trainer.events import OnEvent
@@ -22,6 +23,8 @@ from trainer.store.tokens import CHANGED
 from trainer.system.fan_out import FanOut, cut, deliver_files
 
 DUCKDB_SHARE = 40  # per cent of what is spare
+# What an event of a group takes of what is spare: 70 bytes were measured; the rest is for longer urls and for DuckDB.
+BYTES_PER_EVENT = 250
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,14 @@ class CorpusPart:
         """Where the keys of who can be held out are, uint64, ascending: they are made of users' hashes."""
         return self.scratch / f"k{self.groups[0].first:05d}.npy"
 
+    def plan_groups(self, num_events: NDArray[np.int64], fan_out: FanOut) -> "CorpusPart":
+        """With groups as large as memory allows, but enough for all parts; num_events int64[P]: of each micro-partition."""
+        fit_in_memory = spare_bytes(self.memory_bytes) // BYTES_PER_EVENT
+        of_each_part = -(-self.total_events // fan_out.num_parts)
+        return replace(self, groups=tuple(plan_groups(num_events, max(1, min(fit_in_memory, of_each_part)))))
+
     def divide(self, fan_out: FanOut) -> list["CorpusPart"]:
-        """Its groups as parts for as many hands as there are."""
+        """Its groups divided among the processes or machines there are."""
         places = cut([len(group.partitions) for group in self.groups], fan_out.num_parts)
         threads = fan_out.choose_threads(self.threads)
         return [replace(self, groups=tuple(self.groups[place] for place in part), threads=threads) for part in places]

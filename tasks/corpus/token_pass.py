@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.config import IngestConfig
-from tasks.corpus.cleaning import Histories, find_held_out, keep_in_vocabulary, keep_newest
-from tasks.corpus.continuation import USERS_SCHEMA, Tokens, continue_rows, find_changed, find_known
+from tasks.corpus.cleaning import Tokens, find_held_out, keep_in_vocabulary, keep_newest
+from tasks.corpus.continuation import USERS_SCHEMA, continue_rows, find_changed, find_known
 from tasks.corpus.folder import partition_name, write_partition
 from trainer.errors import DamageError
 from trainer.store.tokens import CHANGED, Corpus, held_out_keys
@@ -131,7 +131,7 @@ def write_tokens(
 
 
 def _write_plain(
-    building: Path, partition: int, users: pa.Table, histories: Histories, retained: pa.Table | None
+    building: Path, partition: int, users: pa.Table, histories: Tokens, retained: pa.Table | None
 ) -> Written:
     """Write a micro-partition of a corpus without a base: all who are kept, in the order of their ids; then who has no tokens."""
     held_out, offsets = find_held_out(histories), histories.offsets
@@ -159,7 +159,7 @@ def _write_continued(building: Path, partition: int, visitors: Visitors, base: B
     users, now = _continue_users(base_users, visitors, base.oldest_day)
     rows = np.flatnonzero(find_changed(before, now))
     tonight = now.take(rows)
-    held_out = find_held_out(Histories(tonight.offsets, tonight.tokens))
+    held_out = find_held_out(tonight)
     held = np.flatnonzero(held_out >= 0)
     items = tonight.tokens[tonight.offsets[held] + held_out[held]]
     held_out[held[find_known(before, rows[held], items)]] = -1
@@ -203,7 +203,7 @@ def _continue_users(base_users: pa.Table, visitors: Visitors, oldest_day: int) -
     return continued.users, visitors.tokens.take(np.append(places, -1)[continued.source])
 
 
-def _spread(histories: Histories, is_kept: NDArray[np.bool_]) -> Tokens:
+def _spread(histories: Tokens, is_kept: NDArray[np.bool_]) -> Tokens:
     """The histories of the users who are kept as tokens of all, of whom the others have none."""
     lengths = np.zeros(len(is_kept), dtype=np.int64)
     lengths[is_kept] = np.diff(histories.offsets)

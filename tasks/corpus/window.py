@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,15 @@ class Window:
     def num_events(self) -> int:
         return sum(file.rows for file in self.files)
 
+    @property
+    def params(self) -> dict[str, Any]:
+        """What the SQL steps take of it; DuckDB reads the names of files as patterns, so those are escaped."""
+        return {
+            "partitions": self.partitions,
+            "files": [escape(str(file.path)) for file in self.files],
+            "undated_files": [str(file.path) for file in self.files if file.day is None],
+        }
+
     def verify(self) -> None:
         """Raise DamageError unless every file of the window has the bytes and sha256 that sources.json says."""
         verify_all((file.path, file.about, file.way_out) for file in self.files)
@@ -147,6 +157,30 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
             "give other days with --since and --until, or more logs with --logs"
         )
     return window
+
+
+@dataclass(frozen=True)
+class CorpusRequest:
+    """What a corpus is to be made of: cleaned by `ingest`, of the days as in `select_window`, perhaps going on from `base`."""
+
+    ingest: IngestConfig
+    evaluate: EvaluateConfig
+    since: date | None = None
+    until: date | None = None
+    window_days: int | None = None
+    base: Base | None = None
+
+    def select_window(self, root: Root) -> Window:
+        """The window of the days. Raises InputError when it is empty."""
+        return select_window(root, self.since, self.until, self.window_days)
+
+    def inputs(self, window: Window) -> dict[str, Any]:
+        """All that shapes the bytes of a corpus of this window."""
+        return list_inputs(window, self.ingest, self.evaluate, self.base)
+
+    def name(self, root: Root) -> str:
+        """The window id, 16 hex digits: the same inputs have the same name. Raises InputError when the window is empty."""
+        return name_corpus(self.inputs(self.select_window(root)))
 
 
 def ends_before(until: str | None, other: str | None) -> bool:

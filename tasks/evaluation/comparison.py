@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from tasks.corpus.continuation import Tokens, find_changed
+from tasks.corpus.cleaning import Tokens
+from tasks.corpus.continuation import find_changed
 from tasks.evaluation.evaluate import (
     Answer,
     Question,

@@ -123,11 +123,6 @@ def _descend(tree: Tree, rows: Vectors, users: Vectors) -> torch.Tensor:
     return torch.from_numpy(log_probabilities(tree, rows, users))
 
 
-def score_by_vectors(item_vectors: Vectors) -> VectorScores:
-    """Scores of all items as dot products with item vectors float32[V, D]."""
-    return VectorScores(lambda start, stop: item_vectors[start:stop], *item_vectors.shape)
-
-
 def score_of(generation: Generation, counts: NDArray[np.int64], change: Change = lambda rows: rows) -> Scores:
     """How a generation ranks items: by vectors, or down the tree made of the training's counts, int64[V].
 

@@ -5,12 +5,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 
-def number_strings(strings: pa.ChunkedArray) -> tuple[NDArray[np.int32], pa.Array]:
+def number_strings(strings: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int32], pa.Array]:
     """The number of each of n strings, int32[n], and the distinct strings by their numbers; null is one of them.
 
     Numbers are in the order of first appearance. The distinct strings are large ones: together they may have over 2 GiB.
     """
-    encoded = strings.cast(pa.large_string()).dictionary_encode(null_encoding="encode")
+    whole = strings if isinstance(strings, pa.ChunkedArray) else pa.chunked_array([strings])
+    encoded = whole.cast(pa.large_string()).dictionary_encode(null_encoding="encode")
     if not encoded.num_chunks:
         return np.empty(0, dtype=np.int32), pa.array([], pa.large_string())
     return np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks]), encoded.chunk(0).dictionary

@@ -78,14 +78,13 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         page_keys, rules.urls, rules.drops_assets, lambda tokens: _find_shared(con, tokens)
     )
     rank = rank_of_code[user]
-    reasons = [
+    verdict, words = _judge(
         (users["verdict"], rank),
         (pc.if_else(page_keys.is_null(), "no URL", None), page),
         (time_verdicts, time_code),
         (page_verdicts, page),
-    ]
-    is_event = np.logical_and.reduce([_is_null(verdicts)[places] for verdicts, places in reasons])
-    chosen, refused = np.flatnonzero(is_event), np.flatnonzero(~is_event)
+    )
+    chosen, refused = np.flatnonzero(verdict < 0), np.flatnonzero(verdict >= 0)
     day = us[chosen] // _US_A_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
     order = sort_by(line[chosen], us[chosen], rank[chosen], day)
     chosen = chosen[order]
@@ -97,8 +96,8 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         "line": line[chosen],
         "url": _take_later(items, page[chosen]),
     }
-    verdict = _first_verdict([(verdicts, places[refused]) for verdicts, places in reasons])
-    return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdict}))
+    verdicts = pa.DictionaryArray.from_arrays(verdict[refused], words)  # all lines of a log may be refused
+    return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdicts}))
 
 
 def name_users(raw_ids: pa.Array, user_key: bytes | None) -> pa.Array:
@@ -145,22 +144,18 @@ def _take_later(strings: pa.Array | pa.ChunkedArray, places: NDArray) -> pa.Dict
     return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), whole)
 
 
-def _first_verdict(reasons: list[tuple[pa.Array, NDArray]]) -> pa.DictionaryArray:
-    """For each line the first of its reasons (verdicts, the line's places among them) that is not null.
-
-    Lines have codes: all lines of a log may be refused, and their words would take more memory than the lines.
+def _judge(*reasons: tuple[pa.Array | pa.ChunkedArray, NDArray]) -> tuple[NDArray[np.int32], pa.Array]:
+    """For each line the first of its reasons (verdicts, the line's places among them) that is not null, as its number among the
+    words returned with them; -1 where all are.
     """
     words: list[str] = []
-    codes = np.full(len(reasons[0][1]), -1, dtype=np.int32)
+    first = np.full(len(reasons[0][1]), -1, dtype=np.int32)
     for verdicts, places in reasons:
-        code_of_place, distinct = number_strings(
-            pa.chunked_array([verdicts]) if isinstance(verdicts, pa.Array) else verdicts
-        )
-        is_word = ~_is_null(distinct)
-        code = code_of_place[places]
-        codes = np.where((codes < 0) & is_word[code], code + len(words), codes) if len(places) else codes
+        code, distinct = number_strings(verdicts)
+        number = np.where(_is_null(distinct), -1, len(words) + np.arange(len(distinct))).astype(np.int32)
+        first = np.where(first < 0, number[code][places], first)
         words += distinct.to_pylist()
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
+    return first, pa.array(words, pa.string())
 
 
 def _is_null(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:

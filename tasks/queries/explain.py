@@ -6,7 +6,6 @@ sha256: all events, and a file of each release.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,10 @@ def _find_in_corpus(root: Root, user_id: str, hash_of_user: int) -> Story | None
     is_held_out = bool(histories.is_held_out[row])
     held_out = int(histories.tokens[histories.ends[row]]) if is_held_out else None
     seen = Counter(tokens.tolist()).most_common(NUM_ITEMS)
-    urls = _read_urls(corpus.vocabulary, [item for item, _ in seen] + ([held_out] if held_out is not None else []))
+    wanted = [item for item, _ in seen] + ([held_out] if held_out is not None else [])
+    is_wanted = pc.field("item_ix").isin(pa.array(wanted, pa.int32()))
+    named = _read_rows(corpus.vocabulary, ["item_ix", "url"], is_wanted)
+    urls = dict(zip(named["item_ix"].to_pylist(), named["url"].to_pylist(), strict=True))
     return {
         "window_id": corpus.folder.name,
         "micro_partition": partition,
@@ -112,22 +114,6 @@ def _find_in_corpus(root: Root, user_id: str, hash_of_user: int) -> Story | None
         "is_held_out": is_held_out,
         "held_out_item": urls[held_out] if held_out is not None else None,
     }
-
-
-def _read_urls(path: Path, items: Iterable[int]) -> dict[int, str]:
-    """The URLs of a few items; row groups without any of them are not read."""
-    urls: dict[int, str] = {}
-    start = 0
-    wanted = sorted(set(items))
-    with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            stop = start + file.metadata.row_group(group).num_rows
-            here = [item for item in wanted if start <= item < stop]  # the vocabulary is in the order of item_ix
-            if here:
-                column = file.read_row_group(group, columns=["url"])["url"]
-                urls |= {item: column[item - start].as_py() for item in here}
-            start = stop
-    return urls
 
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str, hash_of_user: int) -> list[Story]:
@@ -161,6 +147,6 @@ def _cosine(one: np.ndarray, other: np.ndarray) -> float:
     return round(float(one @ other) / norms, 6) if norms else 0.0
 
 
-def _read_rows(path: Path, columns: list[str] | None, where: list[tuple[str, str, Any]]) -> pa.Table:
+def _read_rows(path: Path, columns: list[str] | None, where: list[tuple[str, str, Any]] | pc.Expression) -> pa.Table:
     """Rows that fulfil conditions; row groups whose least and greatest values exclude them are not read."""
     return pq.read_table(path, columns=columns, filters=where, partitioning=None)

@@ -18,8 +18,7 @@ import numpy as np
 
 from sql.runner import connect, create_table, fetch_rows, stream_rows
 from tasks.config import IngestConfig
-from tasks.corpus.build import BYTES_PER_EVENT
-from tasks.corpus.clean_pass import Stages, count_partitions, plan_groups
+from tasks.corpus.clean_pass import Stages, count_partitions
 from tasks.corpus.parts import DUCKDB_SHARE, CorpusPart, clean_part, write_part
 from tasks.corpus.token_pass import Written
 from tasks.corpus.window import explain_unreadable, select_window
@@ -92,11 +91,11 @@ def infer(
     with explain_failures(root, "vectors are inferred", asked.memory_bytes), open_folder(root) as folder:
         frozen = open_release(root, release, folder, asked.train, on_event)
         rows = _plan_rows(frozen, asked.memory_bytes)
-        frozen.items.admit(0)  # what is damaged is told before the logs are read
+        frozen.items.admit(0)  # a damaged table is found before the logs are read
         own = Root(folder / "root")
         own.path.mkdir()
         copy_tombstones(root, own)
-        ingested = _ingest(root, own, asked, config, catalog.partitions, on_event, fan_out)
+        ingested = _ingest(root, own, asked, config, on_event, fan_out)
         cleaned = _clean(own, asked, config, frozen, on_event, fan_out)
         config_of_items = replace(frozen.items.config, threads=fan_out.choose_threads(asked.threads))
         whole = InferPart(
@@ -169,15 +168,10 @@ def _plan_rows(release: Release, memory_bytes: int) -> int:
 
 
 def _ingest(
-    root: Root,
-    own: Root,
-    asked: Inference,
-    config: IngestConfig,
-    partitions: int | None,
-    on_event: OnEvent,
-    fan_out: FanOut,
+    root: Root, own: Root, asked: Inference, config: IngestConfig, on_event: OnEvent, fan_out: FanOut
 ) -> dict[str, Any]:
     """The logs as events of `own`; the list of rejects of unusable ones is kept in `root`."""
+    partitions = read_catalog(root).partitions
     try:
         ingested = ingest(own, asked.logs, config, partitions, asked.memory_bytes, asked.threads, on_event, fan_out)
     except RejectedError as error:
@@ -208,26 +202,18 @@ def _clean(
     folder, scratch = own.path / "corpus", own.temporary
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
-    params = {
-        "partitions": window.partitions,
-        "files": [escape(str(file.path)) for file in window.files],
-        "undated_files": [str(file.path) for file in window.files if file.day is None],
-        "vocabulary": escape(str(release.vocabulary)),
-    }
+    params = window.params | {"vocabulary": escape(str(release.vocabulary))}
     stages, tokens, spare = Stages(), Written(), spare_bytes(asked.memory_bytes)
     with explain_unreadable(own), connect(spare * DUCKDB_SHARE // 100, scratch / "spill", asked.threads) as con:
         create_table(con, "staging/stg_vocabulary", params)
         num_unknown = fetch_rows(con, "intermediate/int_unknown_events", params)[0]["num_events"]
-        num_events = count_partitions(con, params, window)
-        max_events = min(spare // BYTES_PER_EVENT, -(-window.num_events // fan_out.num_parts))
-        groups = plan_groups(num_events, max(1, max_events))
-        parts = CorpusPart(
-            tuple(groups), params, config, scratch, folder, asked.memory_bytes, asked.threads, 0, window.num_events,
-            step="infer",
-        ).divide(fan_out)  # fmt: skip
+        whole = CorpusPart(
+            (), params, config, scratch, folder, asked.memory_bytes, asked.threads, 0, window.num_events, step="infer"
+        ).plan_groups(count_partitions(con, params, window), fan_out)
+        parts = whole.divide(fan_out)
         for cleaned in fan_out.run(clean_part, parts, on_event):
             stages.add(cleaned)
-        for group in groups:
+        for group in whole.groups:
             codes = {"group_item_counts": escape(str(group.item_counts(scratch)))}
             item_ix = stream_rows(con, "intermediate/int_release_item_ix", codes).read_all()["item_ix"].to_numpy()
             np.save(group.item_ix(scratch), item_ix, allow_pickle=False)

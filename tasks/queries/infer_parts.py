@@ -1,4 +1,4 @@
-"""Users of a corpus fitted to a release's items, in parts of micro-partitions, wherever hands are; each part writes a file.
+"""Users of a corpus fitted to a release's items, in parts of micro-partitions, which any process can do; each writes a file.
 
 Several parts' files become one, row group after row group: the bytes that one part writes.
 """

@@ -1,4 +1,4 @@
-"""What a person looks at first: the nearest users and next pages of a user, and the nearest pages of a page.
+"""What a person looks at first: the nearest users and next pages of a user.
 
 Reads an export's folder directly, without MLflow; brute force over the items, the index over the users. Each file that is
 read has its sha256 compared with the manifest's first.
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.export.export import EXPORT_MANIFEST, path_of, unit_rows
-from tasks.export.vector_files import decode_vectors, directions_of
+from tasks.export.vector_files import decode_vectors
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from trainer.errors import InputError
@@ -33,7 +33,8 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
     trained with a tree has no item vectors: items and seen are then empty.
     Raises InputError for a user without a vector.
     """
-    _check_k(k)
+    if k < 1:
+        raise InputError(f"k is {k}: ask for at least 1")
     manifest = _read_manifest(export_dir)
     name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
     if name not in manifest["user_files"]:
@@ -54,25 +55,6 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
         "items": [{"url": urls[i], "score": float(item_scores[i])} for i in best],
         "seen": [urls[i] for i in dict.fromkeys(reversed(tokens))][:NUM_SEEN],
     }
-
-
-def similar_items(export_dir: Path, url: str, k: int) -> list[dict[str, Any]]:
-    """The k items nearest to `url` by cosine of what is not bias: `[{"url", "score"}]`, nearest first.
-
-    Raises InputError for no item.
-    """
-    _check_k(k)
-    manifest = _read_manifest(export_dir)
-    urls, vectors = _read_items(export_dir, manifest)
-    if url not in urls:
-        alike = [other for other in urls if url.lower() in other.lower()][:3]
-        hint = f"; alike are {', '.join(alike)}" if alike else ""
-        raise InputError(f"{url!r} is not among the {len(urls):,} items of {export_dir}{hint}")
-    item = urls.index(url)
-    units = unit_rows(directions_of(vectors, manifest))
-    scores = units @ units[item]
-    scores[item] = -np.inf
-    return [{"url": urls[i], "score": float(scores[i])} for i in _top(scores, min(k, len(urls) - 1))]
 
 
 def _neighbours(
@@ -137,8 +119,3 @@ def _unknown_user(manifest: dict[str, Any]) -> InputError:
         f"this user is not among the {manifest['num_users']:,} users of release {manifest['release']}: "
         "the id is mistyped, or the user has fewer than ingest.min_user_events events in the window"
     )
-
-
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise InputError(f"k is {k}: ask for at least 1")

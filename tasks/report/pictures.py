@@ -118,7 +118,7 @@ def draw_items(export_dir: Path | None) -> tuple[ItemMap | None, list[dict[str, 
     if not pages or not pages.urls:
         return None, []
     places = lay_out(pages.directions)
-    regions = divide_map(places, pages.counts, NUM_REGIONS)
+    regions = divide_map(places, NUM_REGIONS)
     anchors = [int(np.flatnonzero(regions == region)[0]) for region in range(regions.max() + 1)]
     names = short_names(pages.urls, NAME_CHARS)
     item_map = draw_map(pages, places, regions, names)

@@ -33,6 +33,7 @@ from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, held_out_question, held_out_rows, make_corpus
 from tests.benchmarks.peers import is_no_lower
 from tests.benchmarks.swap import TOKENS_A_USER, run_alone, write_corpus
+from tests.stores import read_item_table
 from trainer.config import TrainConfig
 from trainer.plan.alone import Plan
 from trainer.store.generation import Generation, open_generation
@@ -128,7 +129,7 @@ def join_generation(generation: Generation, folder: Path) -> Generation:
     """A generation with the same items in one block."""
     folder.mkdir()
     writer = Writer(folder, 1, {})
-    writer.write_items(0, image_of_items(generation.read_item_table()))
+    writer.write_items(0, image_of_items(read_item_table(generation)))
     kept = {name: generation.manifest[name] for name in ("config", "num_items", "vector_size", "partitions")}
     return writer.commit(kept | {"num_blocks": 1, "resident_block": 0, "recency": generation.config.recency})
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.evaluation.evaluate import measure, rank_held_out
-from tasks.evaluation.scores import score_by_vectors
 from tasks.export.export import unit_rows
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus
+from tests.scored import score_by_vectors
 from trainer.config import TrainConfig
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus, Histories

@@ -16,6 +16,7 @@ from pathlib import Path
 from sql.runner import connect
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.ingest.ingest import ingest
 from tasks.root.run import open_root
 from trainer.events import ignore_event
@@ -68,7 +69,7 @@ def run_ours(logs: str, folder: Path, partitions: int, memory_bytes: int) -> tup
     started = time.perf_counter()
     story = ingest(root, [logs], settings, partitions, memory_bytes, THREADS, ignore_event)
     ingest_seconds = time.perf_counter() - started
-    build_corpus(root, settings, EvaluateConfig(), None, None, None, memory_bytes, THREADS)
+    build_corpus(root, CorpusRequest(settings, EvaluateConfig()), memory_bytes, THREADS)
     return story["lines"], ingest_seconds
 
 

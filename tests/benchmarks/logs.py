@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.evaluation.evaluate import Question
 from tasks.ingest.ingest import ingest
 from tasks.root.run import open_root
@@ -33,7 +34,7 @@ def make_corpus(log: Path, folder: Path, settings: IngestConfig | None = None, m
     """
     root, settings, evaluation = open_root(folder), settings or IngestConfig(), EvaluateConfig(max_users=max_users)
     ingest(root, [str(log)], settings, None, MEMORY_BYTES, THREADS, ignore_event)
-    built = build_corpus(root, settings, evaluation, None, None, None, MEMORY_BYTES, THREADS, ignore_event)
+    built = build_corpus(root, CorpusRequest(settings, evaluation), MEMORY_BYTES, THREADS, ignore_event)
     return open_corpus(root.corpus(built["window_id"]))
 
 

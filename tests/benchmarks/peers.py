@@ -21,8 +21,8 @@ from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
 from tasks.evaluation.evaluate import Answer, rank_held_out
-from tasks.evaluation.scores import score_by_vectors
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows
+from tests.scored import score_by_vectors
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel

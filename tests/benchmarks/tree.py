@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, held_out_rows, make_corpus
 from tests.benchmarks.peers import KernelTraining, begin_kernel_training
+from tests.tree_shapes import expected_rows
 from trainer.config import TrainConfig, config_from_dict
 from trainer.draws import mix_array
 from trainer.model.rows import EPSILON
 from trainer.model.trees import (
     Tree,
     balanced_tree,
-    expected_rows,
     huffman_tree,
     log_probabilities,
     tree_bytes,

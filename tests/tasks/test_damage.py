@@ -10,12 +10,13 @@ import pytest
 
 from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.evaluation.ranker import Exported
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.drift import Released, compare_vectors
 from tasks.ingest.ingest import ingest
 from tasks.queries.explain import explain_user
-from tasks.queries.similar import similar_items, similar_users
+from tasks.queries.similar import similar_users
 from tasks.queries.word2vec import export_word2vec
 from tasks.root.run import Root
 from tests.flips import draw_places, flipped
@@ -61,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, str]:
 def build_anew(root: Root, window_id: str) -> dict[str, Any]:
     """Build the corpus of the events anew. Return the digests of its files."""
     shutil.rmtree(root.corpus(window_id), ignore_errors=True)
-    build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)
+    build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)
     return dict(read_json(root.corpus(window_id) / EXPORT_MANIFEST)["files"])
 
 
@@ -123,7 +124,6 @@ def test_an_altered_export_answers_nobody(trained: tuple[Root, str]) -> None:
         ids = release.corpus.read_ids(0)
         return (
             [similar_users(root, folder, user, 5) for user in users],
-            similar_items(folder, "/page/3", 5),
             Exported(folder, manifest, release.corpus).read_users(1).tolist(),
             compare_vectors(ids, release, release, 0).tolist(),
         )

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.config import EvaluateConfig, ExportConfig, IngestConfig
 from tasks.corpus.build import build_corpus
-from tasks.corpus.window import Base
+from tasks.corpus.window import Base, CorpusRequest
 from tasks.export.export import Export, export_vectors
 from tasks.ingest.ingest import ingest
 from tasks.ingest.stage_here import Staging
@@ -58,7 +58,7 @@ def write_days(folder: Path, days: range) -> None:
 def take_in(root: Root, logs: Path, fan_out: FanOut, **settings: Any) -> dict[str, Any]:
     config = CONFIG.model_copy(update={"max_reject_ratio": 0.5} | settings)
     told = ingest(root, [f"{logs}/*.csv*"], config, None, MEMORY_BYTES, 1, ignore_event, fan_out)
-    built = build_corpus(root, config, EvaluateConfig(max_users=20), None, None, None, MEMORY_BYTES, 1, fan_out=fan_out)
+    built = build_corpus(root, CorpusRequest(config, EvaluateConfig(max_users=20)), MEMORY_BYTES, 1, fan_out=fan_out)
     return told | {"window_id": built["window_id"]}
 
 
@@ -105,10 +105,9 @@ def test_a_corpus_that_continues_another_is_the_same_bytes(tmp_path: Path, proce
     other = Root(tmp_path / "many")
     shutil.copytree(root.path, other.path)
     for is_full in (False, True):
-        base = Base(first, 90, is_full)
+        request = CorpusRequest(CONFIG, EvaluateConfig(max_users=20), base=Base(first, 90, is_full))
         told = [
-            build_corpus(where, CONFIG, EvaluateConfig(max_users=20), None, None, None, MEMORY_BYTES, 1, base=base,
-                         fan_out=hands)
+            build_corpus(where, request, MEMORY_BYTES, 1, fan_out=hands)
             for where, hands in ((root, HERE), (other, processes))
         ]  # fmt: skip
         assert told[0] == told[1]

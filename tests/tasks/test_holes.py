@@ -11,7 +11,7 @@ import pytest
 
 from tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
-from tasks.corpus.window import Base
+from tasks.corpus.window import Base, CorpusRequest
 from tasks.evaluation.evaluate import evaluate
 from tasks.evaluation.export_loss import measure_loss
 from tasks.export.export import Export, export_vectors
@@ -54,7 +54,7 @@ def visits(user: int) -> list[int]:
 
 def build(root: Root, since: int, until: int, base: Base | None = None) -> Corpus:
     days = date(2026, 1, since), date(2026, 1, until)
-    told = build_corpus(root, CONFIG, EVALUATE, *days, None, MEMORY_BYTES, 1, base=base)
+    told = build_corpus(root, CorpusRequest(CONFIG, EVALUATE, *days, base=base), MEMORY_BYTES, 1)
     return open_corpus(root.corpus(told["window_id"]))
 
 

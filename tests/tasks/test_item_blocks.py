@@ -14,11 +14,13 @@ from tasks.config import ExportConfig
 from tasks.evaluation import scores as scores_module
 from tasks.evaluation.evaluate import evaluate, join_questions, questions, rank_held_out
 from tasks.evaluation.export_loss import measure_loss
-from tasks.evaluation.scores import score_by_vectors, score_of
+from tasks.evaluation.scores import score_of
 from tasks.export.export import Export, export_vectors
 from tasks.export.vector_files import decode_vectors
 from tests.corpora import planted_histories, write_corpus
 from tests.releases import read_items
+from tests.scored import score_by_vectors
+from tests.stores import read_item_table
 from tests.trainer.training.test_loop import divided
 from trainer.config import TrainConfig
 from trainer.model.rows import Items, Rows
@@ -52,7 +54,7 @@ def train_in_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: o
 def test_ranks_and_vectors_are_those_of_the_table_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = train_in_blocks(tmp_path, monkeypatch)
     corpus, generation = open_corpus(job.corpus_dir), open_generation(job.store_dir)
-    items = generation.read_item_table().outputs.vectors
+    items = read_item_table(generation).outputs.vectors
     monkeypatch.setattr(scores_module, "GRAIN_ITEMS", 7)
     monkeypatch.setattr(scores_module, "PIECE_BYTES", 1)
     (question,) = join_questions(questions(corpus, generation))
@@ -83,7 +85,7 @@ def test_ranks_down_a_tree_are_those_of_the_whole_tree(
     counts = corpus.count_training_tokens()
     tree = make_tree(job.config, counts)
     assert tree is not None
-    nodes = generation.read_item_table().outputs.vectors
+    nodes = read_item_table(generation).outputs.vectors
     (question,) = join_questions(questions(corpus, generation))
     expected = log_probabilities(tree, nodes, question.vectors)
     scores = score_of(generation, counts)

@@ -13,6 +13,7 @@ from tasks.queries.word2vec import export_word2vec
 from tasks.report.item_map import read_pages
 from tasks.root.run import Root
 from tests.corpora import planted_histories, write_corpus
+from tests.stores import read_item_table
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.model.trees import log_probabilities, make_tree
@@ -45,7 +46,7 @@ def test_ranks_are_those_of_the_probabilities(job: Job) -> None:
     counts = corpus.count_training_tokens()
     tree = make_tree(job.config, counts)
     assert tree is not None
-    nodes = generation.read_item_table().outputs.vectors
+    nodes = read_item_table(generation).outputs.vectors
     users = generation.read_users(0)[:5]
     none = np.empty(0, np.int64)
     answer = rank_held_out(Question(users, np.arange(5), none, none), score_of(generation, counts))

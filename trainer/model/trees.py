@@ -206,21 +206,6 @@ def path(tree: Tree, class_ix: int) -> list[tuple[int, int]]:
     return steps[::-1]
 
 
-def path_lengths(tree: Tree) -> NDArray[np.int32]:
-    """The choices on the way to each class, int32[V]."""
-    depths = np.repeat(np.arange(1, tree.max_depth + 1, dtype=np.int32), np.diff(level_starts(tree)))
-    return np.append(depths, np.int32(0))[tree.parents[: tree.num_classes]]  # parent -1, none, finds the last
-
-
-def expected_rows(tree: Tree, counts: Int64s) -> float:
-    """The parameter rows that a token touches on average when classes have these counts, int64[V], not all zero."""
-    touched = np.append(rows_of(tree.widths), 0)  # the last is for parent -1: none
-    for start, end in pairwise(level_starts(tree)):
-        touched[start:end] += touched[tree.parents[tree.num_classes + start : tree.num_classes + end]]
-    weights = counts.astype(np.float64)
-    return float(weights @ touched[tree.parents[: tree.num_classes]] / weights.sum())
-
-
 def tree_bytes(tree: Tree) -> int:
     """What the arrays of a tree take in memory, without the parameters."""
     return tree.parents.nbytes + tree.slots.nbytes + tree.first_rows.nbytes + tree.widths.nbytes

@@ -112,8 +112,3 @@ def ring_block(rank: int, turn: int, num_workers: int, num_blocks: int) -> int:
     to the one before it, who needs it num_blocks / num_workers turns later.
     """
     return (rank * (num_blocks // num_workers) + turn) % num_blocks
-
-
-def ring_blocks_held(rank: int, turn: int, num_workers: int, num_blocks: int) -> list[int]:
-    """The blocks that a worker has when a turn begins, in the order in which it needs them."""
-    return [ring_block(rank, turn + ahead, num_workers, num_blocks) for ahead in range(num_blocks // num_workers)]

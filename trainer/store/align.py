@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.events import OnEvent, ignore_event
+from trainer.events import OnEvent, ignore_event, tell_progress
 from trainer.kernels.first_rows import round_to_bfloat16
 from trainer.model.rows import Rows
 from trainer.store.generation import Generation, open_generation
@@ -77,15 +77,7 @@ def align_generation(
                 image = writer.read_users(partition)
                 _rotate_image(rows_in(image), matrix, generation.config.seed)
                 writer.write_users(partition, image)
-            on_event(
-                "progress",
-                {
-                    "step": "align",
-                    "done": partition + 1,
-                    "total": generation.num_partitions,
-                    "unit": "micro-partitions",
-                },
-            )
+            tell_progress(on_event, "align", partition + 1, generation.num_partitions)
         for block in generation.item_entries():
             _rotate_items(writer, block, matrix, generation.config.seed)
         return writer.commit(manifest | values | {"stage": "aligned"})

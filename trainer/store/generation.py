@@ -28,7 +28,7 @@ from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError
 from trainer.model.rows import Items
 from trainer.store.images import Arrays, Image, make_image, map_image, read_image
-from trainer.store.item_table import fill_outputs, join_blocks, take_items
+from trainer.store.item_table import fill_outputs, take_items
 from trainer.store.layout import items_in, items_of, read_rows, shapes_of_items
 from trainer.store.manifests import (
     STORE_MANIFEST,
@@ -143,12 +143,6 @@ class Generation:
         """
         (arrays,) = self._mapped_blocks.values()
         return items_of(arrays)
-
-    def read_item_table(self) -> Items:
-        """All that training keeps of items. Raises DamageError when a file was altered."""
-        with tell_way_out(self.folder):
-            images = [read_image(self.folder / entry["file"], entry) for entry in self.manifest["items"]]
-        return join_blocks([image.arrays for image in images], self.manifest.get("resident_block", 0))
 
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
         """The image of an item block with these rows of the table, or with all of it, from the blocks that there are.

@@ -7,7 +7,7 @@ no memory of the process: what is read of them is the page cache's.
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.rows import Items, Rows
+from trainer.model.rows import Rows
 from trainer.store.images import Arrays
 
 PIECE_ROWS = 65_536
@@ -35,19 +35,6 @@ def _rows(blocks: list[Arrays], block: int) -> NDArray[np.uint32]:
 
 def _in_order(blocks: list[Arrays], last: int) -> list[int]:
     return [*(block for block in range(len(blocks)) if block != last), last]
-
-
-def join_blocks(blocks: list[Arrays], last: int) -> Items:
-    """The item table from its blocks, in order. Rows that several blocks have are those of block `last`."""
-    inputs = Rows(
-        blocks[0]["inputs"], blocks[0]["input_squares"]
-    )  # none of several blocks: what has any is not divided
-    if len(blocks) == 1:
-        return Items(Rows(blocks[0]["outputs"], blocks[0]["output_squares"]), inputs)
-    num_rows = count_rows(blocks)
-    outputs = Rows(np.empty((num_rows, blocks[0]["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
-    fill_outputs(outputs, blocks, last)
-    return Items(outputs, inputs)
 
 
 def fill_outputs(outputs: Rows, blocks: list[Arrays], last: int, wanted: NDArray[np.uint32] | None = None) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.events import OnEvent
+from trainer.events import OnEvent, tell
 from trainer.gensim.warm_start import WarmStart, apply_warm_start, read_warm_start
 from trainer.kernels import Kernel, pick_kernel
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
@@ -77,7 +77,7 @@ def _find_generation(folder: Path, wanted: str, on_event: OnEvent) -> Generation
     if not has_generation(folder):
         return None
     if is_outdated(folder):
-        on_event("log", {"message": "the store is of an earlier version: training begins anew"})
+        tell(on_event, "the store is of an earlier version: training begins anew")
         return None
     generation = open_generation(folder)
     return generation if generation.manifest["identity"] == wanted else None
@@ -92,11 +92,11 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     compile_seconds = warm_up(kernel, config, on_event)
     plan, share = divide_work(kernel, job, corpus, counts, standing.manifest, workers)
     for line in (f"kernel={kernel.name}: {kernel.reason}", *plan.reasons):
-        on_event("log", {"message": line})
+        tell(on_event, line)
     recency = effective_recency(config, corpus, plan.num_blocks)
     if recency == 0 < config.recency:
         message = "train.recency is off, as the log has no times: a user's tokens all count the same"
-        on_event("log", {"message": message})
+        tell(on_event, message)
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     course = Course(config, corpus, plan, blocks, recency, share)
     _go_on(standing, course, store_dir, workers, on_event)
@@ -112,12 +112,12 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     team = make_team(workers, course, record, blocks, items.ring)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
-        on_event("log", {"message": f"going on where a training was stopped: {done} are done"})
+        tell(on_event, f"going on where a training was stopped: {done} are done")
     engine = make_engine(kernel, corpus, blocks, record, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
         message = f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given"
-        on_event("log", {"message": message})
+        tell(on_event, message)
     return Parts(standing.identity, record, kernel, course, slots, team, engine, compile_seconds)
 
 
@@ -132,6 +132,6 @@ def _go_on(standing: Standing, course: Course, store_dir: Path, workers: Workers
         first_does(workers, lambda: redivide(generation, course))
         if generation.position:
             message = tell_change(generation.manifest, workers.num, course.config.epochs)
-            on_event("log", {"message": message})
+            tell(on_event, message)
         standing.generation = open_generation(store_dir)
         standing.record = read_record(standing.generation.manifest, workers.rank)

@@ -12,7 +12,7 @@ from trainer.store.writer import Writer
 from trainer.system.pages import Bytes
 from trainer.training.background import Background
 from trainer.training.item_blocks import ItemBlocks
-from trainer.workers.group import ALONE, Workers
+from trainer.workers.group import Workers
 from trainer.workers.ring import Ring
 
 Blocks = list[tuple[int, Image]]
@@ -27,8 +27,8 @@ class ItemSlots:
     """
 
     def __init__(
-        self, blocks: ItemBlocks, writer: Writer, background: Background, shared_from: int | None = None,
-        workers: Workers = ALONE, is_sharded: bool = False,
+        self, blocks: ItemBlocks, writer: Writer, background: Background, shared_from: int | None, workers: Workers,
+        is_sharded: bool,
     ) -> None:  # fmt: skip
         self.blocks, self.writer, self.background = blocks, writer, background
         self.shared_from, self.workers = shared_from, workers

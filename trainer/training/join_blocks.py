@@ -6,7 +6,7 @@ inferred in the order of time again, so their recency is that of one block.
 
 import gc
 
-from trainer.events import OnEvent
+from trainer.events import OnEvent, tell
 from trainer.plan.sizes import training_sizes
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus
@@ -38,8 +38,8 @@ def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
             f"the items stay in {generation.num_blocks} blocks: in one they need {size(needed)}, and the budget is "
             f"{size(job.host_memory_bytes)}; the next night trains everything anew"
         )
-        on_event("log", {"message": told})
+        tell(on_event, told)
         return
     commit_in_blocks(generation, table, manifest | {"recency": effective_recency(generation.config, corpus)})
     message = f"the {generation.num_blocks} item blocks are one table again, {size(table_bytes)}"
-    on_event("log", {"message": message})
+    tell(on_event, message)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer.errors import ConfigError, SurfError
-from trainer.events import OnEvent, ignore_event
+from trainer.events import OnEvent, ignore_event, tell, tell_progress
 from trainer.plan.schedule import Step
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus, open_corpus
@@ -174,10 +174,7 @@ class Training:
         record.train_seconds += now - self.clock
         if record.position != self.told_position:
             self.told_position = record.position
-            self.on_event(
-                "progress",
-                {"step": "train", "done": record.position, "total": num_positions, "unit": self.team.unit},
-            )
+            tell_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
             is_point = record.position % -(-num_positions // MAX_POINTS) == 0 or self.is_done
             if is_point and record.curve.point_sums[1]:
                 self.on_event("train", record.add_point(self.course.positions_an_epoch, self.alpha))
@@ -211,7 +208,7 @@ class Training:
         best = self.record.best
         assert best is not None
         message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
-        self.on_event("log", {"message": message})
+        tell(self.on_event, message)
         generation, values = open_pinned(self.job.store_dir, "best"), self._manifest()
         self.team.first_does(lambda: self.slots.writer.commit_again(generation, values))
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
-from trainer.events import OnEvent, ignore_event
+from trainer.events import OnEvent, ignore_event, tell_progress
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
 from trainer.model.rows import Rows
 from trainer.store.deltas import Delta, delta_in, lay_over, merge_deltas
@@ -115,10 +115,7 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
                 seen = take_histories(histories, users, histories.ends[users])
                 ((_, rows),) = infer_parts(frozen, [(partition, seen)])
                 writer.write_users(partition, image_of_rows(at_rest(config, -1, seen.hashes, rows)))
-            on_event(
-                "progress",
-                {"step": "begin", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
-            )
+            tell_progress(on_event, "begin", partition + 1, corpus.num_partitions)
         writer.commit(values)
 
 
@@ -145,10 +142,7 @@ def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignor
                 places = np.where(histories.is_held_out, -1, known.users(partition))
                 begun = known.begin(job.config, partition, histories.hashes, places)
                 writer.write_users(partition, image_of_rows(at_rest(job.config, -1, histories.hashes, begun)))
-            on_event(
-                "progress",
-                {"step": "begin", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
-            )
+            tell_progress(on_event, "begin", partition + 1, corpus.num_partitions)
         writer.commit(_begin_manifest(job, corpus, name, known.base))
 
 
@@ -171,10 +165,7 @@ def fold_night(
             if len(places):
                 newer = Delta(places, read_rows(job.store_dir, trained.manifest["users"][str(partition)]))
                 _write_newer(writer, partition, base, newer)
-            on_event(
-                "progress",
-                {"step": "fold", "done": partition + 1, "total": corpus.num_partitions, "unit": "micro-partitions"},
-            )
+            tell_progress(on_event, "fold", partition + 1, corpus.num_partitions)
         return writer.commit(trained.manifest | values | {"stage": "folded"})
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
-from trainer.events import OnEvent, ignore_event
+from trainer.events import OnEvent, ignore_event, tell
 from trainer.kernels import Kernel
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
 from trainer.kernels.signature import Pass
@@ -143,7 +143,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
     thread.start()
     thread.join(PATIENCE_SECONDS)
     if thread.is_alive() and kernel.is_compiling():
-        on_event("log", {"message": "compiling the kernel, once on this machine"})
+        tell(on_event, "compiling the kernel, once on this machine")
     thread.join()
     if failed:
         raise failed[0]

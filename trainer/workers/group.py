@@ -117,21 +117,17 @@ class Gathering:
     """Numbers on their way to all workers."""
 
     def __init__(self, workers: Workers, values: Sequence[float]) -> None:
-        self.workers = workers
-        self._mine = np.array(values, dtype=np.float64)
-        if not workers.is_alone:
-            import torch
-            import torch.distributed as dist
+        import torch
+        import torch.distributed as dist
 
-            own = torch.from_numpy(self._mine)
-            self._parts = [torch.empty_like(own) for _ in range(workers.num)]
-            with workers.told_if_lost():
-                self._work = dist.all_gather(self._parts, own, async_op=True)
+        self.workers = workers
+        self._mine = torch.tensor(values, dtype=torch.float64)
+        self._parts = [torch.empty_like(self._mine) for _ in range(workers.num)]
+        with workers.told_if_lost():
+            self._work = dist.all_gather(self._parts, self._mine, async_op=True)
 
     def result(self) -> NDArray[np.float64]:
         """The numbers of every worker, float64[W, n], by rank."""
-        if self.workers.is_alone:
-            return self._mine[None]
         self.workers.wait(self._work)
         return np.stack([part.numpy() for part in self._parts])
 

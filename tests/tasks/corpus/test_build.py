@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import build as corpus_module
+from tasks.corpus import parts as parts_module
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.events.events_files import write_events as write_sorted_events
 from tasks.root.run import Root
 from tests.corpora import held_out_position, user_hash
@@ -31,7 +32,7 @@ EVERYTHING = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1
 
 
 def build(root: Root, config: IngestConfig = EVERYTHING, max_users: int = 20_000, threads: int = 1) -> Corpus:
-    told = build_corpus(root, config, EvaluateConfig(max_users=max_users), None, None, None, MEMORY_BYTES, threads)
+    told = build_corpus(root, CorpusRequest(config, EvaluateConfig(max_users=max_users)), MEMORY_BYTES, threads)
     return open_corpus(root.corpus(told["window_id"]))
 
 
@@ -121,8 +122,8 @@ def test_a_corpus_is_what_the_plain_rules_make(
     folder = Path(tempfile.mkdtemp())
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(corpus_module, "spare_bytes", lambda memory_bytes: memory_bytes)
-            patch.setattr(corpus_module, "BYTES_PER_EVENT", MEMORY_BYTES // group_events)
+            patch.setattr(parts_module, "spare_bytes", lambda memory_bytes: memory_bytes)
+            patch.setattr(parts_module, "BYTES_PER_EVENT", MEMORY_BYTES // group_events)
             root = write_events(folder, events, partitions)
             if not model.users:
                 with pytest.raises(InputError, match="nothing is left after cleaning"):
@@ -189,8 +190,8 @@ def test_the_bytes_do_not_depend_on_memory_threads_or_groups(
     expected = digests(build(many, IngestConfig()))
     shutil.rmtree(many.path / "corpus")
     monkeypatch.setattr("tests.tasks.corpus.test_build.MEMORY_BYTES", MEMORY_BYTES * factor)
-    monkeypatch.setattr(corpus_module, "spare_bytes", lambda memory_bytes: memory_bytes)
-    monkeypatch.setattr(corpus_module, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
+    monkeypatch.setattr(parts_module, "spare_bytes", lambda memory_bytes: memory_bytes)
+    monkeypatch.setattr(parts_module, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
     assert digests(build(many, IngestConfig(), threads=threads)) == expected
 
 
@@ -200,11 +201,7 @@ def test_what_exists_is_not_built_again(many: Root) -> None:
     events: list[str] = []
     told = build_corpus(
         many,
-        IngestConfig(),
-        EvaluateConfig(),
-        None,
-        None,
-        None,
+        CorpusRequest(IngestConfig(), EvaluateConfig()),
         MEMORY_BYTES,
         1,
         lambda name, values: events.append(name),
@@ -224,7 +221,7 @@ def test_progress_ends_at_its_total(many: Root) -> None:
         if name == "progress":
             seen.append((values["done"], values["total"]))
 
-    build_corpus(many, EVERYTHING, EvaluateConfig(max_users=1), None, None, None, MEMORY_BYTES, 1, note)
+    build_corpus(many, CorpusRequest(EVERYTHING, EvaluateConfig(max_users=1)), MEMORY_BYTES, 1, note)
     assert seen == sorted(seen)
     assert seen[-1] == (40_000, 40_000)
 
@@ -331,7 +328,7 @@ def test_rows_that_sources_json_does_not_know_are_damage(tmp_path: Path) -> None
 
 def test_too_little_memory_says_so_and_leaves_nothing(many: Root) -> None:
     with pytest.raises(ResourceError, match="raise --host-memory"):
-        build_corpus(many, EVERYTHING, EvaluateConfig(max_users=7), None, None, None, 1_000_000, 1)
+        build_corpus(many, CorpusRequest(EVERYTHING, EvaluateConfig(max_users=7)), 1_000_000, 1)
     assert not list(many.temporary.iterdir())
     assert not list((many.path / "corpus").glob(".*"))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tasks.corpus.cleaning import (
     UNDATED,
-    Histories,
+    Tokens,
     UserEvents,
     count_item_users,
     find_bots,
@@ -27,9 +27,9 @@ def make_events(*rows: tuple[int, int, int]) -> UserEvents:
     return UserEvents(user, day, item)
 
 
-def make_histories(*tokens: list[int]) -> Histories:
+def make_histories(*tokens: list[int]) -> Tokens:
     offsets = np.cumsum([0, *(len(history) for history in tokens)])
-    return Histories(offsets.astype(np.int64), np.array([t for history in tokens for t in history], dtype=np.int32))
+    return Tokens(offsets.astype(np.int64), np.array([t for history in tokens for t in history], dtype=np.int32))
 
 
 def test_a_user_over_the_limit_of_one_day_is_a_bot() -> None:

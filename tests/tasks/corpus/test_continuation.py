@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.corpus.cleaning import UNDATED
-from tasks.corpus.continuation import USERS_SCHEMA, Tokens, continue_rows, find_changed, find_known
+from tasks.corpus.cleaning import UNDATED, Tokens
+from tasks.corpus.continuation import USERS_SCHEMA, continue_rows, find_changed, find_known
 
 
 def users_of(last_days: dict[str, int]) -> pa.Table:

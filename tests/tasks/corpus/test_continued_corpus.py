@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import build as corpus_module
-from tasks.corpus.build import build_corpus, window_id
-from tasks.corpus.window import Base
+from tasks.corpus import parts as parts_module
+from tasks.corpus.build import build_corpus
+from tasks.corpus.window import Base, CorpusRequest
 from tasks.root.run import Root
 from tasks.upkeep.doctor import examine
 from tests.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
@@ -210,8 +210,8 @@ def test_the_bytes_do_not_depend_on_memory_threads_or_groups(
     assert corpus.manifest["num_changed"] > corpus.manifest["num_held_out"] == 50
     shutil.rmtree(corpus.folder)
     monkeypatch.setattr("tests.continued_corpora.MEMORY_BYTES", MEMORY_BYTES * factor)
-    monkeypatch.setattr(corpus_module, "spare_bytes", lambda memory_bytes: memory_bytes)
-    monkeypatch.setattr(corpus_module, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
+    monkeypatch.setattr(parts_module, "spare_bytes", lambda memory_bytes: memory_bytes)
+    monkeypatch.setattr(parts_module, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
     assert digests(build(root, Night(2, 5), base, IngestConfig(), max_users=50, threads=threads)) == expected
 
 
@@ -223,9 +223,9 @@ def test_the_id_depends_on_the_base_and_how_long_users_stay(many: tuple[Root, Co
         Base(base.manifest["window_id"], 31),
         Base("0123456789abcdef", 30),
     ]
-    names = [window_id(root, IngestConfig(), EvaluateConfig(), None, None, None, one) for one in bases]
+    names = [CorpusRequest(IngestConfig(), EvaluateConfig(), base=one).name(root) for one in bases]
     assert len(set(names)) == 4
-    told = build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1, base=bases[1])
+    told = build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig(), base=bases[1]), MEMORY_BYTES, 1)
     assert told["window_id"] == names[1]
     assert told["base"] == base.manifest["window_id"]
     assert told["num_changed"] > 0
@@ -260,7 +260,8 @@ def test_a_damaged_base_is_named_and_nothing_is_left(tmp_path: Path, name: str) 
 
 def continue_in(path: Path, base: str) -> None:
     days = date(2026, 1, 2), date(2026, 1, 3)
-    build_corpus(Root(path), EVERYTHING, EvaluateConfig(), *days, None, MEMORY_BYTES, 1, base=Base(base, 1))
+    request = CorpusRequest(EVERYTHING, EvaluateConfig(), *days, base=Base(base, 1))
+    build_corpus(Root(path), request, MEMORY_BYTES, 1)
 
 
 @pytest.mark.slow

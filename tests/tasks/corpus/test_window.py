@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import window_id
-from tasks.corpus.window import select_window
+from tasks.corpus.window import CorpusRequest, select_window
 from tasks.root.run import Root, open_root
 from tests.event_files import Event, moment, write_events
 from trainer.errors import DamageError, InputError
@@ -60,7 +59,8 @@ def test_a_window_tells_its_first_and_last_day_with_events(root: Root) -> None:
 
 def test_the_id_depends_on_what_goes_in_and_on_nothing_else(root: Root, tmp_path: Path) -> None:
     def identify(root: Root = root, max_users: int = 20_000, days: int | None = None, **cleaning: Any) -> str:
-        return window_id(root, IngestConfig(**cleaning), EvaluateConfig(max_users=max_users), None, None, days)
+        cleaned = IngestConfig(**cleaning)
+        return CorpusRequest(cleaned, EvaluateConfig(max_users=max_users), window_days=days).name(root)
 
     names = [
         identify(),

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tasks.evaluation.comparison import ask_both, compare_releases, compare_with_champion, find_users, match_items
 from tasks.evaluation.ranker import Ranker, open_side
-from tasks.evaluation.scores import score_by_vectors
 from tasks.root.run import Root
 from tests.corpora import describe_anew, planted_histories, write_corpus
 from tests.releases import draw_generation, export_release
+from tests.scored import score_by_vectors
 from trainer.config import TrainConfig
 from trainer.store.tokens import VOCABULARY, Corpus
 from trainer.store.writer import pin_generation

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tasks.evaluation import evaluate as evaluate_module
 from tasks.evaluation import scores as scores_module
 from tasks.evaluation.evaluate import Answer, Question, evaluate, measure, rank_by_popularity, rank_held_out
-from tasks.evaluation.scores import score_by_vectors
 from tests.corpora import planted_histories, write_corpus
+from tests.scored import score_by_vectors
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
 from trainer.store.generation import open_generation

@@ -8,11 +8,11 @@ import pytest
 from tasks.config import ExportConfig
 from tasks.evaluation.evaluate import Question, evaluate, questions, rank_held_out
 from tasks.evaluation.export_loss import measure_loss
-from tasks.evaluation.scores import score_by_vectors
 from tasks.export.export import Export, export_vectors
 from tasks.export.reduction import project, read_projection
 from tasks.root.run import Root
 from tests.corpora import planted_histories, write_corpus
+from tests.scored import score_by_vectors
 from trainer.config import TrainConfig
 from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import Corpus, open_corpus

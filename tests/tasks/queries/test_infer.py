@@ -20,6 +20,7 @@ from flows.cli.users import infer_vectors, similar
 from flows.config import PipelineConfig
 from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.export.export import Export, export_vectors
 from tasks.ingest.ingest import ingest
 from tasks.queries.infer import Inference, infer
@@ -61,7 +62,7 @@ def make_root(path: Path, **settings: Any) -> Root:
     root, config, evaluation = Root(path), IngestConfig(**settings), EvaluateConfig(max_users=20)
     path.mkdir()
     ingest(root, [str(log)], config, None, MEMORY_BYTES, 1, ignore_event)
-    built = build_corpus(root, config, evaluation, None, None, None, MEMORY_BYTES, 1)
+    built = build_corpus(root, CorpusRequest(config, evaluation), MEMORY_BYTES, 1)
     corpus_dir = root.corpus(built["window_id"])
     train(Job(corpus_dir, root.store, TRAIN, 4 * 10**9))
     export_vectors(Export(corpus_dir, root.export("r1"), "r1", "r1", "r1"), open_generation(root.store))
@@ -235,7 +236,7 @@ def test_items_are_made_by_the_roots_rules(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", "ann,/page/1/deep/down,2026-02-01")
     assert infer(root, "r1", ask(log, tmp_path / "v.parquet"))["users"] == 1
     assert infer(root, "r1", ask(log, tmp_path / "v.parquet", granularity="prefix:2"))["users"] == 1
-    with pytest.raises(ConfigError, match="ingest.granularity is 'page', but was 'prefix:2'; .* when"):
+    with pytest.raises(ConfigError, match="ingest.granularity is 'page', but was 'prefix:2' when"):
         infer(root, "r1", ask(log, tmp_path / "v.parquet", granularity="page"))
 
 

@@ -1,4 +1,4 @@
-"""Similar users and items, against brute force."""
+"""Similar users and their next items, against brute force."""
 
 import shutil
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tasks.export.export import unit_rows
-from tasks.queries.similar import similar_items, similar_users
+from tasks.queries.similar import similar_users
 from tasks.root.run import Root
-from tests.releases import ODD_IDS, draw_generation, export_release, make_corpus, make_release, read_items, read_users
+from tests.releases import ODD_IDS, make_release, read_items, read_users
 from trainer.errors import DamageError, InputError
 
 
@@ -55,37 +55,11 @@ def test_an_unknown_user_is_told_what_it_may_be(root: Root) -> None:
     assert "9731" not in str(caught.value)
 
 
-def test_similar_items_are_those_of_brute_force(root: Root) -> None:
-    urls, items = read_items(root.export("r1"))
-    cosines = unit_rows(items) @ unit_rows(items)[3]
-    cosines[3] = -1
-    found = similar_items(root.export("r1"), "/page/3", k=4)
-    assert [one["url"] for one in found] == [urls[i] for i in np.argsort(-cosines)[:4]]
-    assert len(similar_items(root.export("r1"), "/page/3", k=1000)) == 39
-
-
-def test_similar_items_are_alike_but_for_their_popularity(tmp_path: Path) -> None:
-    """The last coordinate of a release with a bias tells how popular an item is, and no more."""
-    corpus_dir = make_corpus(Root(tmp_path))
-    generation = draw_generation(corpus_dir)
-    generation.bias = 0.5
-    generation.items[:, -1] *= 1000
-    folder = export_release(Root(tmp_path), "r1", corpus_dir, generation)
-    units = unit_rows(generation.items[:, :-1])
-    found = similar_items(folder, "/page/3", k=4)
-    assert [one["url"] for one in found] == [f"/page/{i}" for i in np.argsort(-(units @ units[3]))[1:5]]
-
-
-def test_an_unknown_item_is_told_what_is_alike(root: Root) -> None:
-    with pytest.raises(InputError, match=r"'PAGE/39' is not among the 40 items .*; alike are /page/39"):
-        similar_items(root.export("r1"), "PAGE/39", k=4)
-
-
 def test_k_below_one_and_a_missing_export_are_refused(root: Root) -> None:
     with pytest.raises(InputError, match="k is 0"):
         similar_users(root, root.export("r1"), "user-7", k=0)
     with pytest.raises(InputError, match="no export in .*: run `surf2vec run` first"):
-        similar_items(root.export("r9"), "/page/3", k=4)
+        similar_users(root, root.export("r9"), "user-7", k=4)
 
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:

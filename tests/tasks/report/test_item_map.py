@@ -11,9 +11,7 @@ from tasks.report.item_map import (
     Matrix,
     divide_map,
     lay_out,
-    layout_gradient,
     nearest_pages,
-    neighbour_shares,
     read_pages,
 )
 from trainer.system.files import describe_file, write_json
@@ -86,7 +84,7 @@ def test_alike_lies_together_on_the_map() -> None:
     distances = np.linalg.norm(places[:, None] - places[None], axis=2)
     np.fill_diagonal(distances, np.inf)
     assert np.array_equal(group[distances.argmin(axis=1)], group)
-    regions = divide_map(places, np.arange(120, 0, -1), 4)
+    regions = divide_map(places, 4)
     assert len({(int(one), int(other)) for one, other in zip(group, regions, strict=True)}) == 4
     assert regions[0] == 0
 
@@ -103,37 +101,10 @@ def test_maps_of_few_pages(num: int, dim: int) -> None:
     places = lay_out(X)
     assert places.shape == (num, 2)
     assert np.isfinite(places).all()
-    assert len(divide_map(places, np.ones(num, np.int64), 8)) == num
+    assert len(divide_map(places, 8)) == num
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_pages_with_equal_vectors(groups: int) -> None:
     X = np.repeat(np.eye(4, dtype=np.float32)[:groups], 40 // groups, axis=0)
     assert np.isfinite(lay_out(X)).all()
-
-
-def test_the_layout_gradient_is_that_of_the_divergence() -> None:
-    rng = np.random.default_rng(3)
-    P = neighbour_shares(rng.normal(size=(30, 5)).astype(np.float32), perplexity=5).astype(np.float64)
-    Y = rng.normal(size=(30, 2))
-
-    def divergence(Y: np.ndarray) -> float:
-        Q = 1 / (1 + np.square(Y[:, None] - Y[None]).sum(axis=2))
-        np.fill_diagonal(Q, 0)
-        Q /= Q.sum()
-        return float(np.sum(np.where(P > 0, P * np.log(np.maximum(P, 1e-30) / np.maximum(Q, 1e-30)), 0)))
-
-    gradient = layout_gradient(P.astype(np.float32), Y.astype(np.float32))
-    for ix, axis in ((0, 0), (7, 1), (29, 0)):
-        step = np.zeros_like(Y)
-        step[ix, axis] = 1e-5
-        slope = (divergence(Y + step) - divergence(Y - step)) / 2e-5
-        assert gradient[ix, axis] == pytest.approx(slope, abs=1e-5, rel=1e-3)
-
-
-def test_shares_have_the_perplexity_asked_for() -> None:
-    X = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
-    P = neighbour_shares(X, perplexity=8)
-    assert P.sum() == pytest.approx(1, abs=1e-4)
-    assert np.allclose(P, P.T)
-    assert (np.diag(P) == 0).all()

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.window import CorpusRequest
 from tasks.ingest.ingest import ingest
 from tasks.root.run import Root, open_root
 from tasks.upkeep.doctor import examine
@@ -25,7 +26,7 @@ def root(tmp_path: Path) -> Root:
     logs = write_logs(tmp_path / "day.csv", num_users=60)
     settings = IngestConfig()
     ingest(made, [str(logs)], settings, None, 10**9, 1, ignore_event)
-    build_corpus(made, settings, EvaluateConfig(), None, None, None, 10**9, 1)
+    build_corpus(made, CorpusRequest(settings, EvaluateConfig()), 10**9, 1)
     make_release(made)
     return made
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tasks.config import EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
 from tasks.corpus.regroup import Regrouping, arrange
+from tasks.corpus.window import CorpusRequest
 from tasks.ingest.ingest import ingest
 from tasks.root.run import Root, lock_root
 from tasks.upkeep.doctor import examine
@@ -101,14 +102,14 @@ def test_the_same_training_is_not_done_again_and_other_logs_are_welcome(trained:
     vectors = rows_by_user(root)
     change(root, 8)
     generation = open_generation(root.store).generation
-    window_id = build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)["window_id"]
+    window_id = build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)["window_id"]
     train_root(root, window_id)
     assert open_generation(root.store).generation == generation
     assert rows_by_user(root) == vectors
     more = write_logs(tmp_path / "more.csv", 80)
     assert ingest(root, [str(more)], IngestConfig(), 8, MEMORY_BYTES, 1, ignore_event)["sources_new"] == 1
     check_events(root.path)
-    window_id = build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)["window_id"]
+    window_id = build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)["window_id"]
     train_root(root, window_id)
     assert len(rows_by_user(root)) > len(vectors)
 
@@ -163,7 +164,7 @@ def test_a_root_without_vectors(tmp_path: Path) -> None:
     assert "window_id" not in change(root, 2)
     check_events(root.path)
     assert complaints(root) == []
-    assert build_corpus(root, IngestConfig(), EvaluateConfig(), None, None, None, MEMORY_BYTES, 1)["partitions"] == 2
+    assert build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)["partitions"] == 2
 
 
 def test_a_corpus_of_an_earlier_version_keeps_its_vectors(trained: Root, tmp_path: Path) -> None:

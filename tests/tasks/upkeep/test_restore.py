@@ -25,6 +25,7 @@ from tasks.upkeep.restore import restore_story
 from tests.dying import run_dying
 from tests.releases import STORAGES, make_release, tell_story
 from tests.served import deliver, make_served
+from tests.stores import read_item_table
 from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import MEMORY_BYTES, rows_by_user
 from trainer.config import TrainConfig
@@ -57,7 +58,7 @@ def test_vectors_optimizer_state_and_rows_are_the_same(lost: Root, tmp_path: Pat
     assert rows_by_user(root) == rows_by_user(lost)
     assert open_generation(root.store).manifest == open_pinned(root.store, "r1").manifest
     assert open_generation(root.store).manifest == open_generation(lost.store).manifest
-    before, after = open_generation(lost.store).read_item_table(), open_generation(root.store).read_item_table()
+    before, after = read_item_table(open_generation(lost.store)), read_item_table(open_generation(root.store))
     assert before.outputs.vectors.tobytes() == after.outputs.vectors.tobytes()
     assert before.outputs.squares.tobytes() == after.outputs.squares.tobytes()
     old, new = (open_corpus(one.corpus(told["window_id"])) for one in (lost, root))

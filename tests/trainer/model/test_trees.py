@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.tree_shapes import expected_rows, path_lengths
 from trainer.errors import ConfigError
 from trainer.model.trees import (
     Tree,
     balanced_tree,
-    expected_rows,
     huffman_tree,
     level_starts,
     log_probabilities,
     path,
-    path_lengths,
     tree_bytes,
     two_level_tree,
 )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.corpora import planted_histories, write_corpus
+from tests.stores import read_item_table
 from trainer.config import TrainConfig
 from trainer.store.align import Rotation, align_generation, find_rotation
 from trainer.store.generation import open_generation
@@ -52,10 +53,10 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
     config = TrainConfig(vector_size=8, epochs=2, threads=1, **settings)
     train(Job(tmp_path / "corpus", tmp_path / "store", config, 4 * 10**9))
     before = open_generation(tmp_path / "store")
-    users, items = [before.read_users(p) for p in range(corpus.num_partitions)], before.read_item_table()
+    users, items = [before.read_users(p) for p in range(corpus.num_partitions)], read_item_table(before)
     rotation = Rotation(rotation_of(np.random.default_rng(1), 8), 0.5, 7)
     after = align_generation(tmp_path / "store", rotation, {"space": "told"})
-    turned = after.read_item_table()
+    turned = read_item_table(after)
     tolerance = 0.05 if config.dtype == "bfloat16" else 1e-5
     for partition, old in enumerate(users):
         new = after.read_users(partition)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from tests.stores import read_item_table
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.model.rows import Items, Rows
 from trainer.store.deltas import Delta
@@ -194,7 +195,7 @@ def test_item_blocks_are_read_as_one_table(tmp_path: Path) -> None:
         for stop in range(start, 6):
             np.testing.assert_array_equal(generation.read_items(start, stop), table[start:stop])
     np.testing.assert_array_equal(generation.read_items(), table)
-    whole = generation.read_item_table()
+    whole = read_item_table(generation)
     np.testing.assert_array_equal(whole.outputs.vectors, table)
     np.testing.assert_array_equal(whole.outputs.squares, table[:, 0])
     assert {path.name for path in tmp_path.glob("items-*")} == {

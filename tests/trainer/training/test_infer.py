@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.corpora import planted_histories, write_corpus
+from tests.stores import read_item_table
 from tests.trainer.training.test_loop import divided
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
@@ -118,12 +119,12 @@ def test_in_blocks_users_land_near_the_trained_ones_however_they_are_grouped(job
 def test_in_blocks_the_refit_changes_the_held_out_users_only(job_in_blocks: Job) -> None:
     corpus = open_corpus(job_in_blocks.corpus_dir)
     before = open_generation(job_in_blocks.store_dir)
-    vectors, items = [before.read_users(p) for p in range(8)], before.read_item_table()
+    vectors, items = [before.read_users(p) for p in range(8)], read_item_table(before)
     after = refit_held_out(job_in_blocks, corpus, {"evaluation": {}})
     for partition in range(8):
         is_changed = (after.read_users(partition) != vectors[partition]).any(axis=1)
         np.testing.assert_array_equal(is_changed, corpus.read(partition).is_held_out)
-    np.testing.assert_array_equal(after.read_item_table().outputs.vectors, items.outputs.vectors)
+    np.testing.assert_array_equal(read_item_table(after).outputs.vectors, items.outputs.vectors)
 
 
 def test_a_budget_that_does_not_hold_an_item_block_is_refused(job: Job) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.corpora import planted_histories, write_corpus
+from tests.stores import read_item_table
 from tests.trainer.training.test_loop import divided, make_job
 from trainer.store.generation import open_generation
 from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
@@ -24,7 +25,7 @@ def test_the_table_is_what_the_blocks_were(
     train(job)
     before = open_generation(job.store_dir)
     assert before.num_blocks == 3, "of one worker they stay"
-    table, said = before.read_item_table(), []
+    table, said = read_item_table(before), []
     manifest = read_manifest(job.store_dir / STORE_MANIFEST)
     manifest["plan"]["sharing"]["mode"] = "sharded"
     write_manifest(job.store_dir, STORE_MANIFEST, manifest)

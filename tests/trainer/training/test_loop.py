@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.corpora import planted_histories, write_corpus
-from tests.stores import assert_same_bits, find_topics
+from tests.stores import assert_same_bits, find_topics, read_item_table
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError, TrainingError
 from trainer.kernels import Kernel
@@ -110,7 +110,7 @@ def test_a_tree_in_blocks_learns_as_well_as_a_whole_one(
         job = make_job(corpus_dir, tmp_path / str(num_blocks), hs=1, tree=tree, tree_branching=4, epochs=8)
         losses.append(train(job)["heldout_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=0.08)
-    one, three = (open_generation(tmp_path / str(n)).read_item_table() for n in (1, 3))
+    one, three = (read_item_table(open_generation(tmp_path / str(n))) for n in (1, 3))
     assert one.outputs.vectors.shape == three.outputs.vectors.shape
     assert np.abs(three.outputs.vectors).sum(axis=1).all()
 

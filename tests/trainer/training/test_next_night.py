@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.corpora import planted_histories, user_hash, write_corpus
-from tests.stores import read_tables
+from tests.stores import read_item_table, read_tables
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.kernels.first_rows import begin_users
@@ -94,7 +94,7 @@ def test_a_night_trains_some_rows_and_leaves_the_others_bit_for_bit(tmp_path: Pa
         )
     assert folded.manifest["window_id"] == "two"
     assert folded.read_items().shape == (ITEMS + NEW_ITEMS, 8)
-    outputs, table = begun[PARTITIONS], base.read_item_table().outputs
+    outputs, table = begun[PARTITIONS], read_item_table(base).outputs
     np.testing.assert_array_equal(outputs.vectors[:ITEMS], table.vectors)
     np.testing.assert_array_equal(outputs.squares[:ITEMS], table.squares * np.float32(0.5))
     np.testing.assert_array_equal(outputs.vectors[ITEMS:], 0.25)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.corpora import planted_histories, write_corpus
-from tests.stores import find_topics
+from tests.stores import find_topics, read_item_table
 from tests.torchrun import PATIENCE_SECONDS, read_position, run_workers, start_machine, start_workers
 from tests.trainer.training.test_loop import divided, make_job
 from trainer.store.generation import open_generation
@@ -65,7 +65,7 @@ def test_blocks_are_divided_anew(
     trained = {block: generation.read_item_block(block) for block in generation.item_entries()}
     assert len(trained) == (2 if stopped_at == 4 else 3)
     if len(trained) == 3:
-        np.testing.assert_array_equal(table.vectors, generation.read_item_table().outputs.vectors)
+        np.testing.assert_array_equal(table.vectors, read_item_table(generation).outputs.vectors)
     before = ItemBlocks(job.config, counts, 3)
     for block in set(range(3)) - set(trained):
         rows = before.rows(block)

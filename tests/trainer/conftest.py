@@ -1,0 +1,43 @@
+"""What the tests of the trainer share: memory that nobody filled holds NaN, or -1 as a whole number, so that it is not read."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.kernels import streams
+from trainer.system.pages import Bytes, make_pages
+from trainer.training import slots
+
+POISON = 0xFF
+"""A byte of which every float is NaN."""
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For arrays and tensors that are to be filled, and for pages into which files are read and visits are copied.
+
+    Not for pages of new tables: the system gives zeros, and that is how a table begins.
+    """
+    empty, empty_tensor = np.empty, torch.empty
+
+    def make_array(*arguments: Any, **named: Any) -> Any:
+        array = empty(*arguments, **named)
+        if array.dtype != object:
+            array.reshape(-1).view(np.uint8).fill(POISON)
+        return array
+
+    def make_tensor(*arguments: Any, **named: Any) -> Any:
+        tensor = empty_tensor(*arguments, **named)
+        return tensor.fill_(float("nan") if tensor.is_floating_point() else -1)
+
+    def make_poisoned_pages(num_bytes: int) -> Bytes:
+        pages = make_pages(num_bytes)
+        pages.fill(POISON)
+        return pages
+
+    monkeypatch.setattr(np, "empty", make_array)
+    monkeypatch.setattr(torch, "empty", make_tensor)
+    monkeypatch.setattr(slots, "make_pages", make_poisoned_pages)
+    monkeypatch.setattr(streams, "make_pages", make_poisoned_pages)

@@ -1,0 +1,48 @@
+"""The losses of ten steps of each objective, as a table of text: `python -m tests.trainer.golden_losses` writes it anew.
+
+A difference means that training does other arithmetic than before. Where that is wanted, write the table anew, and say why.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tests.trainer.kernels.work import SETTINGS, make_config, make_rows, make_work
+from trainer.kernels import pick_kernel
+from trainer.store.tokens import Histories
+from trainer.training.curve import Curve, Targets, draw_sample
+
+GOLDEN = Path(__file__).parent / "golden_losses.txt"
+KERNELS = ("reference", "cpu")
+NUM_STEPS = 10
+
+
+def run_steps(kernel: str, name: str) -> Iterator[float]:
+    """The mean loss of the sample of the curve after each step, a tenth of the users."""
+    work = make_work(make_config(**SETTINGS[name]))
+    users, items = make_rows(work)
+    train = pick_kernel(kernel, work.config).train_users
+    targets = Targets(work.config, work.sampling, work.tree)
+    offsets, nobody = np.append(work.starts, work.ends[-1]), np.zeros(len(work.ends), dtype=bool)
+    sample = draw_sample(targets, Histories(work.hashes, work.tokens, offsets, work.ends, nobody))
+    num_users = len(work.order) // NUM_STEPS
+    for start in range(0, len(work.order), num_users):
+        step = slice(start, start + num_users)
+        train(users, items, replace(work, order=work.order[step], alphas=work.alphas[step]))
+        curve = Curve()
+        curve.measure(targets, users.vectors, items.outputs.vectors, sample)
+        yield curve.point_sums[0] / curve.point_sums[1]
+
+
+def lines() -> Iterator[str]:
+    """The table: a kernel and an objective a line, with the losses to a millionth."""
+    for kernel in KERNELS:
+        for name in SETTINGS:
+            yield " ".join([f"{kernel:<9} {name:<29}", *(f"{loss:.6f}" for loss in run_steps(kernel, name))])
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text("\n".join(lines()) + "\n", encoding="utf-8")
+    print(f"wrote {GOLDEN}")
