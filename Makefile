@@ -23,7 +23,7 @@ test-slow: setup
 
 test-all: test test-slow
 
-# Changes the code in many small ways, one at a time, and counts those that no test notices (docs/tests.md has the score).
+# Changes the code in many small ways, one at a time, and counts those that no test notices (the score: CONTRIBUTING.md).
 mutants: setup
 	$(BIN)/mutmut run
 	$(BIN)/mutmut export-cicd-stats
