@@ -76,7 +76,7 @@ def point_apart(X: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
     if is_finite.sum() >= MIN_LAYOUT_PAGES:  # the mean of a few vectors is no background but the vectors themselves
         X = X - X[is_finite].mean(axis=0)
     directions = unit_rows(np.where(is_finite[:, None], X, 0))
-    return directions, directions.any(axis=1)
+    return directions, np.asarray(directions.any(axis=1))
 
 
 def principal_components(X: Matrix, num: int) -> Matrix:
