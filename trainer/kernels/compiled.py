@@ -23,7 +23,7 @@ from trainer.kernels.llvm import (
     take,
     written_out,
 )
-from trainer.kernels.model import Turn
+from trainer.kernels.model import Model, Turn
 from trainer.kernels.predictions import learn, rate_of
 from trainer.model import objectives, rows
 
@@ -146,7 +146,7 @@ def train_dm(model, turn):
 @inlined
 def prefetch_users(histories, users, place, last):
     """Ask for what the next two users of the order begin with: where one's history is, the other's row and first tokens."""
-    tokens, starts, order = histories.tokens, histories.starts, histories.order
+    tokens, starts, ends, hashes, order, _, _ = histories
     if place + 1 < last:
         prefetch_row(users.vectors, order[place + 1])
         first = starts[order[place + 1]]
@@ -155,8 +155,8 @@ def prefetch_users(histories, users, place, last):
     if place + 2 < last:
         user = order[place + 2]
         prefetch(starts, user)
-        prefetch(histories.ends, user)
-        prefetch(histories.hashes, user)
+        prefetch(ends, user)
+        prefetch(hashes, user)
 
 
 @written_out
@@ -197,48 +197,42 @@ def digest_sources() -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-def _compile_training(digest):
-    """The function that trains, to be compiled at its first call and kept.
+def _compile(digest):
+    """The functions that are called from outside, to be compiled at their first call and kept.
 
     numba keeps machine code as long as the function's own file, and what it closes over, are as they were; the digest tells of
     all other files.
     """
 
     @numba.njit(nogil=True, cache=True, **OPTIONS)
-    def train_order(model, work, sorting, thread):
-        """Train users in steps of the order; returns how many tokens were kept.
+    def train_order(
+        users, outputs, inputs, noise, paths, rule, ledger, histories, epoch_key, ends, taken, arrived, stretch, num_threads,
+        thread, scratch, sorting,
+    ):  # fmt: skip
+        """Train users in steps of the order, which end at `ends` int64[S]; returns how many tokens were kept.
 
-        Of a step the threads take a stretch of users at once until others have taken the last. When gradients are accumulated
-        they meet, and each moves the outputs that are its own.
+        Of a step the threads take a stretch of so many users at once until others have taken the last. When gradients are
+        accumulated they meet, and each moves the outputs that are its own.
+        taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or more]: how often a thread has come
+        to a meeting; both zero at first.
         """
         _ = digest
-        histories, ends, num_threads, is_accumulating = (
-            work.histories,
-            work.ends,
-            work.num_threads,
-            model.rule.is_accumulating,
-        )
+        model = Model(users, outputs, inputs, noise, paths, rule, scratch, ledger)
         start, num_kept, num_met = 0, 0, 0
         for step in range(ends.shape[0]):
             end = ends[step]
-            first = start + take(work.taken[step], work.stretch)
+            first = start + take(taken[step], stretch)
             while first < end:
-                num_kept += train_stretch(model, histories, work.epoch_key, first, min(first + work.stretch, end))
-                first = start + take(work.taken[step], work.stretch)
-            if is_accumulating:
-                meet(work.arrived, num_met + num_threads)
-                num_rows = sort_entries(model.ledger, sorting, start, end, thread, num_threads)
-                move_outputs(model, sorting, num_rows, histories.alphas[end - 1])
+                num_kept += train_stretch(model, histories, epoch_key, first, min(first + stretch, end))
+                first = start + take(taken[step], stretch)
+            if rule.is_accumulating:
+                meet(arrived, num_met + num_threads)
+                num_rows = sort_entries(ledger, sorting, start, end, thread, num_threads)
+                move_outputs(model, sorting, num_rows, histories[5][end - 1])
                 num_met += 2 * num_threads
-                meet(work.arrived, num_met)
+                meet(arrived, num_met)
             start = end
         return num_kept
-
-    return train_order
-
-
-def _compile_scoring(digest):
-    """The function that scores, kept as the one that trains is."""
 
     @numba.njit(nogil=True, cache=True, **OPTIONS)
     def score_each(users, outputs, rows, scores):
@@ -257,8 +251,7 @@ def _compile_scoring(digest):
                     score += users[i, d] * outputs[row, d]
                 scores[i, k] = score
 
-    return score_each
+    return train_order, score_each
 
 
-_DIGEST = digest_sources()
-train_order, score_each = _compile_training(_DIGEST), _compile_scoring(_DIGEST)
+train_order, score_each = _compile(digest_sources())

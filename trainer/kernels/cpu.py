@@ -20,7 +20,7 @@ from trainer.config import TrainConfig
 from trainer.kernels.compiled import score_each, train_order
 from trainer.kernels.compiled_draws import draw_each
 from trainer.kernels.llvm import LINE_NUMBERS, ROWS_AHEAD
-from trainer.kernels.model import Histories, Ledger, Model, Noise, Paths, Rule, Scratch, Sorting, Table, Work
+from trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import Sampling
 from trainer.model.rows import Items, Rows
@@ -91,26 +91,21 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
-    arrays: tuple[NDArray[Any], ...] = (
-        work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep,
-    )  # fmt: skip
+    arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
+    histories = tuple(_read_only(array) for array in arrays)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
     ends = step_ends(len(work.order), work.config.accumulate if rule.is_accumulating else len(work.order))
     ledger = _ledger(lengths[work.order], ends, rule, num_dims)
     num_sorted = len(items.outputs.vectors) if rule.is_accumulating else 0
-    shared = Work(
-        histories=Histories(*map(_read_only, arrays)),
-        epoch_key=np.uint64(work.epoch_key),
-        ends=ends,
-        taken=np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64),  # a number that threads write, in lines of its own
-        arrived=np.zeros(LINE_NUMBERS, dtype=np.int64),
-        stretch=stretch_users(int(np.diff(ends, prepend=0).max(initial=0)), threads),
-        num_threads=threads,
-    )
-    tables = _table(users), _table(items.outputs), _table(items.inputs), _noise(sampling), paths, rule
-    models = [Model(*tables, _scratch(num_dims, longest, num_rows), ledger) for _ in range(threads)]
-    sortings = [_sorting(len(ledger.rows), num_sorted) for _ in range(threads)]
-    return lambda thread: int(train_order(models[thread], shared, sortings[thread], thread))
+    owns = [(_scratch(num_dims, longest, num_rows), _sorting(len(ledger.rows), num_sorted)) for _ in range(threads)]
+    taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # a number that threads write, in lines of its own
+    arrived = np.zeros(LINE_NUMBERS, dtype=np.int64)
+    stretch = stretch_users(int(np.diff(ends, prepend=0).max(initial=0)), threads)
+    shared = (
+        _table(users), _table(items.outputs), _table(items.inputs), _noise(sampling), paths, rule, ledger, histories,
+        np.uint64(work.epoch_key), ends, taken, arrived, stretch, threads,
+    )  # fmt: skip
+    return lambda thread: int(train_order(*shared, thread, *owns[thread]))
 
 
 def step_ends(num_users: int, users_a_step: int) -> NDArray[np.int64]:

@@ -122,34 +122,6 @@ class Model(NamedTuple):
     ledger: Ledger
 
 
-class Histories(NamedTuple):
-    """The arrays of trainer.kernels.signature.Pass, and of Sampling which tokens are kept."""
-
-    tokens: Any
-    starts: Any
-    ends: Any
-    hashes: Any
-    order: Any
-    alphas: Any
-    keep: Any
-
-
-class Work(NamedTuple):
-    """What all threads do together. ends int64[S]: where the steps of the order end; stretch: users that a thread takes at once.
-
-    taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or more]: how often a thread has come to a
-    meeting; both zero at first.
-    """
-
-    histories: Histories
-    epoch_key: Any
-    ends: Any
-    taken: Any
-    arrived: Any
-    stretch: int
-    num_threads: int
-
-
 class Turn(NamedTuple):
     """A user's turn: its place in the order, its row, its history int32[n], the kept positions int64[num_kept or more], its key
     and alpha.

@@ -168,26 +168,18 @@ def learn(model, hidden, turn, place, num_own, purpose, first_draw):
 
 
 @inlined
-def choose_rows(model, turn, place, num_own, purpose, first_draw):
-    """The rows of a block's tokens, then of the negatives, which are drawn; returns how many these are."""
-    rows, num_negatives = model.scratch.rows, model.rule.num_negatives
-    for i in range(num_own):
-        rows[i] = turn.history[turn.kept[place + i]]
-    for k in range(num_negatives):
-        bits = draw(turn.key, turn.kept[place], purpose, first_draw + k + 1)
-        rows[num_own + k] = draw_negative(bits, model.noise)
-        if num_own + k < ROWS_AHEAD:
-            prefetch_row(model.outputs.vectors, rows[num_own + k])
-    return num_own + num_negatives
-
-
-@inlined
 def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
     """Sampled softmax or negative sampling: every token of the block against the same negatives."""
     rule, noise, scratch = model.rule, model.noise, model.scratch
     rows, scores, pulls, step_pulls = scratch.rows, scratch.scores, scratch.pulls, scratch.step_pulls
     weights = scratch.weights
-    num_rows = choose_rows(model, turn, place, num_own, purpose, first_draw)
+    num_rows = num_own + rule.num_negatives
+    for i in range(num_own):
+        rows[i] = turn.history[turn.kept[place + i]]
+    for k in range(rule.num_negatives):
+        rows[num_own + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), noise)
+        if num_own + k < ROWS_AHEAD:
+            prefetch_row(model.outputs.vectors, rows[num_own + k])
     score_rows(model.outputs, hidden, num_rows, scratch)
     highest = np.float32(-1e30)
     for i in range(num_rows):
