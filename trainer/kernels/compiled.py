@@ -197,8 +197,8 @@ def digest_sources() -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-def _compile(digest):
-    """The functions that are called from outside, to be compiled at their first call and kept.
+def _compile_training(digest):
+    """Return `train_order`, which is compiled at its first call and kept.
 
     numba keeps machine code as long as the function's own file, and what it closes over, are as they were; the digest tells of
     all other files.
@@ -234,6 +234,12 @@ def _compile(digest):
             start = end
         return num_kept
 
+    return train_order
+
+
+def _compile_scores(digest):
+    """Return `score_each`, which is compiled at its first call and kept."""
+
     @numba.njit(nogil=True, cache=True, **OPTIONS)
     def score_each(users, outputs, rows, scores):
         """Fills scores float32[n, K]: of each user, float32[n, D], with those of the outputs, float32[V, D], in its row of rows
@@ -251,7 +257,7 @@ def _compile(digest):
                     score += users[i, d] * outputs[row, d]
                 scores[i, k] = score
 
-    return train_order, score_each
+    return score_each
 
 
-train_order, score_each = _compile(digest_sources())
+train_order, score_each = _compile_training(digest_sources()), _compile_scores(digest_sources())

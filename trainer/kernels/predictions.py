@@ -168,18 +168,25 @@ def learn(model, hidden, turn, place, num_own, purpose, first_draw):
 
 
 @inlined
+def fill_rows(model, turn, place, num_own, purpose, first_draw):
+    """Fill scratch.rows with the block's own tokens, then the negatives they share."""
+    rows = model.scratch.rows
+    for i in range(num_own):
+        rows[i] = turn.history[turn.kept[place + i]]
+    for k in range(model.rule.num_negatives):
+        rows[num_own + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), model.noise)
+        if num_own + k < ROWS_AHEAD:
+            prefetch_row(model.outputs.vectors, rows[num_own + k])
+
+
+@inlined
 def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
     """Sampled softmax or negative sampling: every token of the block against the same negatives."""
     rule, noise, scratch = model.rule, model.noise, model.scratch
     rows, scores, pulls, step_pulls = scratch.rows, scratch.scores, scratch.pulls, scratch.step_pulls
     weights = scratch.weights
     num_rows = num_own + rule.num_negatives
-    for i in range(num_own):
-        rows[i] = turn.history[turn.kept[place + i]]
-    for k in range(rule.num_negatives):
-        rows[num_own + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), noise)
-        if num_own + k < ROWS_AHEAD:
-            prefetch_row(model.outputs.vectors, rows[num_own + k])
+    fill_rows(model, turn, place, num_own, purpose, first_draw)
     score_rows(model.outputs, hidden, num_rows, scratch)
     highest = np.float32(-1e30)
     for i in range(num_rows):
