@@ -16,6 +16,7 @@ from tests.flows.test_nightly import write_logs
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
     logs = write_logs(tmp_path / "logs" / "day.csv")

@@ -156,6 +156,7 @@ def test_a_late_file_makes_a_second_release(tmp_path: Path) -> None:
     assert second["release"] != first["release"]
 
 
+@pytest.mark.slow
 def test_too_many_rejects_exit_1_and_leave_what_was_there(night: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     root, _ = night
     before = snapshot(root)

@@ -114,6 +114,7 @@ def test_nights_whose_workers_are_killed_are_the_nights_of_one_machine(tmp_path:
     assert list((many / ".tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # Prefect's own
 @pytest.mark.usefixtures("_prefect")
 def test_what_goes_to_a_worker_names_no_module_that_only_a_night_needs(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def check_closed(process: "subprocess.Popen[str]") -> None:
     refused.value.close()
 
 
+@pytest.mark.slow
 def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with start_flow(root) as one, start_flow(root) as two:
@@ -100,6 +101,7 @@ def test_a_server_that_does_not_start_is_heard(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_ends_the_run_which_commits(tmp_path: Path) -> None:
     root = tmp_path / "root"
     logs = write_logs(tmp_path / "logs.csv")

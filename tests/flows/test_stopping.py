@@ -84,6 +84,7 @@ def check_stopped(night: Night, number: signal.Signals | None = None) -> str:
     return str(error["message"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_every_state_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the server starts, in ingest, in training and in register; to the group, as a terminal does, or to one."""
     monkeypatch.delenv("PREFECT_API_URL", raising=False)

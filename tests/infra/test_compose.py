@@ -30,6 +30,7 @@ def check(command: list[str], files: tuple[str, ...], given: dict[str, str]) -> 
     )
 
 
+@pytest.mark.slow
 def test_docker_compose_takes_it_and_only_with_passwords() -> None:
     command = find_compose()
     if command is None:

@@ -113,6 +113,7 @@ files = st.dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.lists(files, min_size=1, max_size=4))
 def test_after_any_deliveries_events_are_the_union_of_what_each_name_last_had(deliveries) -> None:

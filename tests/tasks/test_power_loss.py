@@ -70,6 +70,7 @@ def test_copies_where_there_are_no_links_are_synced(tmp_path: Path, monkeypatch:
     assert {str(tmp_path / "a" / "b" / "copy"), str(tmp_path / "a"), str(tmp_path)} <= set(synced)
 
 
+@pytest.mark.slow
 def test_what_was_forgotten_is_gone_from_the_disk_before_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return Job(folder / "corpus", folder / "store", CONFIG, 4 * 10**9)
 
 
+@pytest.mark.slow
 def test_killed_anywhere_on_changing_budgets(tmp_path: Path) -> None:
     """Five of them here; half of the users fit the smaller budgets."""
     write_corpus(tmp_path / "corpus", planted_histories(num_users=12_000), partitions=16)

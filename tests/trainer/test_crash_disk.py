@@ -90,6 +90,7 @@ def test_a_full_disk_during_write_back(undisturbed: Job, small_disk: Path) -> No
     assert_same_bits(job.store_dir, undisturbed.store_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of other processes are Linux's")
 def test_a_write_that_is_cut_off(undisturbed: Job, tmp_path: Path) -> None:
     """As a full disk, where no file system may be mounted: files of this process may have no more than 10,000 bytes."""
@@ -105,6 +106,7 @@ def test_a_write_that_is_cut_off(undisturbed: Job, tmp_path: Path) -> None:
     assert_same_bits(job.store_dir, undisturbed.store_dir)
 
 
+@pytest.mark.slow
 def test_a_store_that_becomes_read_only(undisturbed: Job, tmp_path: Path) -> None:
     job = dataclasses.replace(undisturbed, store_dir=tmp_path / "store")
     with start(job, "unprivileged") as process:

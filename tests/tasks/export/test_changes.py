@@ -102,6 +102,7 @@ nights = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(nights, st.sampled_from(["float32", "int8"]))
 def test_all_changes_one_after_another_make_the_newest_release(told, dtype: str) -> None:

@@ -105,6 +105,7 @@ def test_recall_is_that_of_brute_force_and_the_settings_are_used(plan: IndexPlan
     assert np.mean(shares) == pytest.approx(about["recall_at_10"], abs=0.05)
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes_on_any_number_of_threads() -> None:
     units, before = draw_units(8000), faiss.omp_get_max_threads()
     for plan in (plan_index(len(units), 16, GB, 0), PRODUCT):

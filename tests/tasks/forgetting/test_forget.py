@@ -127,6 +127,7 @@ def test_infer_gives_no_vector_and_says_so(root: Root, tmp_path: Path) -> None:
         infer(root, release, asked)
 
 
+@pytest.mark.slow
 def test_an_older_release_is_pulled_without_them(tmp_path: Path) -> None:
     root = make_served(tmp_path / "root", CONFIG, dtype="int8")
     before = read_users(root.export("r1"))

@@ -101,6 +101,7 @@ def test_the_other_roots_champion_stays_and_is_named(shared: Shared, is_tagged: 
     assert shared.pulled("models:/theirs@champion") == set(others(vectors))
 
 
+@pytest.mark.slow
 def test_two_roots_with_one_model_name_and_the_same_release(shared: Shared) -> None:
     publish = shared.publish("users")
     root, other = shared.add("a", publish), shared.add("b", publish)
@@ -115,6 +116,7 @@ def test_two_roots_with_one_model_name_and_the_same_release(shared: Shared) -> N
     assert (told["found"], told["elsewhere"], shared.versions("users")) == (0, [], [3])
 
 
+@pytest.mark.slow
 def test_a_version_that_somebody_made_of_ours_keeps_its_files(shared: Shared) -> None:
     publish = shared.publish("ours")
     root = shared.add("a", publish)
@@ -128,6 +130,7 @@ def test_a_version_that_somebody_made_of_ours_keeps_its_files(shared: Shared) ->
     assert (len(told["removed"]), told["elsewhere"]) == (1, [])
 
 
+@pytest.mark.slow
 def test_all_versions_of_ours_go_whatever_the_models_name(shared: Shared) -> None:
     publish, renamed = (
         shared.publish("ours"),
@@ -140,6 +143,7 @@ def test_all_versions_of_ours_go_whatever_the_models_name(shared: Shared) -> Non
     assert (shared.versions("ours"), shared.versions("renamed")) == ([], [2])
 
 
+@pytest.mark.slow
 def test_what_another_root_refers_to_is_searched_where_it_is(shared: Shared) -> None:
     publish, theirs = shared.publish("ours"), shared.publish("theirs", copy_below="0")
     root, other = shared.add("a", publish), shared.add("b", theirs)
@@ -151,6 +155,7 @@ def test_what_another_root_refers_to_is_searched_where_it_is(shared: Shared) -> 
     assert any("is not ours and could not be searched" in line for line in told["remains"])
 
 
+@pytest.mark.slow
 def test_a_copied_root_removes_nothing_of_the_first(shared: Shared) -> None:
     publish = PublishConfig()
     root = shared.add("a", publish)

@@ -56,6 +56,7 @@ def write_gzip(path: Path, header: str, good: list[str], bomb: bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_very_many_tiny_lines_that_are_refused(tmp_path: Path) -> None:
     log = write_gzip(tmp_path / "a.csv.gz", "user_id,url,ts", GOOD, b",,\n" * 3_000_000)
     said, peak = take_in_apart(tmp_path / "root", log)

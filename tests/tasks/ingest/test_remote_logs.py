@@ -74,6 +74,7 @@ def test_an_object_is_read_once_and_not_again_while_it_stays(bucket: Bucket, tmp
     assert snapshot(tmp_path / "root") != before
 
 
+@pytest.mark.slow
 def test_blocks_that_fail_are_asked_for_again(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_logs, "BLOCK_BYTES", 1000)
     bucket.broken["/logs/day=2020-07-01/part-0.csv"] = 2
@@ -89,6 +90,7 @@ def test_blocks_that_fail_are_asked_for_again(bucket: Bucket, tmp_path: Path, mo
     assert not list((tmp_path / "root" / ".tmp").iterdir())
 
 
+@pytest.mark.slow
 def test_beyond_the_room_on_the_disk_objects_are_fetched_again(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_beyond_the_room_on_the_disk_objects_are_fetched_again(
     assert largest <= 2
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_told_by_the_url(bucket: Bucket, tmp_path: Path) -> None:
     root = tmp_path / "root"
     with pytest.raises(InputError, match="no object matches 's3://logs/day=2021"):

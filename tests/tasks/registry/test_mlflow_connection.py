@@ -64,6 +64,7 @@ def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db")
 
 
+@pytest.mark.slow
 def test_a_kill_while_the_database_is_made_leaves_none(tmp_path: Path) -> None:
     """MLflow makes its tables one by one; a child that dies amid them must not leave a half-made mlflow.db."""
     child = f"""

@@ -235,6 +235,7 @@ def register_and_die(path: Path) -> None:
     make_night(Root(path), "r4", PASSED)
 
 
+@pytest.mark.slow
 def test_a_night_killed_between_registering_and_the_alias_is_completed(root: Root) -> None:
     process = start(register_and_die, root.path)
     process.join()

@@ -90,6 +90,7 @@ def browser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield browser
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["first", "passed", "held", "nights"])
 def test_a_page_fits_its_window(browser: Browser, pages: dict[str, Path], name: str) -> None:
     browser.open(pages[name].as_uri())

@@ -175,6 +175,7 @@ def test_a_root_that_was_moved_says_where_it_published_before(tmp_path: Path) ->
     assert list_earlier(root, PublishConfig()) == [SERVER]
 
 
+@pytest.mark.slow
 def test_runs_of_one_experiment_are_told_apart_by_root(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/shared.db"
 

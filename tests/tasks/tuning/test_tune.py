@@ -127,6 +127,7 @@ def test_no_user_id_leaves_the_corpus(root: Root) -> None:
     assert "user-1" not in "".join(lines)
 
 
+@pytest.mark.slow
 def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
     root: Root, made: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def make_again(lost: Root, path: Path) -> tuple[Root, dict[str, Any]]:
     return Root(path), told
 
 
+@pytest.mark.slow
 def test_vectors_optimizer_state_and_rows_are_the_same(lost: Root, tmp_path: Path) -> None:
     root, told = make_again(lost, tmp_path / "new")
     assert (told["release"], told["model_version"], told["users"]) == ("r1", 1, 57)

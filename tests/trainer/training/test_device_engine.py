@@ -92,6 +92,7 @@ def losses_of(told: dict[str, Any]) -> list[Any]:
     return [(point["epoch"], point["loss"], point["heldout_loss"], point["tokens"]) for point in told["curve"]]
 
 
+@pytest.mark.slow
 @exact
 @pytest.mark.parametrize(
     ("chunk_partitions", "num_blocks", "settings"),

@@ -37,6 +37,7 @@ def test_one_worker_of_torchrun_is_the_training_without_it(corpus_dir: Path, tmp
     assert_same_bits(tmp_path / "torchrun", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_sharded_workers_end_with_the_same_bits_also_where_one_was_killed(corpus_dir: Path, tmp_path: Path) -> None:
     undisturbed, killed = (
         job_of(corpus_dir, tmp_path / name, sharing="sharded", epochs=20) for name in ("undisturbed", "killed")
@@ -55,6 +56,7 @@ def test_sharded_workers_end_with_the_same_bits_also_where_one_was_killed(corpus
     assert max(tokens) < 1.1 * np.mean(tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["replicated", "asynchronous"])
 def test_replicated_workers_end_although_one_was_killed(corpus_dir: Path, tmp_path: Path, sharing: str) -> None:
     job = job_of(corpus_dir, tmp_path / "killed", sharing=sharing, epochs=20)
@@ -69,6 +71,7 @@ def test_replicated_workers_end_although_one_was_killed(corpus_dir: Path, tmp_pa
     assert sharing == "asynchronous" or late == 0
 
 
+@pytest.mark.slow
 def test_workers_with_unequal_budgets_have_unequal_shares(corpus_dir: Path, tmp_path: Path) -> None:
     """And both stop at the same epoch."""
     job = job_of(corpus_dir, tmp_path / "store", sharing="sharded", epochs=60, alpha=1.0, patience=1)
