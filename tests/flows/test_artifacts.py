@@ -67,6 +67,6 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
 def test_the_form_in_prefects_ui_is_the_configuration() -> None:
     schema = nightly.parameters.model_dump()
     assert {"root", "logs", "since", "until", "config"} <= set(schema["properties"])
-    train = schema["definitions"]["TrainConfig"]["properties"]["epochs"]
+    train = schema["definitions"]["TrainSettings"]["properties"]["epochs"]
     assert (train["title"], train["minimum"]) == ("Epochs", 1)
     assert train["description"]

@@ -61,7 +61,7 @@ def held(root: Root) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = tmp_path_factory.mktemp("pages")
-    base = {"base": {"release": "fcd8d2e215fa", "window_id": "w"}}
+    base = {"base": {"release": "fcd8d2e215fa", "window_id": "w", "space_id": "s"}}
     found = {
         "first": draw_night(made / "first", first),
         "passed": draw_night(made / "passed", passed, **base),

@@ -149,7 +149,7 @@ def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
 @pytest.mark.parametrize("place", ["train", "open_run"])
 def test_a_search_that_was_ended_goes_on(root: Root, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Iterator[int] = iter(range(100))
-    module = tasks.tuning.tune if place == "train" else tasks.tuning.study.tracking
+    module = tasks.tuning.tune if place == "train" else tasks.tuning.study.mlflow_runs
     whole = getattr(module, place)
 
     def break_off(*arguments: Any) -> Any:
