@@ -42,9 +42,9 @@ class Night:
     def wait_for_line(self, text: str) -> None:
         self.wait_for(lambda: text in self.told.read_text())
 
-    def end(self) -> tuple[int, str]:
-        """Exit code, and what it printed. It must take no longer than IN_SECONDS."""
-        printed, _ = self.process.communicate(timeout=IN_SECONDS)
+    def end(self, in_seconds: float = IN_SECONDS) -> tuple[int, str]:
+        """Exit code, and what it printed. It must take no longer."""
+        printed, _ = self.process.communicate(timeout=in_seconds)
         return self.process.returncode, printed
 
     def interrupt(self) -> None:
