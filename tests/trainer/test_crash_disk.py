@@ -118,7 +118,7 @@ def test_a_store_that_becomes_read_only(undisturbed: Job, tmp_path: Path) -> Non
     code, errors = run(job, "unprivileged")
     assert code == 1
     assert errors == f"error: cannot write to the store {job.store_dir}: give another folder or permit writing\n"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     job.store_dir.chmod(0o755)
     train(job)
     assert_same_bits(job.store_dir, undisturbed.store_dir)
