@@ -1,9 +1,8 @@
--- int_group_item_ix: what a group's codes mean in the corpus; codes of items outside the vocabulary are absent.
+-- int_group_item_ix: what a group's codes mean in the vocabulary, in the order of the codes; -1 outside of it.
 -- grain:  item_code
--- reads:  file of int_item_counts of the group, vocabulary
--- params: $group_item_counts
-select
-    int_item_counts.item_code,
-    vocabulary.item_ix
-from read_parquet($group_item_counts) as int_item_counts
-inner join vocabulary using (url)
+-- reads:  file of item counts of the group, vocabulary (url, item_ix)
+-- params: $item_counts
+select coalesce(vocabulary.item_ix, -1)::integer as item_ix
+from read_parquet($item_counts) as int_item_counts
+left join vocabulary using (url)
+order by int_item_counts.item_code

@@ -1,18 +1,23 @@
--- vocabulary: the items that enough events and enough people have seen, the most frequent first.
+-- vocabulary: the items of the base, where they were, then those that enough events and enough people have seen, the most
+--         frequent first. An item of the base that nobody saw in the window has no events. Without a base it is empty.
 -- grain:  url
--- reads:  int_item_totals
+-- reads:  int_item_totals, stg_vocabulary (of the base, item_ix from 0 on)
 -- params: $min_item_events, $min_item_users
 with kept_items as (
     select
         url,
-        events,
-        users
+        stg_vocabulary.item_ix as base_ix,
+        coalesce(int_item_totals.events, 0)::bigint as events,
+        coalesce(int_item_totals.users, 0)::bigint as users
     from int_item_totals
-    where events >= $min_item_events and users >= $min_item_users
+    full outer join stg_vocabulary using (url)
+    where
+        stg_vocabulary.item_ix is not null
+        or (int_item_totals.events >= $min_item_events and int_item_totals.users >= $min_item_users)
 )
 
 select
-    (row_number() over (order by events desc, url) - 1)::integer as item_ix,
+    (row_number() over (order by base_ix nulls last, events desc, url) - 1)::integer as item_ix,
     url,
     events as count,
     users

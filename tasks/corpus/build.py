@@ -4,33 +4,36 @@ Cleaning, a user at a time inside the window: bots leave whole, consecutive repe
 too little left are dropped, and the newest events are kept. Two passes, since what is rare is known only after the first:
 `tasks/corpus/clean_pass.py` cleans and counts, `tasks/corpus/token_pass.py` writes tokens. Between them an event is
 four bytes in a scratch file, so the events are sorted once; memory is flat, as both passes go by groups of
-micro-partitions, which may be done elsewhere (`tasks/corpus/parts.py`). Counting micro-partitions and the vocabulary
-between the passes are done here.
+micro-partitions, which other processes may do. Counting micro-partitions and the vocabulary between the passes are done here.
 """
 
 import os
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 from datetime import date
 from glob import escape
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from sql.runner import connect, create_table, fetch_rows, stream_rows
-from tasks.corpus.clean_pass import Group, Stages, count_partitions
+from sql.runner import connect, create_table, fetch_rows
+from tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, group_file, write_item_ix
 from tasks.corpus.cleaning import UNDATED, find_key_max
 from tasks.corpus.folder import (
     BASE_KEYS,
     CORPUS_MANIFEST,
+    BaseCorpus,
     open_building_folders,
+    partition_name,
     publish,
     write_changed,
     write_vocabulary,
 )
-from tasks.corpus.parts import DUCKDB_SHARE, CorpusPart, clean_part, write_part
-from tasks.corpus.token_pass import BaseCorpus, Written
+from tasks.corpus.token_pass import Written, write_part
 from tasks.corpus.window import (
     FORMAT_VERSION,
     Base,
@@ -41,19 +44,18 @@ from tasks.corpus.window import (
     name_corpus,
 )
 from tasks.root.failures import explain_failures
-from tasks.root.memory import spare_bytes
 from tasks.root.run import Root
 from tasks.root.wording import several
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.tokens import CHANGED, VOCABULARY, open_corpus
+from trainer.store.tokens import CHANGED, VOCABULARY, held_out_keys, open_corpus
 from trainer.system.fan_out import HERE, FanOut
 from trainer.system.files import read_json
 
 _EPOCH = date(1970, 1, 1)
 _TOLD = (
     "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "funnel",
-    "base",
+    "base", *BASE_KEYS,
 )  # fmt: skip
 
 
@@ -86,18 +88,19 @@ def build_corpus(
             explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
-            parts = CorpusPart(
-                (), request.ingest.model_dump() | window.params, request.ingest, scratch, building, memory_bytes, threads,
-                request.evaluate.max_users + 1, window.num_events, base,
-            )  # fmt: skip
-            with connect(spare_bytes(memory_bytes) * DUCKDB_SHARE // 100, scratch / "spill", threads) as con:
-                tokens, manifest = Build(con, window, parts, on_event, fan_out).run()
+            params = request.ingest.model_dump() | window.params
+            whole = CorpusPart(
+                (), params, request.ingest, scratch, building, memory_bytes, threads, window.num_events, base
+            )
+            with connect(duckdb_bytes(memory_bytes), scratch / "spill", threads) as con:
+                build = Build(con, window, whole, request.evaluate.max_users, Counter())
+                written, manifest = build.run(on_event, fan_out)
             manifest |= {"window_id": identity, "made_from": inputs}
-            if tokens.changed:
-                write_changed(building, manifest, _describe_changed(tokens.changed))
+            if whole.is_continued:
+                write_changed(building, manifest, _describe_rows([one.changed for one in written if one.changed]))
             publish(building, folder, manifest)
     manifest = read_json(folder / CORPUS_MANIFEST)
-    told = {key: manifest[key] for key in (*_TOLD, *BASE_KEYS) if key in manifest}
+    told = {key: manifest[key] for key in _TOLD if key in manifest}
     return told | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 
 
@@ -109,157 +112,130 @@ def _open_base(root: Root, window: Window, inputs: dict[str, Any], base: Base) -
     return BaseCorpus(open_corpus(root.corpus(base.window_id)), oldest_day, base.is_full)
 
 
-def _describe_changed(changed: Written) -> dict[str, Any]:
-    """What the manifest of the changed rows has of its own."""
-    return {
-        "num_users": sum(changed.users),
-        "num_tokens": sum(changed.tokens),
-        "users": changed.users,
-        "tokens": changed.tokens,
-        "files": changed.files,
-    }
-
-
 @dataclass(frozen=True)
 class Build:
-    """One build: the window, and `whole`, what all parts of it need."""
+    """One build: the window, `whole`, what all parts of it need, and how many events are left after the stages so far."""
 
     con: duckdb.DuckDBPyConnection
     window: Window
     whole: CorpusPart
-    on_event: OnEvent
-    fan_out: FanOut
+    max_users: int
+    stages: Counter[str]
 
-    def run(self) -> tuple[Written, dict[str, Any]]:
-        """Both passes, over groups as large as memory allows; returns what was written, and the manifest, but for its name."""
+    def run(self, on_event: OnEvent, fan_out: FanOut) -> tuple[list[Written], dict[str, Any]]:
+        """Both passes; returns what was written of each micro-partition, and the manifest, but for its name."""
+        config, scratch = self.whole.config, self.whole.scratch
         num_events = count_partitions(self.con, self.whole.params, self.window)
-        whole = self.whole.plan_groups(num_events, self.fan_out)
-        groups = several(len(whole.groups), "group")
-        message = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {groups}"
-        self.on_event("log", {"message": message})
-        parts = whole.divide(self.fan_out)
-        stages = self._clean(parts)
-        num_items_seen = self._make_vocabulary(whole.groups, stages)
-        tokens = self._write_tokens(parts)
-        if not sum(tokens.tokens):
-            fewest = self.whole.config.min_user_events
-            way_out = f"no user has that many events: lower ingest.min_user_events ({fewest})"
-            raise self._nothing_left(stages, tokens.num_in_vocabulary, way_out)
-        return tokens, self._describe(stages, num_items_seen, tokens)
-
-    def _clean(self, parts: list[CorpusPart]) -> Stages:
-        stages = Stages()
-        for cleaned in self.fan_out.run(clean_part, parts, self.on_event):
-            stages.add(cleaned)
-        if not stages.after_bots:
-            way_out = (
-                f"all users are taken for bots: raise ingest.max_day_events ({self.whole.config.max_day_events:,})"
+        parts = self.whole.divide(num_events, fan_out)
+        groups = [group for part in parts for group in part.groups]
+        told = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {several(len(groups), 'group')}"
+        on_event("log", {"message": told})
+        for cleaned in fan_out.run(clean_part, parts, on_event):
+            self.stages.update(cleaned)
+        if not self.stages["after_bots"]:
+            raise self._nothing_left(
+                f"all users are taken for bots: raise ingest.max_day_events ({config.max_day_events:,})"
             )
-            raise self._nothing_left(stages, 0, way_out)
-        return stages
+        vocabulary = self._make_vocabulary([group_file(scratch, group, "item_counts.parquet") for group in groups])
+        if self.whole.is_continued:
+            (self.whole.building / CHANGED).mkdir()
+        for group in groups:
+            write_item_ix(self.con, scratch, group)
+        written = [one for part in fan_out.run(write_part, parts, on_event) for one in part]
+        self.stages["in_vocabulary"] = sum(one.num_in_vocabulary for one in written)
+        if not any(one.tokens for one in written):
+            fewest = config.min_user_events
+            raise self._nothing_left(f"no user has that many events: lower ingest.min_user_events ({fewest})")
+        return written, self._describe(written, vocabulary)
 
-    def _make_vocabulary(self, groups: tuple[Group, ...], stages: Stages) -> int:
-        """Make the table `vocabulary`; returns how many items the window has. Raises InputError when none is kept."""
-        config, base = self.whole.config, self.whole.base
-        params = self.whole.params | {
-            "item_counts": [escape(str(group.item_counts(self.whole.scratch))) for group in groups]
-        }
-        is_alone = len(groups) == 1
-        create_table(self.con, f"intermediate/{'alone/' if is_alone else ''}int_item_totals", params)
-        seen = fetch_rows(self.con, "intermediate/int_item_summary")[0]
-        if base is None or base.is_full:
-            create_table(self.con, "marts/vocabulary", params)
+    def _make_vocabulary(self, item_counts: list[Path]) -> dict[str, Any]:
+        """Make the table `vocabulary` and its file; returns the manifest's entry. Raises InputError when no item is kept."""
+        config, base, con = self.whole.config, self.whole.base, self.con
+        create_table(con, "intermediate/int_item_totals", {"item_counts": [escape(str(path)) for path in item_counts]})
+        [seen] = fetch_rows(con, "intermediate/int_item_summary")
+        self.stages["items"] = seen["num_items"]
+        if base and not base.is_full:
+            create_table(con, "staging/stg_vocabulary", {"vocabulary": escape(str(base.verify(VOCABULARY)))})
         else:
-            before = base.verify(VOCABULARY)
-            create_table(self.con, "staging/stg_vocabulary", {"vocabulary": escape(str(before))})
-            create_table(self.con, "marts/continued/vocabulary", params)
-        self.con.execute("drop table int_item_totals")
+            con.execute("create temporary table stg_vocabulary (url varchar, item_ix integer)")
+        create_table(con, "marts/vocabulary", self.whole.params)
+        con.execute("drop table int_item_totals")
         if not self._num_items():
             raise self._nothing_left(
-                stages,
-                0,
                 f"no item has {config.min_item_events:,} events and {config.min_item_users:,} users (the most events of one are "
                 f"{seen['max_events']:,}, the most users {seen['max_users']:,}): "
-                f"lower ingest.min_item_events or ingest.min_item_users",
+                f"lower ingest.min_item_events or ingest.min_item_users"
             )
-        return seen["num_items"]
-
-    def _write_tokens(self, parts: list[CorpusPart]) -> Written:
-        """The second pass, and the vocabulary's file."""
-        tokens = Written()
-        if self.whole.base and not self.whole.base.is_full:
-            (self.whole.building / CHANGED).mkdir()
-        for group in (group for part in parts for group in part.groups):
-            self._write_item_ix(group)
-        for part, written in zip(parts, self.fan_out.run(write_part, parts, self.on_event), strict=True):
-            keys = np.load(part.keys, allow_pickle=False)
-            tokens.add(replace(written, keys=keys), part.max_keys)
-        tokens.files |= write_vocabulary(
-            self.whole.building, self.con.table("vocabulary").order("item_ix").to_arrow_reader()
-        )
-        return tokens
-
-    def _write_item_ix(self, group: Group) -> None:
-        """Write the item_ix of each item code of a group, for the second pass."""
-        path = group.item_counts(self.whole.scratch)
-        params = {"group_item_counts": escape(str(path))}
-        rows = stream_rows(self.con, "intermediate/int_group_item_ix", params).read_all()
-        item_ix = np.full(pq.read_metadata(path).num_rows, -1, dtype=np.int32)
-        item_ix[rows["item_code"].to_numpy()] = rows["item_ix"].to_numpy()
-        np.save(group.item_ix(self.whole.scratch), item_ix, allow_pickle=False)
+        return write_vocabulary(self.whole.building, con.table("vocabulary").order("item_ix").to_arrow_reader())
 
     def _num_items(self) -> int:
         return self.con.table("vocabulary").count("*").fetchall()[0][0]
 
-    def _describe(self, stages: Stages, num_items_seen: int, tokens: Written) -> dict[str, Any]:
+    def _describe(self, written: list[Written], vocabulary: dict[str, Any]) -> dict[str, Any]:
         """The manifest (see the layout in `trainer/store/tokens.py`); users count rows, num_users those that are no holes."""
-        num_items, base = self._num_items(), self.whole.base
-        key_max, num_held_out = find_key_max(tokens.keys, self.whole.max_keys - 1)
+        num_items, base, stages = self._num_items(), self.whole.base, self.stages
+        rows, holes = _describe_rows(written), [one.holes for one in written]
+        key_max, num_held_out = find_key_max(self._read_keys(), self.max_users)
         funnel = [
-            ("events in the window", stages.events),
-            ("events without bots", stages.after_bots),
-            ("events without repeats", stages.after_repeats),
-            ("events of items in the vocabulary", tokens.num_in_vocabulary),
-            ("events of users kept", tokens.num_of_kept_users),
-            ("tokens (the newest events of each user)", sum(tokens.tokens)),
-            ("items in the window", num_items_seen),
+            ("events in the window", stages["events"]),
+            ("events without bots", stages["after_bots"]),
+            ("events without repeats", stages["after_repeats"]),
+            ("events of items in the vocabulary", stages["in_vocabulary"]),
+            ("events of users kept", sum(one.num_of_kept_users for one in written)),
+            ("tokens (the newest events of each user)", rows["num_tokens"]),
+            ("items in the window", stages["items"]),
             ("items in the vocabulary", num_items),
-            ("users in the window", stages.users),
-            ("users kept", tokens.num_kept_users),
+            ("users in the window", stages["users"]),
+            ("users kept", sum(one.num_kept_users for one in written)),
         ]
-        manifest = {
+        manifest = rows | {
             "format_version": FORMAT_VERSION,
             "partitions": self.window.partitions,
-            "num_users": sum(tokens.users) - sum(tokens.holes),
+            "num_users": rows["num_users"] - sum(holes),
             "num_items": num_items,
-            "num_tokens": sum(tokens.tokens),
-            "users": tokens.users,
-            "holes": tokens.holes,
-            "tokens": tokens.tokens,
+            "holes": holes,
             "held_out_key_max": key_max,
             "num_held_out": num_held_out,
             "since": self.window.since,
             "until": self.window.until,
             "undated": self.window.is_undated,
             "funnel": funnel,
-            "files": tokens.files,
+            "files": rows["files"] | vocabulary,
             "base": None,
         }
         if base and base.is_full:
             manifest |= {"without_tokens": True}
-        elif base and tokens.changed:
+        elif base:
             manifest |= {
                 "base": base.corpus.manifest["window_id"],
-                "num_changed": sum(tokens.changed.users),
-                "num_new_users": tokens.num_new_users,
-                "num_left": tokens.num_left,
+                "num_changed": sum(one.changed.users for one in written if one.changed),
+                "num_new_users": sum(one.num_new_users for one in written),
+                "num_left": sum(one.num_left for one in written),
                 "num_new_items": num_items - base.corpus.num_items,
             }
         return manifest
 
-    def _nothing_left(self, stages: Stages, num_in_vocabulary: int, way_out: str) -> InputError:
+    def _read_keys(self) -> NDArray[np.uint64]:
+        """The smallest keys of the users that can be held out, one more than are to be, ascending."""
+        keys = np.empty(0, dtype=np.uint64)
+        for partition in range(self.window.partitions):
+            path = self.whole.building / partition_name(partition)
+            hashes = pq.read_table(f"{path}.users.parquet", columns=["hash"])["hash"].to_numpy()
+            found = held_out_keys(hashes[np.load(f"{path}.held_out.npy") >= 0])
+            keys = np.sort(np.concatenate([keys, found]))[: self.max_users + 1]
+        return keys
+
+    def _nothing_left(self, way_out: str) -> InputError:
+        left = self.stages
         return InputError(
-            f"nothing is left after cleaning: {stages.events:,} events of {stages.users:,} users in the window, "
-            f"{stages.after_bots:,} without bots, {stages.after_repeats:,} without repeats, {num_in_vocabulary:,} of items "
+            f"nothing is left after cleaning: {left['events']:,} events of {left['users']:,} users in the window, "
+            f"{left['after_bots']:,} without bots, {left['after_repeats']:,} without repeats, {left['in_vocabulary']:,} of items "
             f"in the vocabulary, 0 of users kept; {way_out}, or give more logs"
         )
+
+
+def _describe_rows(written: list[Written]) -> dict[str, Any]:
+    """What the manifest has of all micro-partitions, or of all changed rows."""
+    users, tokens = [one.users for one in written], [one.tokens for one in written]
+    files = {name: about for one in written for name, about in one.files.items()}
+    return {"num_users": sum(users), "num_tokens": sum(tokens), "users": users, "tokens": tokens, "files": files}

@@ -1,155 +1,172 @@
-"""The first pass over the events: clean each group of micro-partitions, count its items, keep its rows as numbers.
+"""The first pass over the events: cleans each group of micro-partitions, counts its items, keeps its rows as numbers.
 
-A group is as many consecutive micro-partitions as the memory allows; what comes out does not depend on it, nor on who does it.
-Scratch files: of a micro-partition `p00012.lengths.npy` int64[N] events of each user, `p00012.items.npy` int32[E] item codes
-of its group and `p00012.users.arrow` (user_id, hash, last_day); of a group the Parquet file of int_item_counts.
+A group is as many consecutive micro-partitions as the memory allows. A part is some groups: any process can do it, and what
+comes out depends on neither. Scratch files of a group: `g00012.users.arrow` (user_id, hash, micro_partition, last_day),
+`.lengths.npy` int64[N] events of each user, `.items.npy` int32[E] item codes of the group, and `.item_counts.parquet`.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from glob import escape
+from itertools import pairwise
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sql.runner import fetch_rows
+from sql.runner import connect, fetch_rows, stream_rows
 from tasks.config import IngestConfig
-from tasks.corpus.cleaning import UserEvents, count_item_users, find_bots, find_last_days, find_repeats
-from tasks.corpus.folder import partition_name
-from tasks.corpus.read_events import PartitionRows, read_group
+from tasks.corpus.cleaning import UNDATED, count_items, drop_bots, drop_repeats, find_last_days
+from tasks.corpus.folder import BaseCorpus
 from tasks.corpus.window import Window
+from tasks.events.numbering import number_strings, sort_by
+from tasks.root.memory import spare_bytes
+from tasks.users.placement import place_users
 from trainer.errors import DamageError
+from trainer.events import OnEvent
+from trainer.system.fan_out import FanOut, cut, deliver_files
 
-COUNTS_ROWS = 100_000  # a row group of int_item_counts: DuckDB holds one a thread whole, with all its strings
+DUCKDB_SHARE = 40  # per cent of what is spare
+# What an event of a group takes of what is spare: its numbers some 70 bytes, its text, until that is numbered, some 80 in
+# sample logs; the rest is for longer urls and for DuckDB.
+BYTES_PER_EVENT = 350
+COUNTS_ROWS = 100_000  # a row group of item counts: DuckDB holds one a thread whole, with all its strings
+_US_A_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
-class Group:
-    """Consecutive micro-partitions, both ends included, that are cleaned together."""
+class CorpusPart:
+    """Groups that one process does, one after the other, and what both passes need.
 
-    first: int
-    last: int
+    params: of the SQL steps; scratch: what lies between the passes; building: the corpus's folder; memory_bytes: the budget of
+    the process; total_events: of the window, for the progress of `step`.
+    """
+
+    groups: tuple[range, ...]
+    params: dict[str, Any]
+    config: IngestConfig
+    scratch: Path
+    building: Path
+    memory_bytes: int
+    threads: int
+    total_events: int
+    base: BaseCorpus | None = None
+    step: str = "corpus"
+
+    def divide(self, num_events: Sequence[int], fan_out: FanOut) -> list["CorpusPart"]:
+        """Divide the micro-partitions, which have `num_events`, among processes, in groups as large as memory allows."""
+        fit_in_memory = spare_bytes(self.memory_bytes) // BYTES_PER_EVENT
+        of_each_part = -(-self.total_events // fan_out.num_parts)
+        groups = plan_groups(num_events, max(1, min(fit_in_memory, of_each_part)))
+        threads = fan_out.choose_threads(self.threads)
+        places = cut([len(group) for group in groups], fan_out.num_parts)
+        return [replace(self, groups=tuple(groups[place] for place in part), threads=threads) for part in places]
 
     @property
-    def partitions(self) -> range:
-        return range(self.first, self.last + 1)
+    def is_continued(self) -> bool:
+        """Whether users and items keep the places that they have in the base."""
+        return self.base is not None and not self.base.is_full
 
-    def item_counts(self, scratch: Path) -> Path:
-        return scratch / f"g{self.first:05d}.item_counts.parquet"
-
-    def item_ix(self, scratch: Path) -> Path:
-        """Where the item_ix of each of its item codes are between the passes, int32[I], -1 outside the vocabulary."""
-        return scratch / f"g{self.first:05d}.item_ix.npy"
+    def report(self, on_event: OnEvent, done: int) -> None:
+        """Report how far both passes are, in events."""
+        on_event("progress", {"step": self.step, "done": done, "total": 2 * self.total_events, "unit": "events"})
 
 
-@dataclass
-class Stages:
-    """What is left after each stage of cleaning, summed over micro-partitions."""
-
-    users: int = 0
-    events: int = 0
-    after_bots: int = 0
-    after_repeats: int = 0
-
-    def add(self, other: "Stages") -> None:
-        for stage, number in vars(other).items():
-            setattr(self, stage, getattr(self, stage) + number)
+def group_file(folder: Path, group: range, kind: str) -> Path:
+    """The scratch file of a group."""
+    return folder / f"g{group.start:05d}.{kind}"
 
 
-class GroupCounts:
-    """Events and distinct users of each item code of a group, int64[I]; several threads add to them."""
-
-    def __init__(self, num_items: int) -> None:
-        self.num_items = num_items
-        self.events: NDArray[np.int64] = np.zeros(num_items, dtype=np.int64)
-        self.users: NDArray[np.int64] = np.zeros(num_items, dtype=np.int64)
-        self._lock = Lock()
-
-    def add(self, events: UserEvents) -> None:
-        """Count the events of a whole micro-partition."""
-        num_events = np.bincount(events.item, minlength=self.num_items)
-        num_users = count_item_users(events, self.num_items)
-        with self._lock:
-            self.events += num_events
-            self.users += num_users
-
-    def write(self, path: Path, urls: pa.Array) -> None:
-        """Write int_item_counts: (url, item_code, events, users). Zero counts stay: items seen in the window, if only by bots."""
-        codes = np.arange(self.num_items, dtype=np.int32)
-        columns = {"url": urls, "item_code": codes, "events": self.events, "users": self.users}
-        pq.write_table(pa.table(columns), path, row_group_size=COUNTS_ROWS, compression="none", use_dictionary=False)
-
-
-def plan_groups(num_events: NDArray[np.int64], max_events: int) -> list[Group]:
-    """Cut the micro-partitions into groups of at most `max_events` events; one that has more is a group by itself.
-
-    num_events int64[P].
-    """
-    groups: list[Group] = []
-    first, total = 0, 0
-    for partition, events in enumerate(num_events.tolist()):
-        if partition > first and total + events > max_events:
-            groups.append(Group(first, partition - 1))
-            first, total = partition, 0
+def plan_groups(num_events: Sequence[int], max_events: int) -> list[range]:
+    """Cut the micro-partitions into groups of at most `max_events` events; one that has more is a group by itself."""
+    starts, total = [0], 0
+    for partition, events in enumerate(num_events):
+        if partition > starts[-1] and total + events > max_events:
+            starts.append(partition)
+            total = 0
         total += events
-    return [*groups, Group(first, len(num_events) - 1)]
+    return [range(*edges) for edges in pairwise([*starts, len(num_events)])]
 
 
-def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], window: Window) -> NDArray[np.int64]:
-    """Events of each micro-partition, int64[P]. Raises DamageError unless they are those that sources.json has."""
-    num_events = np.zeros(window.partitions, dtype=np.int64)
+def write_item_ix(con: duckdb.DuckDBPyConnection, scratch: Path, group: range) -> None:
+    """Write `.item_ix.npy` int32[I] for the second pass: of each item code its place in the table `vocabulary`, or -1."""
+    params = {"item_counts": escape(str(group_file(scratch, group, "item_counts.parquet")))}
+    rows = stream_rows(con, "intermediate/int_group_item_ix", params).read_all()
+    np.save(group_file(scratch, group, "item_ix.npy"), rows["item_ix"].to_numpy())
+
+
+def duckdb_bytes(memory_bytes: int) -> int:
+    """What DuckDB may take of a process's budget."""
+    return spare_bytes(memory_bytes) * DUCKDB_SHARE // 100
+
+
+def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], window: Window) -> list[int]:
+    """Events of each micro-partition. Raises DamageError unless they are those that sources.json has."""
     rows = fetch_rows(con, "intermediate/int_partition_events", params)
-    is_strange = any(not 0 <= row["micro_partition"] < window.partitions for row in rows)
-    if is_strange or sum(row["num_events"] for row in rows) != window.num_events:
+    found = {row["micro_partition"]: row["num_events"] for row in rows}
+    num_events = [found.get(partition, 0) for partition in range(window.partitions)]
+    if {sum(num_events), sum(found.values())} != {window.num_events}:
         raise DamageError(
             f"the events files of the window do not have the {window.num_events:,} rows in {window.partitions} micro-partitions "
             "that sources.json says: run `surf2vec doctor`, then give the logs it names again, which repairs them"
         )
-    for row in rows:
-        num_events[row["micro_partition"]] = row["num_events"]
     return num_events
 
 
-def clean_group(
-    con: duckdb.DuckDBPyConnection,
-    pool: ThreadPoolExecutor,
-    group: Group,
-    params: dict[str, Any],
-    config: IngestConfig,
-    scratch: Path,
-) -> Stages:
-    """Clean the events of a group into scratch files; returns what each stage left."""
-    params = params | {"first_partition": group.first, "last_partition": group.last}
-    rows = read_group(con, params)
-    counts, total = GroupCounts(len(rows.urls)), Stages()
-    clean = partial(_clean_partition, config=config, counts=counts, scratch=scratch)
-    for cleaned in pool.map(clean, rows.split_partitions()):
-        total.add(cleaned)
-    counts.write(group.item_counts(scratch), rows.urls)
-    return total
-
-
-def _clean_partition(partition: PartitionRows, config: IngestConfig, counts: GroupCounts, scratch: Path) -> Stages:
-    """Clean one micro-partition into its scratch files and count what is left of it."""
-    events, num_users = partition.arrange(), len(partition.users)
-    stages = Stages(users=num_users, events=len(events.user))
-    is_bot = find_bots(events, num_users, config.max_day_events)
-    if is_bot.any():
-        events = events.select(~is_bot[events.user])
-    stages.after_bots = len(events.user)
-    users = partition.users.append_column("last_day", pa.array(find_last_days(events, num_users)))
-    events = events.select(~find_repeats(events))
-    stages.after_repeats = len(events.user)
-    counts.add(events)
-    path = str(scratch / partition_name(partition.number))
-    np.save(f"{path}.lengths.npy", np.bincount(events.user, minlength=num_users), allow_pickle=False)
-    np.save(f"{path}.items.npy", events.item, allow_pickle=False)
-    with pa.OSFile(f"{path}.users.arrow", "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
-        writer.write_table(users)
+def clean_part(part: CorpusPart, on_event: OnEvent) -> Counter[str]:
+    """The first pass over some groups; returns how many users and events there are, and events after each stage."""
+    stages: Counter[str] = Counter()
+    with (
+        deliver_files(part.scratch, part.scratch) as folder,
+        connect(duckdb_bytes(part.memory_bytes), part.scratch / "spill" / folder.name, part.threads) as con,
+    ):
+        for group in part.groups:
+            stages.update(_clean_group(con, part, group, folder))
+            part.report(on_event, stages["events"])
     return stages
+
+
+def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range, folder: Path) -> dict[str, int]:
+    """Clean the events of a group into scratch files."""
+    events, users, urls = _read_group(con, part.params | {"first_partition": group[0], "last_partition": group[-1]})
+    of_people = drop_bots(events, part.config.max_day_events)
+    users = users.append_column("last_day", pa.array(find_last_days(of_people, len(users))))
+    kept = drop_repeats(of_people)
+    path = str(group_file(folder, group, "users.arrow"))
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
+        writer.write_table(users)
+    np.save(group_file(folder, group, "lengths.npy"), np.bincount(kept["user"], minlength=len(users)))
+    np.save(group_file(folder, group, "items.npy"), kept["item"].to_numpy())
+    # Zero counts stay: items seen in the window, if only by bots.
+    num_events, num_users = count_items(kept, len(urls))
+    codes = np.arange(len(urls), dtype=np.int32)
+    counts = pa.table({"url": urls, "item_code": codes, "events": num_events, "users": num_users})
+    counts_path = group_file(folder, group, "item_counts.parquet")
+    pq.write_table(counts, counts_path, row_group_size=COUNTS_ROWS, compression="none", use_dictionary=False)
+    return {"users": len(users), "events": len(events), "after_bots": len(of_people), "after_repeats": len(kept)}
+
+
+def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[pl.DataFrame, pa.Table, pa.Array]:
+    """The events of a group in the order of the corpus; its users (user_id, hash, micro_partition) and urls by their numbers."""
+    rows = stream_rows(con, "intermediate/int_group_events", params).read_all()
+    us, source, line, is_undated = (rows[name].to_numpy() for name in ("us", "source", "line", "is_undated"))
+    code, user_ids = number_strings(rows["user_id"])
+    item, urls = number_strings(rows["url"])
+    del rows  # their strings
+    users = place_users(con, user_ids, params["partitions"])
+    rank = np.empty(len(users), dtype=np.int32)
+    rank[users["user_code"].to_numpy()] = np.arange(len(users), dtype=np.int32)
+    user: NDArray[np.int32] = rank[code]
+    # Files are sorted by user, time and line and read by day and source, so one sort is enough unless times interleave.
+    order = sort_by(user)
+    if ((np.diff(user[order]) == 0) & (np.diff(us[order]) < 0)).any():
+        order = sort_by(line, source, us, user)
+    day = np.where(is_undated, UNDATED, us // _US_A_DAY).astype(np.int32)
+    events = pl.DataFrame({"user": user[order], "day": day[order], "item": item[order]})
+    return events, users.drop_columns("user_code"), urls

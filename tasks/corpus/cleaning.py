@@ -1,35 +1,23 @@
-"""The rules of cleaning that follow a user's events in order, and what is held out of the tokens: arrays in, arrays out.
+"""The rules of cleaning, and what is held out of the tokens: tables and arrays in, tables and arrays out.
 
-SQL has sorted the events by user and time, so each rule is a pass over whole columns of one micro-partition.
-Legend: E events, N users, I items; a user's events are contiguous and in order of time.
+Events are a table (user int32, day int32, item int32), sorted by user and time; day counts from 1970, or is UNDATED.
+Legend: E events, N users, I items.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from trainer.store.tokens import gather_spans
 
-UNDATED = np.iinfo(np.int32).min
-
-
-@dataclass(frozen=True)
-class UserEvents:
-    """Events of one micro-partition: user int32[E], ascending; day int32[E] since 1970 or UNDATED; item int32[E]."""
-
-    user: NDArray[np.int32]
-    day: NDArray[np.int32]
-    item: NDArray[np.int32]
-
-    def select(self, keep: NDArray[np.bool_]) -> "UserEvents":
-        """The events where `keep` bool[E] is true."""
-        return UserEvents(self.user[keep], self.day[keep], self.item[keep])
+UNDATED = int(np.iinfo(np.int32).min)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of one micro-partition: tokens int32[E]; user i's are tokens[offsets[i]:offsets[i+1]], offsets int64[N+1]."""
+    """Tokens of some users: tokens int32[E]; user i's are tokens[offsets[i]:offsets[i+1]], offsets int64[N+1]."""
 
     offsets: NDArray[np.int64]
     tokens: NDArray[np.int32]
@@ -40,32 +28,24 @@ class Tokens:
         return Tokens(*gather_spans(self.tokens, self.offsets[rows], lengths))
 
 
-def find_bots(events: UserEvents, num_users: int, max_day_events: int) -> NDArray[np.bool_]:
-    """Users with more than `max_day_events` events on one UTC day, bool[N]; undated events have no day to count on."""
-    is_bot = np.zeros(num_users, dtype=bool)
-    if np.bincount(events.user, minlength=1).max() <= max_day_events:
-        return is_bot  # nobody has so many events at all: nearly always
-    is_dated = events.day != UNDATED
-    if not is_dated.all():
-        events = events.select(is_dated)
-    starts = np.flatnonzero(_starts_run(events.user, events.day))
-    num_events = np.diff(starts, append=len(events.user))
-    is_bot[events.user[starts[num_events > max_day_events]]] = True
-    return is_bot
+def drop_bots(events: pl.DataFrame, max_day_events: int) -> pl.DataFrame:
+    """The events without users who have more than `max_day_events` on one UTC day; undated events have no day to count on."""
+    busy = events.filter(pl.len().over("user") > max_day_events, pl.col("day") != UNDATED)  # nearly always nobody
+    bots = busy.group_by("user", "day").len().filter(pl.col("len") > max_day_events)
+    return events.filter(~pl.col("user").is_in(bots["user"].implode()))
 
 
-def find_last_days(events: UserEvents, num_users: int) -> NDArray[np.int32]:
+def drop_repeats(events: pl.DataFrame) -> pl.DataFrame:
+    """The events without those of the same user and item as the event before."""
+    is_same = [pl.col(name) == pl.col(name).shift() for name in ("user", "item")]
+    return events.filter(~pl.all_horizontal(is_same).fill_null(False))
+
+
+def find_last_days(events: pl.DataFrame, num_users: int) -> NDArray[np.int32]:
     """The day of each user's newest event, int32[N]; UNDATED where there is none with a day."""
     last_days = np.full(num_users, UNDATED, dtype=np.int32)
-    starts = np.flatnonzero(_starts_run(events.user))
-    if len(events.user):
-        last_days[events.user[starts]] = np.maximum.reduceat(events.day, starts)
+    np.maximum.at(last_days, events["user"].to_numpy(), events["day"].to_numpy())
     return last_days
-
-
-def find_repeats(events: UserEvents) -> NDArray[np.bool_]:
-    """Events of the same user and item as the event before, bool[E]."""
-    return ~_starts_run(events.user, events.item)
 
 
 def find_first_visits(user: NDArray, item: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -77,13 +57,14 @@ def find_first_visits(user: NDArray, item: NDArray[np.int32]) -> NDArray[np.bool
     order = np.argsort(item.astype(np.uint16), kind="stable")
     order = order[np.argsort((item >> 16).astype(np.uint16)[order], kind="stable")]
     is_first = np.empty(len(item), dtype=bool)
-    is_first[order] = _starts_run(item[order], user[order])
+    is_first[order] = (np.diff(item[order], prepend=-1) != 0) | (np.diff(user[order], prepend=-1) != 0)
     return is_first
 
 
-def count_item_users(events: UserEvents, num_items: int) -> NDArray[np.int64]:
-    """Distinct users of each item, int64[I]."""
-    return np.bincount(events.item[find_first_visits(events.user, events.item)], minlength=num_items)
+def count_items(events: pl.DataFrame, num_items: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Events and distinct users of each item, int64[I] each."""
+    user, item = events["user"].to_numpy(), events["item"].to_numpy()
+    return np.bincount(item, minlength=num_items), np.bincount(item[find_first_visits(user, item)], minlength=num_items)
 
 
 def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -> Tokens:
@@ -92,18 +73,15 @@ def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -
     lengths int64[N] events of each user, item_ix int32[E].
     """
     is_known = item_ix >= 0
-    known_before = np.concatenate(([0], np.cumsum(is_known, dtype=np.int64)))
-    return Tokens(known_before[_to_offsets(lengths)], item_ix[is_known])
+    return Tokens(to_offsets(is_known)[to_offsets(lengths)], item_ix[is_known])
 
 
 def keep_newest(histories: Tokens, is_kept: NDArray[np.bool_], max_user_events: int) -> Tokens:
-    """The newest `max_user_events` tokens of each of the users in is_kept bool[N]."""
-    ends = histories.offsets[1:]
+    """The newest `max_user_events` tokens of each of the users in is_kept bool[N]; the others have none."""
     lengths = np.diff(histories.offsets)
     kept_lengths = np.where(is_kept, np.minimum(lengths, max_user_events), 0)
-    first_kept = np.repeat(ends - kept_lengths, lengths)
-    tokens = histories.tokens[np.arange(len(histories.tokens)) >= first_kept]
-    return Tokens(_to_offsets(kept_lengths[is_kept]), tokens)
+    first_kept = np.repeat(histories.offsets[1:] - kept_lengths, lengths)
+    return Tokens(to_offsets(kept_lengths), histories.tokens[np.arange(len(histories.tokens)) >= first_kept])
 
 
 def find_held_out(histories: Tokens) -> NDArray[np.int32]:
@@ -132,15 +110,6 @@ def find_key_max(smallest_keys: NDArray[np.uint64], max_users: int) -> tuple[int
     return (int(smallest_keys[num_held_out - 1]) if num_held_out else -1), num_held_out
 
 
-def _starts_run(*columns: NDArray) -> NDArray[np.bool_]:
-    """Rows that differ from the row before in any of the columns, bool[E]; the first row does."""
-    starts = np.ones(len(columns[0]), dtype=bool)
-    starts[1:] = columns[0][1:] != columns[0][:-1]
-    for column in columns[1:]:
-        starts[1:] |= column[1:] != column[:-1]
-    return starts
-
-
-def _to_offsets(lengths: NDArray) -> NDArray[np.int64]:
-    """Where each user begins, and the end: int64[N+1]."""
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
+def to_offsets(lengths: NDArray) -> NDArray[np.int64]:
+    """Where each of n runs of these lengths begins, and the end: int64[n+1]."""
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))

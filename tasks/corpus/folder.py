@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,46 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.corpus.cleaning import Tokens
 from tasks.events.events_files import write_row_groups
 from tasks.root.run import Root
-from trainer.errors import InputError
+from trainer.errors import DamageError, InputError
 from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus
 from trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
 
 CORPUS_MANIFEST = "manifest.json"
 BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
 ROW_GROUP_ROWS = 100_000
+USERS_SCHEMA = pa.schema([("user_id", pa.string()), ("hash", pa.uint64()), ("last_day", pa.int32())])
+"""last_day: of the newest event ever seen, in days since 1970, or UNDATED, which is never too old. A hole is null, 0, 0."""
 _SCRATCH_PREFIX = "corpus."
+
+
+@dataclass(frozen=True)
+class BaseCorpus:
+    """The corpus to continue; oldest_day: its users leave whose newest event was before it, in days since 1970.
+
+    is_full: a full night, which takes over nothing of it but users who stay without events.
+    """
+
+    corpus: Corpus
+    oldest_day: int
+    is_full: bool
+
+    def read(self, partition: int) -> tuple[pa.Table, Tokens]:
+        """The users of a micro-partition, as USERS_SCHEMA, and their tokens. Raises DamageError when a file was altered."""
+        for kind in ("users.parquet", "offsets.npy", "tokens.npy"):
+            self.verify(f"{partition_name(partition)}.{kind}")
+        histories = self.corpus.read(partition)
+        return self.corpus.read_users(partition), Tokens(histories.offsets, histories.tokens)
+
+    def verify(self, name: str) -> Path:
+        """The path of a file of the corpus. Raises DamageError when it was altered."""
+        try:
+            return self.corpus.path(name)
+        except DamageError as error:
+            way_out = "set nightly.full_from_champion to false" if self.is_full else "run with --full"
+            raise DamageError(f"{error}; or {way_out}, then nothing is built on it") from None
 
 
 def partition_name(partition: int) -> str:
@@ -53,7 +84,7 @@ def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Pa
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def write_partition(folder: Path, partition: int, users: pa.Table, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def write_partition(folder: Path, partition: int, users: pa.Table, **arrays: np.ndarray) -> dict[str, Any]:
     """Write the users and arrays (offsets, tokens, held_out, perhaps rows) of a micro-partition; the manifest's entries."""
     name = partition_name(partition)
     paths = [folder / f"{name}.users.parquet", *(folder / f"{name}.{kind}.npy" for kind in arrays)]

@@ -164,10 +164,9 @@ class Regrouper:
             if building:
                 taken = part.take(rows)
                 self.num_tokens[target] = len(taken.tokens)
-                arrays: dict[str, np.ndarray] = {
-                    "offsets": taken.offsets, "tokens": taken.tokens, "held_out": taken.held_out
-                }  # fmt: skip
-                self.files |= write_partition(building, target, taken.users, arrays)
+                self.files |= write_partition(
+                    building, target, taken.users, offsets=taken.offsets, tokens=taken.tokens, held_out=taken.held_out
+                )
         num_rows = len(part.users)
         del part
         self._move_rows(sources, targets, places, num_rows)

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.corpus.cleaning import Tokens
-from tasks.corpus.continuation import find_changed
+from tasks.corpus.token_pass import find_changed
 from tasks.evaluation.evaluate import (
     Answer,
     Question,

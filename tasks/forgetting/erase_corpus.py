@@ -94,7 +94,7 @@ class _Erasing:
         self.item_counts += np.bincount(gone.tokens[is_seen], minlength=self.corpus.num_items)
         self.num_held_out += int(is_held_out.sum())
         arrays: dict[str, Any] = {"offsets": kept.offsets, "tokens": kept.tokens, "held_out": kept.held_out}
-        self.files |= write_partition(self.building, partition, kept.users, arrays)
+        self.files |= write_partition(self.building, partition, kept.users, **arrays)
         self.users[partition], self.tokens[partition] = kept.users.num_rows, len(kept.tokens)
 
     def _are_held_out(self, part: Any) -> NDArray[np.bool_]:

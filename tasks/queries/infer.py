@@ -14,13 +14,10 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sql.runner import connect, create_table, fetch_rows, stream_rows
+from sql.runner import connect, create_table, fetch_rows
 from tasks.config import IngestConfig
-from tasks.corpus.clean_pass import Stages, count_partitions
-from tasks.corpus.parts import DUCKDB_SHARE, CorpusPart, clean_part, write_part
-from tasks.corpus.token_pass import Written
+from tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
+from tasks.corpus.token_pass import write_part
 from tasks.corpus.window import explain_unreadable, select_window
 from tasks.export.reduction import PROJECTION_FILE
 from tasks.ingest.deliveries import list_changes, rules_of
@@ -32,7 +29,6 @@ from tasks.queries.held_release import Release, open_release
 from tasks.queries.infer_parts import ROW_GROUP_ROWS, InferPart, infer_part, join_pieces
 from tasks.root.call_folders import note_partial, open_folder
 from tasks.root.failures import explain_failures
-from tasks.root.memory import spare_bytes
 from tasks.root.run import Root
 from tasks.users.tombstones import FORGOTTEN, copy_tombstones
 from trainer.config import TrainConfig
@@ -203,27 +199,27 @@ def _clean(
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
     params = window.params | {"vocabulary": escape(str(release.vocabulary))}
-    stages, tokens, spare = Stages(), Written(), spare_bytes(asked.memory_bytes)
-    with explain_unreadable(own), connect(spare * DUCKDB_SHARE // 100, scratch / "spill", asked.threads) as con:
+    num_users = 0
+    with explain_unreadable(own), connect(duckdb_bytes(asked.memory_bytes), scratch / "spill", asked.threads) as con:
         create_table(con, "staging/stg_vocabulary", params)
+        con.execute("create temporary view vocabulary as from stg_vocabulary")
         num_unknown = fetch_rows(con, "intermediate/int_unknown_events", params)[0]["num_events"]
         whole = CorpusPart(
-            (), params, config, scratch, folder, asked.memory_bytes, asked.threads, 0, window.num_events, step="infer"
-        ).plan_groups(count_partitions(con, params, window), fan_out)
-        parts = whole.divide(fan_out)
-        for cleaned in fan_out.run(clean_part, parts, on_event):
-            stages.add(cleaned)
-        for group in whole.groups:
-            codes = {"group_item_counts": escape(str(group.item_counts(scratch)))}
-            item_ix = stream_rows(con, "intermediate/int_release_item_ix", codes).read_all()["item_ix"].to_numpy()
-            np.save(group.item_ix(scratch), item_ix, allow_pickle=False)
-        for written in fan_out.run(write_part, parts, on_event):
-            tokens.add(written, 0)
+            (), params, config, scratch, folder, asked.memory_bytes, asked.threads, window.num_events, step="infer"
+        )
+        parts = whole.divide(count_partitions(con, params, window), fan_out)
+        for stages in fan_out.run(clean_part, parts, on_event):
+            num_users += stages["users"]
+        for part in parts:
+            for group in part.groups:
+                write_item_ix(con, scratch, group)
+        written = [one for part in fan_out.run(write_part, parts, on_event) for one in part]
     manifest = {
-        "partitions": window.partitions, "users": tokens.users, "tokens": tokens.tokens, "held_out_key_max": -1,
-        "files": tokens.files,
+        "partitions": window.partitions, "users": [one.users for one in written],
+        "tokens": [one.tokens for one in written], "held_out_key_max": -1,
+        "files": {name: about for one in written for name, about in one.files.items()},
     }  # fmt: skip
-    return Cleaned(Corpus(folder, manifest), stages.users, num_unknown)
+    return Cleaned(Corpus(folder, manifest), num_users, num_unknown)
 
 
 def _write(whole: InferPart, release: Release, out: Path, on_event: OnEvent, fan_out: FanOut) -> int:

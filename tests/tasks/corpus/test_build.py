@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import parts as parts_module
+from tasks.corpus import clean_pass
 from tasks.corpus.build import build_corpus
 from tasks.corpus.window import CorpusRequest
 from tasks.events.events_files import write_events as write_sorted_events
@@ -122,8 +122,8 @@ def test_a_corpus_is_what_the_plain_rules_make(
     folder = Path(tempfile.mkdtemp())
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(parts_module, "spare_bytes", lambda memory_bytes: memory_bytes)
-            patch.setattr(parts_module, "BYTES_PER_EVENT", MEMORY_BYTES // group_events)
+            patch.setattr(clean_pass, "spare_bytes", lambda memory_bytes: memory_bytes)
+            patch.setattr(clean_pass, "BYTES_PER_EVENT", MEMORY_BYTES // group_events)
             root = write_events(folder, events, partitions)
             if not model.users:
                 with pytest.raises(InputError, match="nothing is left after cleaning"):
@@ -190,8 +190,8 @@ def test_the_bytes_do_not_depend_on_memory_threads_or_groups(
     expected = digests(build(many, IngestConfig()))
     shutil.rmtree(many.path / "corpus")
     monkeypatch.setattr("tests.tasks.corpus.test_build.MEMORY_BYTES", MEMORY_BYTES * factor)
-    monkeypatch.setattr(parts_module, "spare_bytes", lambda memory_bytes: memory_bytes)
-    monkeypatch.setattr(parts_module, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
+    monkeypatch.setattr(clean_pass, "spare_bytes", lambda memory_bytes: memory_bytes)
+    monkeypatch.setattr(clean_pass, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
     assert digests(build(many, IngestConfig(), threads=threads)) == expected
 
 

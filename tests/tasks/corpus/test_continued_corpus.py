@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import parts as parts_module
+from tasks.corpus import clean_pass
 from tasks.corpus.build import build_corpus
 from tasks.corpus.window import Base, CorpusRequest
 from tasks.root.run import Root
@@ -212,8 +212,8 @@ def test_the_bytes_do_not_depend_on_memory_threads_or_groups(
     assert corpus.manifest["num_changed"] > corpus.manifest["num_held_out"] == 50
     shutil.rmtree(corpus.folder)
     monkeypatch.setattr("tests.continued_corpora.MEMORY_BYTES", MEMORY_BYTES * factor)
-    monkeypatch.setattr(parts_module, "spare_bytes", lambda memory_bytes: memory_bytes)
-    monkeypatch.setattr(parts_module, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
+    monkeypatch.setattr(clean_pass, "spare_bytes", lambda memory_bytes: memory_bytes)
+    monkeypatch.setattr(clean_pass, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
     assert digests(build(root, Night(2, 5), base, IngestConfig(), max_users=50, threads=threads)) == expected
 
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.corpus.cleaning import UNDATED, Tokens
-from tasks.corpus.continuation import USERS_SCHEMA, continue_rows, find_changed, find_known
+from tasks.corpus.folder import USERS_SCHEMA
+from tasks.corpus.token_pass import continue_rows, find_changed, find_known
 
 
 def users_of(last_days: dict[str, int]) -> pa.Table:
@@ -18,8 +19,8 @@ def users_of(last_days: dict[str, int]) -> pa.Table:
 
 def test_users_stay_where_they_are_leave_when_they_are_too_old_and_come_last() -> None:
     base = users_of({"b": 10, "c": 3, "d": 7, "u": UNDATED})
-    continued = continue_rows(base, users_of({"a": 12, "b": 11, "e": 12}), oldest_day=5)
-    assert continued.users.to_pylist() == [
+    users, source = continue_rows(base, users_of({"a": 12, "b": 11, "e": 12}), oldest_day=5)
+    assert users.to_pylist() == [
         {"user_id": "b", "hash": 98, "last_day": 11},
         {"user_id": None, "hash": 0, "last_day": 0},
         {"user_id": "d", "hash": 100, "last_day": 7},
@@ -27,18 +28,18 @@ def test_users_stay_where_they_are_leave_when_they_are_too_old_and_come_last() -
         {"user_id": "a", "hash": 97, "last_day": 12},
         {"user_id": "e", "hash": 101, "last_day": 12},
     ]
-    assert continued.source.tolist() == [1, -1, -1, -1, 0, 2]
+    assert source.tolist() == [1, -1, -1, -1, 0, 2]
 
 
 def test_who_left_comes_back_in_another_row() -> None:
-    left = continue_rows(users_of({"a": 1, "b": 9}), users_of({"b": 10}), oldest_day=5).users
-    assert continue_rows(left, users_of({"a": 11}), oldest_day=6).users["user_id"].to_pylist() == [None, "b", "a"]
+    left, _ = continue_rows(users_of({"a": 1, "b": 9}), users_of({"b": 10}), oldest_day=5)
+    assert continue_rows(left, users_of({"a": 11}), oldest_day=6)[0]["user_id"].to_pylist() == [None, "b", "a"]
 
 
 def test_the_newest_event_ever_seen_counts_also_when_this_window_is_older() -> None:
     base = users_of({"a": 9, "b": UNDATED, "c": 4})
-    continued = continue_rows(base, users_of({"a": 7, "b": 3, "c": UNDATED}), oldest_day=8)
-    assert continued.users["last_day"].to_pylist() == [9, 3, 4]
+    users, _ = continue_rows(base, users_of({"a": 7, "b": 3, "c": UNDATED}), oldest_day=8)
+    assert users["last_day"].to_pylist() == [9, 3, 4]
 
 
 nights = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.just(0), max_size=8), min_size=1, max_size=8)
@@ -51,15 +52,15 @@ def test_over_any_nights_nobody_moves_doubles_or_is_lost(nights: list[dict[str, 
     for day, visitors in enumerate(nights):
         before = users["user_id"].to_pylist()
         window = users_of(dict.fromkeys(visitors, day))
-        continued = continue_rows(users, window, day - retain_days)
-        users, ids = continued.users, continued.users["user_id"].to_pylist()
+        users, sources = continue_rows(users, window, day - retain_days)
+        ids = users["user_id"].to_pylist()
         seen |= dict.fromkeys(visitors, day)
         assert all(now in (then, None) for then, now in zip(before, ids[: len(before)], strict=True))
         there = [user for user in ids if user is not None]
         assert sorted(there) == sorted(user for user, last in seen.items() if last >= day - retain_days)
         of_window = np.array([*window["user_id"].to_pylist(), None])
-        assert all(of_window[source] == user for source, user in zip(continued.source, ids, strict=True) if source >= 0)
-        assert (continued.source >= 0).sum() == len(visitors)
+        assert all(of_window[source] == user for source, user in zip(sources, ids, strict=True) if source >= 0)
+        assert (sources >= 0).sum() == len(visitors)
 
 
 def tokens_of(histories: list[list[int]]) -> Tokens:
