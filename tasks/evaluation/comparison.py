@@ -9,9 +9,9 @@ newer release would win by knowing more of the day, however bad its training was
 by several times. Where only an export is left of the champion, its vectors are taken as they are.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,73 +20,104 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 
-from tasks.corpus.cleaning import Tokens
-from tasks.corpus.token_pass import find_changed
-from tasks.evaluation.evaluate import (
-    Answer,
-    Question,
-    check_memory,
-    evaluate,
-    group_questions,
-    merge_questions,
-    rank_held_out,
-)
-from tasks.evaluation.ranker import Ranker, open_side, side_of
-from tasks.evaluation.scores import Piece, Scores
+from tasks.corpus.cleaning import Tokens, keep_in_vocabulary
+from tasks.corpus.folder import CORPUS_MANIFEST
+from tasks.corpus.token_pass import find_changed, find_known
+from tasks.evaluation.evaluate import Answer, Question, UserReader, check_memory, evaluate, join_sides, rank_held_out
+from tasks.evaluation.scores import Scores, VectorScores, score_of
+from tasks.export.export import EXPORT_MANIFEST, ITEM_ROW_GROUP_ROWS, path_of, read_part_of
+from tasks.export.vector_files import decode_vectors
 from tasks.root.run import Root
 from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import open_generation
+from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import Corpus, Histories, open_corpus
-from trainer.system.files import replace_file
-from trainer.training.infer import infer_parts, take_histories
+from trainer.store.writer import find_pinned
+from trainer.system.files import read_json, replace_file
+from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
 
-Pair = tuple[Question, Question]
+Pair = tuple[Question, ...]
+"""The same users' questions to the challenger and to the champion."""
 
 
 @dataclass(frozen=True)
-class SharedItems:
-    """How the items of two releases, of V and W items, go together: item i of the first is item to_second[i] of the second,
-    and back; -1 for none. int64[V], int64[W].
+class Ranker:
+    """What ranks items for users: `users` has their vectors, a micro-partition of `corpus` at a time.
+
+    frozen: its items, to fit vectors to; None where users' vectors are to be taken as they are.
     """
 
-    to_second: NDArray[np.int64]
-    to_first: NDArray[np.int64]
+    corpus: Corpus
+    users: UserReader
+    scores: Scores
+    vector_size: int
+    frozen: FrozenItems | None = None
 
-    @property
-    def num_items(self) -> int:
-        return int((self.to_second >= 0).sum())
+
+def side_of(corpus: Corpus, generation: Generation) -> Ranker:
+    """A generation and the corpus that it was trained on."""
+    has_vectors = generation.has_item_vectors  # then only the number of counts is looked at
+    counts = np.zeros(corpus.num_items, np.int64) if has_vectors else corpus.count_training_tokens()
+    return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size)
+
+
+def open_side(root: Root, release: str) -> Ranker | str:
+    """A release that was registered, or in words what of it is gone. Raises DamageError for what is there and altered."""
+    generation = find_pinned(root.store, release)
+    if generation is not None:
+        corpus_dir = root.corpus(generation.manifest["window_id"])
+        if (corpus_dir / CORPUS_MANIFEST).exists():
+            corpus = open_corpus(corpus_dir)
+            counts = corpus.count_training_tokens()
+            frozen = freeze_items(generation, counts, generation.config.threads)
+            return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size, frozen)
+    export_dir = root.export(release)
+    if not (export_dir / EXPORT_MANIFEST).exists():
+        return f"of release {release} neither its pinned generation with its corpus nor its export is left"
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
+    corpus_dir = root.corpus(manifest["created_from"]["window_id"])
+    if not (corpus_dir / CORPUS_MANIFEST).exists():
+        return f"the corpus of release {release} is gone, so nobody knows what it has seen"
+    if not manifest["item_files"]:
+        return f"the pinned generation of release {release} is gone, and a tree's export has no items to rank"
+    corpus = open_corpus(corpus_dir)
+    exported = Exported(export_dir, manifest, corpus)
+    scores = VectorScores(exported.read_items, corpus.num_items, exported.vector_size)
+    return Ranker(corpus, exported, scores, exported.vector_size)
 
 
 @dataclass(frozen=True)
-class SharedScores:
-    """Scores of which only the items that both releases know count, is_shared bool[V]; the others rank below all."""
+class Exported:
+    """The vectors of an export, as readers of a generation get them."""
 
-    scores: Scores
-    is_shared: NDArray[np.bool_]
-
-    @property
-    def num_pieces(self) -> int:
-        return self.scores.num_pieces
+    export_dir: Path
+    manifest: dict[str, Any]
+    corpus: Corpus
 
     @property
-    def piece_items(self) -> int:
-        return self.scores.piece_items
+    def vector_size(self) -> int:
+        return self.manifest["vector_size"]
 
-    @property
-    def piece_bytes(self) -> int:
-        return self.scores.piece_bytes
+    def read_users(self, partition: int, /) -> NDArray[np.float32]:
+        """float32[n, D] by the rows of the corpus; zeros for a row that the export has not."""
+        vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), np.float32)
+        table = read_part_of(self.export_dir, self.manifest, partition)
+        if table is not None:
+            rows = pc.index_in(table["user_id"], value_set=self.corpus.read_ids(partition)).to_numpy()
+            vectors[rows] = decode_vectors(table)
+        return vectors
 
-    def pieces(self) -> Iterator[Piece]:
-        for piece in self.scores.pieces():
-            others = torch.from_numpy(np.flatnonzero(~self.is_shared[piece.items]))
-            yield Piece(piece.items, partial(_hide, piece, others))
+    def read_items(self, start: int, stop: int) -> NDArray[np.float32]:
+        """The vectors of items `start` to `stop`, float32[n, D]; whole row groups are read."""
+        first, last = start // ITEM_ROW_GROUP_ROWS, -(-stop // ITEM_ROW_GROUP_ROWS)
+        table = self._items.read_row_groups(range(first, last), columns=["vector"])
+        offset = first * ITEM_ROW_GROUP_ROWS
+        return decode_vectors(table)[start - offset : stop - offset].copy()
 
-
-def _hide(piece: Piece, others: torch.Tensor, users: NDArray[np.float32]) -> torch.Tensor:
-    return piece.score(users).index_fill_(1, others, -torch.inf)
+    @cached_property
+    def _items(self) -> pq.ParquetFile:
+        return pq.ParquetFile(path_of(self.export_dir, self.manifest, "item_vectors/part-00000.parquet"))
 
 
 def evaluate_and_compare(
@@ -94,30 +125,18 @@ def evaluate_and_compare(
 ) -> dict[str, Any]:
     """The story's "evaluate": the quality of the store's generation, and how it compares with the champion's.
 
-    `name`: of the file with the ranks, within the root.
+    "comparison" has the champion, None where there is none, and what `compare_releases` returns. `name`: of the file with the
+    ranks, within the root.
     """
     corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
     evaluation = evaluate(corpus, generation, on_event, memory_bytes)
     if generation.has_seen_held_out:  # it was evaluated before
         return evaluation
-    challenger = side_of(corpus, generation)
-    return evaluation | {"comparison": compare_with_champion(root, champion, challenger, name, memory_bytes, on_event)}
-
-
-def compare_with_champion(
-    root: Root, champion: str | None, challenger: Ranker, name: str, memory_bytes: int, on_event: OnEvent = ignore_event
-) -> dict[str, Any]:
-    """The evaluation's "comparison": with which release (None: there is no champion), and what `compare_releases` returns.
-
-    `name`: of the file with the ranks, within the root.
-    """
-    if champion is None:
-        return {"champion": None, "reason": "there is no champion"}
-    theirs = open_side(root, champion)
+    theirs = open_side(root, champion) if champion else "there is no champion"
     if isinstance(theirs, str):
-        return {"champion": champion, "reason": theirs}
-    told = compare_releases(challenger, theirs, root.path / name, memory_bytes, on_event)
-    return {"champion": champion} | told | ({} if "reason" in told else {"ranks": name})
+        return evaluation | {"comparison": {"champion": champion, "reason": theirs}}
+    told = compare_releases(side_of(corpus, generation), theirs, root.path / name, memory_bytes, on_event)
+    return evaluation | {"comparison": {"champion": champion} | told | ({} if "reason" in told else {"ranks": name})}
 
 
 def compare_releases(
@@ -131,118 +150,99 @@ def compare_releases(
     mine, theirs = challenger.corpus.num_partitions, champion.corpus.num_partitions
     if mine != theirs:
         return {"reason": f"the champion has {theirs:,} micro-partitions, and tonight there are {mine:,}"}
-    shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
+    matched = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
+    is_shared = [numbers >= 0 for numbers in matched]
     vector_bytes = 4 * (challenger.vector_size + champion.vector_size)
     held_bytes = champion.frozen.num_bytes if champion.frozen else 0
     check_memory(challenger.corpus, champion.scores, vector_bytes, memory_bytes - held_bytes)
-    sides = (
-        SharedScores(challenger.scores, shared.to_second >= 0),
-        SharedScores(champion.scores, shared.to_first >= 0),
-    )
-    answers: list[tuple[Answer, Answer]] = []
-    for pair in join_pairs(ask_both(challenger, champion, shared)):
-        answers.append((rank_held_out(pair[0], sides[0]), rank_held_out(pair[1], sides[1])))
-        done, total = sum(len(mine.ranks) for mine, _ in answers), challenger.corpus.manifest["num_held_out"]
+    scores = challenger.scores, champion.scores
+    answers: list[list[Answer]] = []
+    done, total = 0, challenger.corpus.manifest["num_held_out"]
+    for pair in join_sides(ask_both(challenger, champion, *matched)):
+        answers.append([rank_held_out(*asked) for asked in zip(pair, scores, is_shared, strict=True)])
+        done += len(pair[0].items)
         on_event("progress", {"step": "compare", "done": done, "total": total, "unit": "users"})
     if not answers:
         return {"reason": "no user had an item held out that the champion knows and has not seen of the user"}
-    ranks = np.array([np.concatenate([pair[side].ranks for pair in answers]) for side in (0, 1)], np.float32)
+    ranks = np.array([np.concatenate([one.ranks for one in side]) for side in zip(*answers, strict=True)], np.float32)
     with replace_file(ranks_path) as temporary, open(temporary, "wb") as file:
         np.save(file, ranks, allow_pickle=False)
-    coverage = [
-        count_recommended([pair[side].top for pair in answers], sides[side].is_shared) / shared.num_items
-        for side in (0, 1)
+    num_items = int(is_shared[0].sum())
+    recommended = [
+        np.unique(np.concatenate([np.unique(one.top) for one in side])) for side in zip(*answers, strict=True)
     ]
+    coverage = [float(known[items].sum() / num_items) for items, known in zip(recommended, is_shared, strict=True)]
     return {
-        "num_users": ranks.shape[1], "num_items": shared.num_items, "is_fitted": champion.frozen is not None,
+        "num_users": ranks.shape[1], "num_items": num_items, "is_fitted": champion.frozen is not None,
         "coverage": coverage[0], "champion_coverage": coverage[1],
     }  # fmt: skip
 
 
-def count_recommended(tops: list[NDArray[np.int64]], is_shared: NDArray[np.bool_]) -> int:
-    """How many of the shared items stand among anyone's first, int64[m, TOP] each."""
-    found = np.unique(np.concatenate([np.unique(top) for top in tops]))
-    return int(is_shared[found].sum())
+def match_items(first: Path, second: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which items of two vocabularies, of V and W items, have the same url.
 
-
-def match_items(first: Path, second: Path) -> SharedItems:
-    """Which items of two vocabularies have the same url."""
-    one, other = _hash_urls(first), _hash_urls(second)
-    _, first_ix, second_ix = np.intersect1d(one, other, assume_unique=False, return_indices=True)
+    Returns of each item of the first its number in the second, int64[V], and back, int64[W]; -1 for none.
+    """
+    url = pl.col("url").hash()
+    one, other = (
+        pl.scan_parquet(path).select(url).collect(engine="streaming")["url"].to_numpy() for path in (first, second)
+    )
+    _, first_ix, second_ix = np.intersect1d(one, other, return_indices=True)
     to_second, to_first = np.full(len(one), -1, np.int64), np.full(len(other), -1, np.int64)
     to_second[first_ix], to_first[second_ix] = second_ix, first_ix
-    return SharedItems(to_second, to_first)
+    return to_second, to_first
 
 
-def _hash_urls(vocabulary: Path) -> NDArray[np.uint64]:
-    with pq.ParquetFile(vocabulary) as file:
-        hashes = [
-            pl.Series(values=batch.column("url"), dtype=pl.String).hash().to_numpy()
-            for batch in file.iter_batches(columns=["url"])
-        ]
-    return np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
-
-
-@dataclass(frozen=True)
-class SharedQuestion:
-    """A micro-partition's question to the challenger; and to the champion, in its item numbers, but for the users' vectors.
-
-    their_rows int64[m]: the users' rows in the champion's corpus, -1 for none; histories: what the challenger has seen of them.
-    """
-
-    mine: Question
-    their_items: NDArray[np.int64]
-    their_seen_items: NDArray[np.int64]
-    their_rows: NDArray[np.int64]
-    histories: Histories
-
-    def pair_with(self, vectors: NDArray[np.float32]) -> Pair:
-        """Both questions, given the champion's vectors of the users, float32[m, D]."""
-        return self.mine, Question(vectors, self.their_items, self.mine.seen_rows, self.their_seen_items)
-
-
-def ask_both(challenger: Ranker, champion: Ranker, shared: SharedItems) -> Iterator[Pair]:
-    """The questions of each micro-partition that has some, to the challenger and to the champion in its own item numbers."""
-    parts = (_ask(challenger, champion, shared, part) for part in range(challenger.corpus.num_partitions))
-    asked = ((part, one) for part, one in enumerate(parts) if len(one.their_items))
-    if champion.frozen:
-        for one, fitted in infer_parts(champion.frozen, ((one, one.histories) for _, one in asked)):
-            yield one.pair_with(fitted.vectors)
+def ask_both(
+    challenger: Ranker, champion: Ranker, to_theirs: NDArray[np.int64], to_mine: NDArray[np.int64]
+) -> Iterator[Pair]:
+    """The questions of each micro-partition that has some; to_theirs, to_mine: as of `match_items`."""
+    asked: Iterable[tuple[Pair, Histories]] = (
+        _ask(challenger, champion, to_theirs, to_mine, part) for part in range(challenger.corpus.num_partitions)
+    )
+    asked = ((pair, histories) for pair, histories in asked if histories.num_users)
+    if champion.frozen is None:
+        yield from (pair for pair, _ in asked)
     else:
-        for part, one in asked:
-            yield one.pair_with(champion.users.read_users(part)[one.their_rows])
+        for (mine, theirs), fitted in infer_parts(champion.frozen, asked):
+            yield mine, replace(theirs, vectors=fitted.vectors)
 
 
-def _ask(challenger: Ranker, champion: Ranker, shared: SharedItems, partition: int) -> SharedQuestion:
-    mine, num_items = challenger.corpus.read(partition), champion.corpus.num_items
+def _ask(
+    challenger: Ranker, champion: Ranker, to_theirs: NDArray[np.int64], to_mine: NDArray[np.int64], partition: int
+) -> tuple[Pair, Histories]:
+    """The questions of a micro-partition, and what the challenger has seen of its users, in the champion's item numbers.
+
+    Vectors that are to be fitted to the champion's items are missing.
+    """
+    mine, read, num_items = (
+        challenger.corpus.read(partition),
+        champion.corpus.read(partition),
+        champion.corpus.num_items,
+    )
     rows = np.flatnonzero(mine.is_held_out)
-    items = shared.to_second[mine.held_out_items()]  # the champion's numbers from here on
+    items = to_theirs[mine.held_out_items()]
     ids = challenger.corpus.read_ids(partition).take(pa.array(rows))
     their_rows = find_users(ids, champion.corpus.read_ids(partition))
-    read = champion.corpus.read(partition)
     their_tokens = Tokens(read.offsets, read.tokens)
     spans = take_histories(mine, rows, mine.ends[rows])
-    known = Tokens(spans.offsets, shared.to_second[spans.tokens].astype(np.int32))
-    seen_of_it = _pair_up(their_tokens.take(their_rows), num_items)
-    is_new = ~np.isin(np.arange(len(items)) * num_items + items, seen_of_it)
-    has_history = np.diff(np.concatenate(([0], np.cumsum(known.tokens >= 0)))[known.offsets]) > 0
-    is_there = has_history if champion.frozen else their_rows >= 0
+    known = keep_in_vocabulary(np.diff(spans.offsets), to_theirs[spans.tokens].astype(np.int32))
+    is_new = ~find_known(their_tokens, their_rows, items.astype(np.int32))
+    is_there = np.diff(known.offsets) > 0 if champion.frozen else their_rows >= 0
     places = np.flatnonzero((items >= 0) & is_new & is_there)
     known, their_rows, items, rows = known.take(places), their_rows[places], items[places], rows[places]
     seen = np.union1d(_pair_up(their_tokens.take(their_rows), num_items), _pair_up(known, num_items))
     seen_rows, seen_items = np.divmod(seen, num_items)
-    is_shared = shared.to_first[seen_items] >= 0
+    is_shared = to_mine[seen_items] >= 0
     seen_rows, seen_items = seen_rows[is_shared], seen_items[is_shared]
     vectors = challenger.users.read_users(partition)[rows]
-    question = Question(vectors, shared.to_first[items], seen_rows, shared.to_first[seen_items])
-    return SharedQuestion(question, items, seen_items, their_rows, _as_histories(known, mine.hashes[rows]))
-
-
-def _as_histories(tokens: Tokens, hashes: NDArray[np.uint64]) -> Histories:
-    """Histories of the tokens that are items, all of which are seen."""
-    is_item = tokens.tokens >= 0
-    offsets = np.concatenate(([0], np.cumsum(is_item)))[tokens.offsets]
-    return Histories(hashes, tokens.tokens[is_item], offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
+    their_vectors = vectors if champion.frozen else champion.users.read_users(partition)[their_rows]
+    pair = (
+        Question(vectors, to_mine[items], seen_rows, to_mine[seen_items]),
+        Question(their_vectors, items, seen_rows, seen_items),
+    )
+    is_held_out = np.zeros(len(rows), dtype=bool)
+    return pair, Histories(mine.hashes[rows], known.tokens, known.offsets, known.offsets[1:], is_held_out)
 
 
 def find_users(ids: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -269,13 +269,6 @@ def match_unchanged(mine: Corpus, theirs: Corpus, partition: int, to_theirs: NDA
 
 
 def _pair_up(tokens: Tokens, num_items: int) -> NDArray[np.int64]:
-    """row * num_items + item of each token, int64, sorted, each once; tokens below 0 are nothing."""
+    """row * num_items + item of each token, int64, sorted, each once."""
     rows = np.repeat(np.arange(len(tokens.offsets) - 1), np.diff(tokens.offsets))
-    is_item = tokens.tokens >= 0
-    return np.unique(rows[is_item] * num_items + tokens.tokens[is_item])
-
-
-def join_pairs(pairs: Iterator[Pair]) -> Iterator[Pair]:
-    """The same users in larger questions, so that items are read more seldom."""
-    for group in group_questions(pairs, lambda pair: sum(one.vectors.nbytes for one in pair)):
-        yield merge_questions([mine for mine, _ in group]), merge_questions([theirs for _, theirs in group])
+    return np.unique(rows * num_items + tokens.tokens)

@@ -4,9 +4,9 @@ The held-out item is the newest event whose item was new to the user; training h
 items but those the user has seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,8 +23,6 @@ from trainer.system.units import size
 TOP = 20
 GROUP_BYTES = 64_000_000  # of users' vectors that are ranked in one reading of the items
 POPULARITY_BYTES_AN_ITEM = 56  # counts, and their places while they are sorted
-
-T = TypeVar("T")
 
 
 class UserReader(Protocol):
@@ -54,13 +52,14 @@ class Answer:
     top: NDArray[np.int64]
 
 
-def rank_held_out(question: Question, scores: Scores) -> Answer:
+def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> Answer:
     """Rank every held-out item among all items the user has not seen; in a bounded memory.
 
     Piece after piece of the items, and in each for a batch of users after the other, it counts the items that score higher.
-    Where there are several pieces the scores of the held-out items are found in a pass before.
+    Where there are several pieces the scores of the held-out items are found in a pass before. Only items in is_shared
+    bool[V] count; the others rank below all.
     """
-    ranking = _Ranking(question, max(1, BATCH_SCORES // scores.piece_items))
+    ranking = _Ranking(question, max(1, BATCH_SCORES // scores.piece_items), is_shared)
     if scores.num_pieces > 1:
         for piece in scores.pieces():
             ranking.find_held_out(piece)
@@ -72,8 +71,8 @@ def rank_held_out(question: Question, scores: Scores) -> Answer:
 class _Ranking:
     """What is known of the ranks of a question's users after some of the items."""
 
-    def __init__(self, question: Question, batch_users: int) -> None:
-        self.question, self.batch_users = question, batch_users
+    def __init__(self, question: Question, batch_users: int, is_shared: NDArray[np.bool_] | None) -> None:
+        self.question, self.batch_users, self.is_shared = question, batch_users, is_shared
         num_users = len(question.items)
         self.held_scores = torch.zeros(num_users)
         self.above, self.ties = torch.zeros(num_users, dtype=torch.int64), torch.zeros(num_users, dtype=torch.int64)
@@ -97,6 +96,8 @@ class _Ranking:
         for start in range(0, len(question.items), self.batch_users):
             batch = slice(start, min(start + self.batch_users, len(question.items)))
             scores = piece.score(question.vectors[batch])
+            if self.is_shared is not None:
+                scores[:, ~self.is_shared[piece.items]] = -torch.inf
             first, last = np.searchsorted(seen_rows, (batch.start, batch.stop))
             scores[seen_rows[first:last] - start, seen_places[first:last]] = -torch.inf
             own = torch.from_numpy(np.flatnonzero(is_here[batch]))
@@ -138,13 +139,8 @@ def rank_by_popularity(question: Question, counts: NDArray[np.int64]) -> Answer:
     ascending, held = np.sort(counts), counts[question.items]
     end = np.searchsorted(ascending, held, side="right")
     seen, own = counts[question.seen_items], held[question.seen_rows]
-    num_users = len(held)
-    above = len(counts) - end - np.bincount(question.seen_rows, weights=seen > own, minlength=num_users)
-    ties = (
-        end
-        - np.searchsorted(ascending, held)
-        - np.bincount(question.seen_rows, weights=seen == own, minlength=num_users)
-    )
+    above, ties = (np.bincount(question.seen_rows, weights=w, minlength=len(held)) for w in (seen > own, seen == own))
+    above, ties = len(counts) - end - above, end - np.searchsorted(ascending, held) - ties
     return Answer(1 + above + (ties - 1) / 2, _popular_unseen(question, counts))
 
 
@@ -176,8 +172,8 @@ def measure(answer: Answer, num_items: int) -> dict[str, float]:
     }
 
 
-def questions(corpus: Corpus, generation: UserReader) -> Iterator[Question]:
-    """The held-out users of each micro-partition that has some."""
+def questions(corpus: Corpus, generation: UserReader | None) -> Iterator[Question]:
+    """The held-out users of each micro-partition that has some; without a generation their vectors are empty."""
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
         rows = np.flatnonzero(histories.is_held_out)
@@ -185,32 +181,28 @@ def questions(corpus: Corpus, generation: UserReader) -> Iterator[Question]:
             lengths = (histories.ends - histories.starts)[rows]
             _, tokens = gather_spans(histories.tokens, histories.starts[rows], lengths)
             pairs = np.unique(np.repeat(np.arange(len(rows)), lengths) * corpus.num_items + tokens)
-            yield Question(
-                generation.read_users(partition)[rows],
-                histories.held_out_items().astype(np.int64),
-                *np.divmod(pairs, corpus.num_items),
-            )
+            vectors = generation.read_users(partition)[rows] if generation else np.empty((len(rows), 0), np.float32)
+            yield Question(vectors, histories.held_out_items().astype(np.int64), *np.divmod(pairs, corpus.num_items))
 
 
 def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
     """The same users in larger questions, so that items are read more seldom."""
-    return map(merge_questions, group_questions(questions, lambda one: one.vectors.nbytes))
+    return (question for (question,) in join_sides(zip(questions, strict=True)))
 
 
-def group_questions(questions: Iterable[T], bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """The questions in groups, each of up to about GROUP_BYTES of vectors."""
-    group: list[T] = []
-    for question in questions:
-        group.append(question)
-        if sum(map(bytes_of, group)) >= GROUP_BYTES:
-            yield group
+def join_sides(questions: Iterable[tuple[Question, ...]]) -> Iterator[tuple[Question, ...]]:
+    """What `join_questions` does, of the same users' questions to several releases at once: up to about GROUP_BYTES each."""
+    group: list[tuple[Question, ...]] = []
+    for sides in questions:
+        group.append(sides)
+        if sum(one.vectors.nbytes for sides in group for one in sides) >= GROUP_BYTES:
+            yield tuple(map(_merge, zip(*group, strict=True)))
             group = []
     if group:
-        yield group
+        yield tuple(map(_merge, zip(*group, strict=True)))
 
 
-def merge_questions(group: list[Question]) -> Question:
-    """The users of several questions in one."""
+def _merge(group: tuple[Question, ...]) -> Question:
     starts = np.cumsum([0] + [len(one.items) for one in group[:-1]])
     return Question(
         np.concatenate([one.vectors for one in group]),
@@ -249,13 +241,11 @@ def evaluate(
     scores = score_of(generation, counts)
     check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
     answers: list[tuple[Answer, Answer]] = []
+    done, total = 0, corpus.manifest["num_held_out"]
     for question in join_questions(questions(corpus, generation)):
         answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))
-        done = sum(len(answer.ranks) for answer, _ in answers)
-        on_event(
-            "progress",
-            {"step": "evaluate", "done": done, "total": corpus.manifest["num_held_out"], "unit": "users"},
-        )
+        done += len(question.items)
+        on_event("progress", {"step": "evaluate", "done": done, "total": total, "unit": "users"})
     ours, popularity = (
         Answer(np.concatenate([a.ranks for a in side]), np.concatenate([a.top for a in side]))
         for side in zip(*answers, strict=True)

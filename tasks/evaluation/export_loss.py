@@ -5,6 +5,7 @@ are inferred here once more from what training had seen of them, and ranked twic
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,9 +45,9 @@ def measure_loss(
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
     hits = np.zeros((0, 2), dtype=bool)
-    for question in join_questions(questions(corpus, _Unseen(corpus, frozen))):
+    for question in join_questions(_ask_unseen(corpus, frozen)):
         stored = _store(project(question.vectors, projection), manifest["storage"]["dtype"])
-        ours = Question(stored, question.items, question.seen_rows, question.seen_items)
+        ours = replace(question, vectors=stored)
         answers = (rank_held_out(question, in_full), rank_held_out(ours, as_stored))
         hits = np.vstack([hits, np.stack([answer.ranks <= 10 for answer in answers], axis=1)])
         on_event("progress", {"step": "loss", "done": len(hits), "total": num_users, "unit": "users"})
@@ -54,29 +55,19 @@ def measure_loss(
     return {"export_hit_at_10": float(stored_hit), "export_hit_at_10_loss": float(full - stored_hit)}
 
 
-class _Unseen:
-    """The held-out users as training saw them, inferred with the items frozen; other users are rows of zeros.
+def _ask_unseen(corpus: Corpus, frozen: FrozenItems) -> Iterator[Question]:
+    """The questions of the held-out users as training saw them: inferred with the items frozen."""
+    fitted = infer_parts(frozen, ((None, histories) for histories in _read_held_out(corpus)))
+    for question, (_, rows) in zip(questions(corpus, None), fitted, strict=True):
+        yield replace(question, vectors=rows.vectors)
 
-    Micro-partitions are to be read in order: where there are several item blocks many are inferred together.
-    """
 
-    def __init__(self, corpus: Corpus, frozen: FrozenItems) -> None:
-        self.corpus, self.vector_size = corpus, frozen.config.vector_size
-        self.fitted = infer_parts(frozen, self._parts())
-
-    def read_users(self, partition: int, /) -> NDArray[np.float32]:
-        (found, held), rows = next(self.fitted)
-        assert found == partition
-        vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), dtype=np.float32)
-        vectors[held] = rows.vectors
-        return vectors
-
-    def _parts(self) -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
-        for partition in range(self.corpus.num_partitions):
-            histories = self.corpus.read(partition)
-            held = np.flatnonzero(histories.is_held_out)
-            if len(held):
-                yield (partition, held), take_histories(histories, held, histories.ends[held])
+def _read_held_out(corpus: Corpus) -> Iterator[Histories]:
+    for partition in range(corpus.num_partitions):
+        histories = corpus.read(partition)
+        held = np.flatnonzero(histories.is_held_out)
+        if len(held):
+            yield take_histories(histories, held, histories.ends[held])
 
 
 def _store(vectors: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:

@@ -7,7 +7,6 @@ in how many blocks the table lies; down a tree it is an item block, with the row
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -36,21 +35,10 @@ class Piece:
     score: Callable[[Vectors], torch.Tensor]
 
 
-class Scores(Protocol):
-    """All items in `num_pieces` pieces of at most `piece_items` items; piece_bytes: the memory that reading them takes."""
-
-    @property
-    def num_pieces(self) -> int: ...
-    @property
-    def piece_items(self) -> int: ...
-    @property
-    def piece_bytes(self) -> int: ...
-    def pieces(self) -> Iterator[Piece]: ...
-
-
 @dataclass(frozen=True)
 class VectorScores:
-    """Dot products with item vectors; read: float32[stop - start, D] for items `start` to `stop`.
+    """Dot products with item vectors, in `num_pieces` pieces of at most `piece_items` items. piece_bytes: the memory that
+    reading them takes; read: float32[stop - start, D] for items `start` to `stop`.
 
     vector_size: D, or what it was before a projection: pieces have the same items then.
     """
@@ -102,17 +90,13 @@ class TreeScores:
         return 2 * sizes.block_bytes(self.num_pieces) + nodes_bytes
 
     def pieces(self) -> Iterator[Piece]:
+        everything = np.arange(len(self.blocks.counts))
         for block in range(self.num_pieces):
-            items, tree = self._part(block)
+            items, tree = self.blocks.cut.part(block) if self.blocks.cut else (everything, self.blocks.tree)
             if len(items) == 0:  # of few items a block may have none
                 continue
+            assert tree is not None
             yield Piece(items, partial(_descend, tree, self.read(block)))
-
-    def _part(self, block: int) -> tuple[NDArray[np.int64], Tree]:
-        if self.blocks.cut:
-            return self.blocks.cut.part(block)
-        assert self.blocks.tree is not None
-        return np.arange(len(self.blocks.counts)), self.blocks.tree
 
 
 def _multiply(vectors: torch.Tensor, users: Vectors) -> torch.Tensor:
@@ -121,6 +105,9 @@ def _multiply(vectors: torch.Tensor, users: Vectors) -> torch.Tensor:
 
 def _descend(tree: Tree, rows: Vectors, users: Vectors) -> torch.Tensor:
     return torch.from_numpy(log_probabilities(tree, rows, users))
+
+
+Scores = VectorScores | TreeScores
 
 
 def score_of(generation: Generation, counts: NDArray[np.int64], change: Change = lambda rows: rows) -> Scores:

@@ -34,13 +34,13 @@ def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float6
 
     Needs releases of one space and of the same number of micro-partitions.
     """
-    shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
+    to_champion, _ = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     cosines: list[NDArray[np.float64]] = []
     for partition in range(challenger.corpus.num_partitions):
         room = MAX_USERS - sum(map(len, cosines))
         if room <= 0:
             break
-        ids = find_unchanged(challenger.corpus, champion.corpus, partition, shared.to_second)
+        ids = find_unchanged(challenger.corpus, champion.corpus, partition, to_champion)
         cosines.append(compare_vectors(ids, challenger, champion, partition)[:room])
     return np.concatenate(cosines) if cosines else np.zeros(0)
 

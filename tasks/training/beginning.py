@@ -153,7 +153,7 @@ class HeldOutBeginning:
 def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     """What a full night has from the champion: its items, and users who have the same tokens."""
     theirs = open_corpus(root.corpus(space.window_id))
-    to_theirs = match_items(corpus.vocabulary, theirs.vocabulary).to_second
+    to_theirs, _ = match_items(corpus.vocabulary, theirs.vocabulary)
 
     def match(partition: int) -> NDArray[np.int64]:
         if theirs.num_partitions != corpus.num_partitions:

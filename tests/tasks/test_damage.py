@@ -11,7 +11,7 @@ import pytest
 from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
 from tasks.corpus.window import CorpusRequest
-from tasks.evaluation.ranker import Exported
+from tasks.evaluation.comparison import Exported
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.gate.drift import Released, compare_vectors
 from tasks.ingest.ingest import ingest

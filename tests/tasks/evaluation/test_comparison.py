@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluation.comparison import ask_both, compare_releases, compare_with_champion, find_users, match_items
-from tasks.evaluation.ranker import Ranker, open_side
+from tasks.evaluation.comparison import Ranker, ask_both, compare_releases, find_users, match_items, open_side
 from tasks.root.run import Root
 from tests.corpora import describe_anew, planted_histories, write_corpus
 from tests.releases import draw_generation, export_release
@@ -153,7 +152,7 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
     challenger = write_side(root.corpus("tonight"), tonight, urls, rng.normal(size=(30, 8)).astype(np.float32))
     shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     found = 0
-    for (mine, theirs), part in zip(ask_both(challenger, champion, shared), range(2), strict=True):
+    for (mine, theirs), part in zip(ask_both(challenger, champion, *shared), range(2), strict=True):
         histories = challenger.corpus.read(part)
         held = np.flatnonzero(histories.is_held_out)
         spans = take_histories(histories, held, histories.ends[held])
@@ -180,8 +179,6 @@ def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "two", {"ann": [0, 1]}, partitions=4, num_items=3)
     told, _ = compare(tmp_path, Ranker(corpus, Constant(corpus), side.scores, 1), side)
     assert told == {"reason": "the champion has 2 micro-partitions, and tonight there are 4"}
-    told = compare_with_champion(Root(tmp_path), None, side, "ranks.npy", MEMORY_BYTES)
-    assert told == {"champion": None, "reason": "there is no champion"}
 
 
 def test_holes_are_nobody(tmp_path: Path) -> None:
@@ -192,10 +189,9 @@ def test_holes_are_nobody(tmp_path: Path) -> None:
 def test_items_go_by_their_urls(tmp_path: Path) -> None:
     for name, urls in (("one", ["a", "b", "ü"]), ("two", ["ü", "c", "a", "d"])):
         pq.write_table(pa.table({"url": urls}), tmp_path / name)
-    shared = match_items(tmp_path / "one", tmp_path / "two")
-    assert shared.to_second.tolist() == [2, -1, 0]
-    assert shared.to_first.tolist() == [2, -1, 0, -1]
-    assert shared.num_items == 2
+    to_second, to_first = match_items(tmp_path / "one", tmp_path / "two")
+    assert to_second.tolist() == [2, -1, 0]
+    assert to_first.tolist() == [2, -1, 0, -1]
 
 
 def test_a_champion_is_read_from_its_export_when_its_generation_is_gone(tmp_path: Path) -> None:
