@@ -13,10 +13,9 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.config import ColumnsConfig, IngestConfig
+from tasks.config import ColumnsConfig, IngestConfig, pattern_groups
 from tasks.ingest.access_lines import check_fit, is_access_line, recognise_layout
 from tasks.ingest.log_columns import OPTIONAL, REQUIRED, Columns, find_columns
-from tasks.log_patterns import pattern_groups
 from trainer.errors import InputError
 
 HEAD_BYTES = 65_536
