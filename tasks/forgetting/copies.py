@@ -1,51 +1,49 @@
-"""Which releases, in the root and in the registry, have users who are to be forgotten, and the removal of those that do.
+"""Where users who are to be forgotten are: in the root and in the registry. Removes the releases that have some; makes the proof.
 
 A release is known by the sha256 of its export's manifest: its export in the root, the logged models that hold a copy of it, and
-the versions made of these have it. What the root has an export of is looked at there; of other copies the registry sends the
-manifest and the files that can have any of the users.
+the versions made of these have it. Only what this root registered goes (`tasks/registry/ownership.py`), and no copy while a
+version of somebody else is made of it. Copies that stay are searched all the same, and named.
 
-Only what this root registered goes (`tasks/registry/ownership.py`), and no copy while a version of somebody else is
-made of it. Copies that stay are searched all the same, and named.
+The proof does not rely on what was removed: it reads all rows of what is on the disk and in the registry now. Where rows have no
+names (the store, the index) there must be as many as there are names beside them.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import faiss
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files, path_of
 from tasks.export.without_users import count_in_export, list_named
 from tasks.registry import tracking
 from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry
 from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import has_registry, registry_uri
-from tasks.root.run import Root, forget_releases
+from tasks.root.run import Root, current_generation, forget_releases, list_folders
 from tasks.upkeep.gc import remove_folder
-from tasks.users.user_set import UserSet
+from tasks.users.user_set import UserSet, search_file
 from trainer.errors import DamageError, SurfError
 from trainer.events import OnEvent
+from trainer.store.generation import Generation
+from trainer.store.layout import read_rows
+from trainer.store.manifests import STORE_MANIFEST, read_manifest
+from trainer.store.tokens import open_corpus
 from trainer.system.files import digest_file, read_json, verify_once
 
-
-@dataclass(frozen=True)
-class Searched:
-    """A copy of an export: how many of the users it has, and how many vectors were looked at; rows 0: nothing is left of it.
-
-    `is_here`: whether it could be searched; what refers to a folder on another machine, or may not be read, cannot.
-    """
-
-    found: int
-    rows: int
-    is_here: bool = True
+Place = dict[str, Any]
+"""place, rows that were searched, found: how many of them are of a user who was to be forgotten."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Copies:
     publish: PublishConfig
     wanted: UserSet
 
-    @property
+    @cached_property
     def uri(self) -> str:
         return registry_uri(self.root, self.publish)
 
@@ -76,22 +74,14 @@ class Copies:
         return tracking.list_versions(self.uri) if has_registry(self.root, self.publish) else []
 
     @cached_property
-    def exports(self) -> dict[Path, str]:
-        """The exports in the root, with the digest of each one's manifest."""
-        return {
-            path.parent: digest_file(path) for path in sorted(self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"))
-        }
+    def logged(self) -> list[Copy]:
+        return tracking.list_copies(self.uri) if has_registry(self.root, self.publish) else []
 
     @cached_property
     def found_in(self) -> dict[Path, int]:
         """How many of the users each export of the root has."""
-        return {
-            folder: count_in_export(folder, read_json(folder / EXPORT_MANIFEST), self.wanted) for folder in self.exports
-        }
-
-    @cached_property
-    def logged(self) -> list[Copy]:
-        return tracking.list_copies(self.uri) if has_registry(self.root, self.publish) else []
+        folders = [path.parent for path in sorted(self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"))]
+        return {folder: count_in_export(folder, read_json(folder / EXPORT_MANIFEST), self.wanted) for folder in folders}
 
     @cached_property
     def kept(self) -> dict[str, list[str]]:
@@ -100,63 +90,56 @@ class Copies:
         used = {
             copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
         }
-        return {
-            copy.model_id: used[copy.model_id]
-            for copy in self.logged
-            if used[copy.model_id] or not self.owner.owns_copy(copy)
-        }
+        ours = {copy.model_id for copy in self.logged if self.owner.owns_copy(copy)}
+        return {model_id: places for model_id, places in used.items() if places or model_id not in ours}
 
-    @cached_property
-    def removable(self) -> list[Copy]:
-        return [copy for copy in self.logged if copy.model_id not in self.kept]
+    def search(self, copies: Sequence[Copy]) -> Iterator[tuple[Copy, int, int | None]]:
+        """Each copy with how many of the users it has, and of how many vectors; rows 0: nothing is left of it.
 
-    def search(self, copies: list[Copy]) -> Iterator[tuple[Copy, Searched]]:
-        """What is in each of the copies; one that refers to an export of this root holds nothing itself."""
-        known = {
-            digest: Searched(self.found_in[folder], read_json(folder / EXPORT_MANIFEST)["num_users"])
-            for folder, digest in self.exports.items()
-        }
+        rows None: it could not be searched, as what refers to a folder on another machine, or may not be read. One that refers to
+        an export of this root holds nothing itself.
+        """
+        known = {digest_file(folder / EXPORT_MANIFEST): folder for folder in self.found_in}
         for copy in copies:
-            if not self.owner.owns_copy(copy):
-                yield copy, self._search_other(copy)
-            elif copy.tags.get("storage") == "copy":
-                there = known.get(copy.tags["manifest_sha256"]) if copy.is_ready else None
-                yield copy, there or self._search_copy(copy)
+            is_ours, is_copy = self.owner.owns_copy(copy), copy.tags.get("storage") == "copy"
+            folder = known.get(copy.tags["manifest_sha256"]) if is_ours and copy.is_ready else None
+            if is_copy and folder:
+                yield copy, self.found_in[folder], read_json(folder / EXPORT_MANIFEST)["num_users"]
+            elif is_ours and is_copy:
+                yield copy, *self._search_copy(copy)
+            elif not is_ours:
+                try:
+                    folder = Path(unquote(urlsplit(copy.tags.get("export_uri", "")).path))
+                    yield copy, *(self._search_copy(copy) if is_copy else self._search_export(folder))
+                except (SurfError, OSError):
+                    yield copy, 0, None
 
-    def _search_other(self, copy: Copy) -> Searched:
-        """What is in a copy that another root made, or in the folder that it refers to, if that can be read."""
-        folder = Path(unquote(urlsplit(copy.tags.get("export_uri", "")).path))
-        try:
-            if copy.tags.get("storage") == "copy":
-                return self._search_copy(copy)
-            manifest = read_json(folder / EXPORT_MANIFEST)
-            return Searched(count_in_export(folder, manifest, self.wanted), manifest["num_users"])
-        except (SurfError, OSError):
-            return Searched(0, 0, is_here=False)
+    def _search_export(self, folder: Path) -> tuple[int, int]:
+        manifest = read_json(folder / EXPORT_MANIFEST)
+        return count_in_export(folder, manifest, self.wanted), manifest["num_users"]
 
-    def _search_copy(self, copy: Copy) -> Searched:
+    def _search_copy(self, copy: Copy) -> tuple[int, int]:
+        """Read the files of a copy that may name users. An upload or a removal that was cut short counts as nothing."""
         found = rows = 0
         self.root.temporary.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.root.temporary, prefix=f"forget.{os.getpid()}.") as scratch:
-            path = self._bring(copy, EXPORT_MANIFEST, Path(scratch))
+            path = self._download(copy, EXPORT_MANIFEST, scratch)
             manifest = read_json(path) if path else {}
             for name in list_named(manifest, self.wanted) if manifest else ():
-                path = self._bring(copy, name, Path(scratch))
+                path = self._download(copy, name, scratch)
                 if path is None:
-                    return Searched(0, 0)
+                    return 0, 0
                 way_out = f"it is {name} of {copy.location}: the `surf2vec run` that registered it mends it"
                 verify_once(path, list_files(manifest)[name], way_out)
                 ids = pq.read_table(path, columns=["user_id"])["user_id"]
                 found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
                 path.unlink()
-        return Searched(found, rows)
+        return found, rows
 
-    def _bring(self, copy: Copy, name: str, folder: Path) -> Path | None:
-        """A file of a copy in the folder; None where an upload or a removal was cut short."""
-        try:
-            return tracking.download_copied(self.uri, copy, name, folder)
-        except DamageError:
-            return None
+    def _download(self, copy: Copy, name: str, folder: str) -> Path | None:
+        with suppress(DamageError):
+            return tracking.download_copied(self.uri, copy, name, Path(folder))
+        return None
 
 
 def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
@@ -165,17 +148,18 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     Killed anywhere, the same call goes on: what leads to a copy goes last.
     """
     exports = [folder for folder, found in copies.found_in.items() if found]
-    digests = {copies.exports[folder] for folder in exports}
-    digests |= {copy.tags["manifest_sha256"] for copy, searched in copies.search(copies.removable) if searched.found}
-    going = [copy for copy in copies.removable if copy.tags["manifest_sha256"] in digests or not copy.is_ready]
+    digests = {digest_file(folder / EXPORT_MANIFEST) for folder in exports}
+    removable = [copy for copy in copies.logged if copy.model_id not in copies.kept]
+    digests |= {copy.tags["manifest_sha256"] for copy, found, _ in copies.search(removable) if found}
     removed = []
     for version in copies.versions:
         if version.tags.get("manifest_sha256") in digests and copies.owner.owns_version(version):
             tracking.delete_version(copies.uri, version)
             removed.append(version.place)
-    for copy in going:
-        tracking.delete_model(copies.uri, copy.model_id)
-        removed.append(copy.location)
+    for copy in removable:
+        if copy.tags["manifest_sha256"] in digests or not copy.is_ready:
+            tracking.delete_model(copies.uri, copy.model_id)
+            removed.append(copy.location)
     forget_releases(copies.root, {folder.name for folder in exports})
     for folder in exports:
         remove_folder(folder)
@@ -185,15 +169,68 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     return removed
 
 
-def list_copied(copies: Copies) -> list[dict[str, Any]]:
-    """The proof's lines of the registry: each copy, the rows that were searched, and how many of the users it has.
+def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
+    """Return every place of this root's, and the copies in the registry that are not its to remove.
 
-    Copies that stay have `used_by`, the versions that others made of them, and `is_here`, whether they could be searched.
+    Those copies have `used_by`, the versions that others made of them, and `is_here`, whether they could be searched. One row
+    group or micro-partition is in memory at a time.
     """
-    places = []
-    for copy, searched in copies.search(copies.logged):
-        line = {"place": f"registry: {copy.location}", "rows": searched.rows, "found": searched.found}
+    root, wanted = copies.root, copies.wanted
+    exports = list_folders(root.path / "export", "*")
+    names = ["events", "rejects", ".tmp", "tune"]
+    names += [str(folder.relative_to(root.path)) for folder in [*list_folders(root.path / "corpus", "*"), *exports]]
+    places = [_search_files(root, name, wanted) for name in names]
+    places += [_search_index(folder) for folder in exports]
+    places += _search_store(root)
+    others = []
+    for copy, found, rows in copies.search(copies.logged):
+        place: Place = {"place": f"registry: {copy.location}", "rows": rows or 0, "found": found}
         if copy.model_id in copies.kept:
-            line |= {"used_by": copies.kept[copy.model_id], "is_here": searched.is_here}
-        places.append(line)
-    return places
+            others.append(place | {"used_by": copies.kept[copy.model_id], "is_here": rows is not None})
+        else:
+            places.append(place)
+    folders = [copy.folder.resolve() for copy in copies.logged if copy.model_id in copies.kept and copy.folder]
+    return [*places, _search_files(root, "mlartifacts", wanted, folders)], others
+
+
+def _search_files(root: Root, name: str, wanted: UserSet, besides: Sequence[Path] = ()) -> Place:
+    """All Parquet files under a folder but those in `besides`, hidden ones and leftovers too. Those with user ids are read."""
+    rows = found = 0
+    for path in sorted((root.path / name).rglob("*.parquet")):
+        if any(path.resolve().is_relative_to(one) for one in besides):
+            continue
+        try:
+            with pq.ParquetFile(path) as file:
+                rows += file.metadata.num_rows
+                if "user_id" in file.schema_arrow.names:
+                    found += sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted))
+        except (OSError, pa.ArrowException) as error:
+            raise DamageError(
+                f"{path} cannot be read ({error}): nobody can be looked for in it; remove it or bring back a copy, "
+                "then give the same command again"
+            ) from None
+    return {"place": name, "rows": rows, "found": found}
+
+
+def _search_index(folder: Path) -> Place:
+    """Rows of an index beyond the vectors of its export."""
+    manifest = read_json(folder / EXPORT_MANIFEST)
+    name = manifest["index"]["file"]
+    index: Any = faiss.read_index(str(path_of(folder, manifest, name)), faiss.IO_FLAG_MMAP_IFC)
+    surplus = index.ntotal - sum(about["rows"] for about in manifest["user_files"].values())
+    return {"place": f"export/{folder.name}/{name}", "rows": index.ntotal, "found": abs(surplus)}
+
+
+def _search_store(root: Root) -> Iterator[Place]:
+    """Rows of each generation beyond those that its corpus has; which has been searched by name."""
+    if not current_generation(root):
+        return
+    for path in [root.store / STORE_MANIFEST, *sorted((root.store / "pinned").glob("*.json"))]:
+        generation = Generation(root.store, read_manifest(path))
+        corpus = root.corpus(generation.manifest["window_id"])
+        num_users = open_corpus(corpus).users.tolist() if corpus.exists() else [0] * generation.num_partitions
+        rows = surplus = 0
+        for partition, entry in generation.manifest["users"].items():
+            num_rows = len(read_rows(root.store, entry).squares)
+            rows, surplus = rows + num_rows, surplus + abs(num_rows - num_users[int(partition)])
+        yield {"place": f"store/{path.relative_to(root.store)}", "rows": rows, "found": surplus}

@@ -2,48 +2,38 @@
 
 1. Tombstones: from then on ingest, infer and pull leave these users out, whatever happens.
 2. Events: files that have some of theirs are written anew.
-3. The champion's release, if they are in it, is published anew without them: export, corpus and generation are those that there
-   were, without their rows; no training, every other vector stays the same bits. The alias moves.
+3. The champion's release, if they are in it, is published anew without them: the same export, corpus and generation without their
+   rows. Nothing is trained; every other vector stays the same bits. The alias moves.
 4. All that still has them is removed: older releases (version, copy, export, generation), corpora, leftovers.
 5. The proof: every place is searched again.
-
-In the registry only what this root registered goes, and no copy that a version of somebody else is made of. What stays and has
-any of the users is named.
 
 While it lasts, `forgetting.json` keeps other writers out. Killed anywhere, the same call finishes: each step finds what is left
 of it to do by looking for the users, not by what was noted.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.export.without_users import count_users, erase_from_export
-from tasks.forgetting.copies import Copies, remove_releases
-from tasks.forgetting.erase_corpus import find_rows
-from tasks.forgetting.erase_events import erase_events
-from tasks.forgetting.erase_state import Erased, erase_state
-from tasks.forgetting.proof import search_everywhere
+from tasks.forgetting.copies import Copies, remove_releases, search_everywhere
+from tasks.forgetting.erase import erase_events, erase_state, find_rows
 from tasks.registry import tracking
 from tasks.registry.publish import attach_report, publish_release
 from tasks.registry.pull import pull
-from tasks.registry.tracking import Version
 from tasks.report.report import write_report
 from tasks.root.identity import list_earlier, registry_uri
-from tasks.root.run import FORGET, Root, Run, lock_root
+from tasks.root.run import FORGET, Root, Run, current_generation, lock_root
 from tasks.root.story import ExportStep, RegisterStep, ReportStep, Step, Story
 from tasks.upkeep.gc import find_temporaries, remove_folder
 from tasks.users.tombstones import add_tombstones, read_tombstones
 from tasks.users.user_set import UserSet, want_forgotten, want_users
 from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import has_generation, is_outdated, open_generation
 from trainer.store.manifests import read_manifest
 from trainer.store.tokens import CHANGED, open_corpus
 from trainer.store.writer import remove_unreferenced
@@ -76,7 +66,9 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
     wanted = want_forgotten(read_tombstones(root)) if asked.user_ids is None else want_users(asked.user_ids)
     copies = Copies(root, asked.publish, wanted)
     _check_others(copies)
-    with _search_waits(root, on_event):
+    tune = Root(root.path / "tune")  # a search for settings must not read a corpus that goes
+    lock = lock_root(tune, FORGET, lambda line: on_event("log", {"message": line}))
+    with lock if tune.path.exists() else nullcontext():
         write_json(root.forgetting, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
         num_new = add_tombstones(root, asked.user_ids or [])
         num_events = erase_events(root, wanted, on_event)
@@ -129,13 +121,13 @@ def tell_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
 
 def _check_training(root: Root) -> None:
     """Raise ConfigError while a training is under way: its position and its corpus belong together."""
-    if has_generation(root.store) and not is_outdated(root.store):
-        generation = open_generation(root.store)
-        if generation.manifest["stage"] == "training" or f"/{CHANGED}" in generation.manifest["window_id"]:
-            raise ConfigError(
-                f"{root.store} holds a training that has not ended: finish it by the same `surf2vec run`, or remove "
-                f"{root.store / 'MANIFEST.json'} to give it up; then forget"
-            )
+    generation = current_generation(root)
+    is_changed = generation and f"/{CHANGED}" in generation.manifest["window_id"]
+    if generation and (is_changed or generation.manifest["stage"] == "training"):
+        raise ConfigError(
+            f"{root.store} holds a training that has not ended: finish it by the same `surf2vec run`, or remove "
+            f"{root.store / 'MANIFEST.json'} to give it up; then forget"
+        )
 
 
 def _check_others(copies: Copies) -> None:
@@ -152,54 +144,33 @@ def _check_others(copies: Copies) -> None:
         )
 
 
-@contextmanager
-def _search_waits(root: Root, on_event: OnEvent) -> Iterator[None]:
-    """Keep `surf2vec tune` from reading a corpus that goes."""
-    tune = Root(root.path / "tune")
-    say = lambda line: on_event("log", {"message": line})  # noqa: E731
-    with lock_root(tune, FORGET, say) if tune.path.exists() else nullcontext():
-        yield
-
-
 def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> dict[str, Any]:
     """Erase the users from the store, and publish the champion's release without them if it has any."""
     root, champion = copies.root, copies.champion
     folder = root.export(champion.tags.get("release", "")) if champion else root.path
-    if champion and _must_be_brought(copies, champion, folder):
-        pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)
-        copies = Copies(root, asked.publish, copies.wanted)
+    if champion and folder not in copies.found_in:
+        digest = champion.tags.get("manifest_sha256")
+        same = [one for one in copies.logged if one.tags["manifest_sha256"] == digest and copies.owner.owns_copy(one)]
+        if any(found for _, found, _ in copies.search(same)):  # only the registry has its export
+            pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)
+            copies = Copies(root, asked.publish, copies.wanted)
     if champion is None or not copies.found_in.get(folder):
-        erase_state(root, copies.wanted, None, None)
+        erase_state(root, copies.wanted)
         return {"release": None, "model_version": champion.number if champion else None}
     before = read_json(folder / EXPORT_MANIFEST)
     known = [digest.hex() for digest in sorted(read_tombstones(root).days)]
     release = digest_json({"release": before["release"], "forgotten": known})[:12]
     erased = erase_state(root, copies.wanted, before, release)
-    _export_without(copies, folder, release, erased, asked.memory_bytes)
+    if not (root.export(release) / EXPORT_MANIFEST).exists():
+        values: dict[str, Any] = {"release": release}
+        created_from = before["created_from"] | {"run_id": release}
+        if erased:
+            values["generation"], created_from["window_id"] = erased["generation"], erased["window_id"]
+        values["created_from"] = created_from
+        erase_from_export(folder, copies.wanted, asked.memory_bytes, values, root.export(release))
     on_event("log", {"message": f"release {release} is {before['release']} without the users who are forgotten"})
     registered = _register(root, asked.publish, before["release"], release, on_event)
     return {"release": release, "model_version": registered["model_version"]}
-
-
-def _must_be_brought(copies: Copies, champion: Version, folder: Path) -> bool:
-    """Whether the root has not the champion's export any more, but the registry has a copy, with some of the users in it."""
-    digest = champion.tags.get("manifest_sha256")
-    same = [copy for copy in copies.logged if copy.tags["manifest_sha256"] == digest and copies.owner.owns_copy(copy)]
-    return folder not in copies.exports and any(searched.found for _, searched in copies.search(same))
-
-
-def _export_without(copies: Copies, folder: Path, release: str, erased: Erased | None, memory_bytes: int) -> None:
-    root = copies.root
-    if (root.export(release) / EXPORT_MANIFEST).exists():
-        return
-    before = read_json(folder / EXPORT_MANIFEST)
-    values: dict[str, Any] = {"release": release}
-    created_from = before["created_from"] | {"run_id": release}
-    if erased:
-        values["generation"], created_from["window_id"] = erased.generation, erased.window_id
-    erase_from_export(
-        folder, copies.wanted, memory_bytes, values | {"created_from": created_from}, root.export(release)
-    )
 
 
 def _register(root: Root, publish: PublishConfig, before: str, release: str, on_event: OnEvent) -> dict[str, Any]:
@@ -252,7 +223,7 @@ def _remove_rest(root: Root, wanted: UserSet) -> list[str]:
         if corpus in going or not corpus.exists():  # without it nobody can tell whose rows they are, nor infer by them
             path.unlink()
             removed.append(str(path))
-    if has_generation(root.store) and not is_outdated(root.store):
+    if current_generation(root):
         remove_unreferenced(root.store)
     for folder in going:
         remove_folder(folder)

@@ -1,5 +1,4 @@
-"""The folder of one call under .tmp/ of the root, which the call alone uses and removes. A call that was killed leaves
-it to the next."""
+"""The folder of one call under .tmp/ of the root. The call removes it; if it was killed, the next one does."""
 
 import fcntl
 import shutil
@@ -40,22 +39,18 @@ def note_partial(folder: Path, path: Path) -> None:
     (folder / _PARTIAL).symlink_to(path.absolute())
 
 
-def find_leftovers(root: Root) -> list[Path]:
-    """The folders of calls that were killed."""
-    found = []
+def find_leftovers(root: Root) -> Iterator[Path]:
+    """Yield the folders of calls that were killed, each locked until the next."""
     for folder in sorted(root.temporary.glob(f"{PREFIX}*")):
         with suppress(FileNotFoundError, BlockingIOError), open(folder / _LOCK, "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found.append(folder)
-    return found
+            yield folder
 
 
 def remove_leftovers(root: Root) -> None:
     """Remove the folders of calls that were killed, and the files that they had half written."""
-    for folder in root.temporary.glob(f"{PREFIX}*"):
-        with suppress(FileNotFoundError, BlockingIOError), open(folder / _LOCK, "a", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            partial = folder / _PARTIAL
-            if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
-                partial.readlink().unlink(missing_ok=True)
-            shutil.rmtree(folder)
+    for folder in find_leftovers(root):
+        partial = folder / _PARTIAL
+        if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
+            partial.readlink().unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # another call may have removed it a moment ago

@@ -20,6 +20,7 @@ from typing import Any
 from tasks.root.memory import give_back_memory
 from tasks.root.story import IngestStep, S, Step, Steps, Story, read_story
 from trainer.errors import ResourceError
+from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.waiting_manifest import has_waiting, settle_manifest
 from trainer.store.writer import lock_store
 from trainer.system.files import make_folder, read_json, write_json
@@ -28,41 +29,29 @@ FORGET = "forget"
 """The purpose of the only writer that may go on where users were forgotten in part."""
 
 
+class _Below:
+    """An attribute of Root: the path of a file or folder in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, root: "Root", owner: type) -> Path:
+        return root.path / self.name
+
+
 @dataclass(frozen=True)
 class Root:
-    """The project root on disk (design, section 3): where everything is."""
+    """The project root on disk: where everything is."""
 
     path: Path
 
-    @property
-    def events(self) -> Path:
-        return self.path / "events"
-
-    @property
-    def sources(self) -> Path:
-        return self.path / "sources.json"
-
-    @property
-    def identity(self) -> Path:
-        """Who the root is, and where it publishes (tasks/root/identity.py)."""
-        return self.path / "root.json"
-
-    @property
-    def rejects(self) -> Path:
-        return self.path / "rejects"
-
-    @property
-    def store(self) -> Path:
-        return self.path / "store"
-
-    @property
-    def temporary(self) -> Path:
-        return self.path / ".tmp"
-
-    @property
-    def forgetting(self) -> Path:
-        """There while users are being forgotten."""
-        return self.path / "forgetting.json"
+    events = _Below("events")
+    sources = _Below("sources.json")
+    identity = _Below("root.json")  # tasks/root/identity.py
+    rejects = _Below("rejects")
+    store = _Below("store")
+    temporary = _Below(".tmp")
+    forgetting = _Below("forgetting.json")  # there while users are being forgotten
 
     def corpus(self, window_id: str) -> Path:
         return self.path / "corpus" / window_id
@@ -80,7 +69,7 @@ class Root:
 
     @property
     def tracking_uri(self) -> str:
-        """The root's own database; which registry a call goes to says `registry_uri` in tasks/root/identity.py."""
+        """The root's own database; `registry_uri` in tasks/root/identity.py returns the registry that a call uses."""
         return f"sqlite:///{self.database}"
 
     @property
@@ -129,7 +118,11 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
             file.seek(0)
             on_wait(f"waiting for another writer of {root.path}: {file.read().strip() or 'unknown'}")
             fcntl.flock(file, fcntl.LOCK_EX)
-        _check_forgetting(root, purpose)
+        if root.forgetting.exists() and purpose != FORGET:  # another writer could bring users back
+            raise ResourceError(
+                f"a `surf2vec forget` of {root.path} was interrupted: give the same command again, or `surf2vec forget` without "
+                "--ids-file, which finishes it"
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
         file.flush()
@@ -138,15 +131,6 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
                 settle_store(root)
         yield
         file.truncate(0)
-
-
-def _check_forgetting(root: Root, purpose: str) -> None:
-    """Raise ResourceError while users are forgotten only in part: whoever wrote now could bring them back."""
-    if root.forgetting.exists() and purpose != FORGET:
-        raise ResourceError(
-            f"a `surf2vec forget` of {root.path} was interrupted: give the same command again, or `surf2vec forget` without "
-            "--ids-file, which finishes it"
-        )
 
 
 @contextmanager
@@ -182,6 +166,11 @@ def is_locked(root: Root) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def current_generation(root: Root) -> Generation | None:
+    """Return the store's generation. None without one that this version can go on with: one of an earlier version stays."""
+    return open_generation(root.store) if has_generation(root.store) and not is_outdated(root.store) else None
 
 
 def settle_store(root: Root) -> None:

@@ -4,7 +4,9 @@ Damage is a file that is missing, altered, or does not fit its neighbours; a war
 """
 
 import glob
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,17 +20,15 @@ from tasks.export.export import list_files
 from tasks.root.run import Root, Run, list_folders
 from tasks.root.story import read_story
 from tasks.root.wording import several
-from tasks.upkeep.check_registry import find_damage
-from trainer.errors import DamageError
+from trainer.errors import DamageError, SurfError
 from trainer.store.examine import examine_store
 from trainer.store.tokens import CHANGED, Corpus, open_corpus
 from trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]
-EVENTS_BYTES, EVENTS_THREADS = (
-    400_000_000,
-    2,
-)  # of DuckDB, which spills beyond it, while events are checked, file by file
+Problems = Iterator[tuple[str, str]]
+"""Place and message of what is damaged."""
+EVENTS_BYTES, EVENTS_THREADS = 400_000_000, 2  # of DuckDB, which spills beyond, while events are checked, file by file
 EVENTS_CHECKS = {  # of sql/checks
     "incomplete_events": "without a value",
     "misplaced_events": "outside the micro-partition of the user",
@@ -50,12 +50,23 @@ class Finding:
 
 
 def examine(root: Root) -> list[Finding]:
-    """Everything there is to say of a root, in the order of the data's way."""
+    """Return everything there is to say of a root, in the order of the data's way."""
     findings = [*_examine_events(root), *_examine_corpora(root)]
     if root.store.exists():
-        findings += [Finding(level, place, message) for level, place, message in examine_store(root.store)]  # type: ignore[arg-type]
-    findings += [*_examine_exports(root), *_examine_registry(root), *_examine_runs(root)]
-    return [*findings, *_examine_leftovers(root)]
+        findings += [Finding(*found) for found in examine_store(root.store)]  # type: ignore[arg-type]
+    findings += _examine_exports(root)
+    if root.database.exists():  # or the root publishes elsewhere, or has published nothing
+        damage = [Finding("damage", *problem) for problem in _examine_registry(root)]
+        findings += damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
+    for folder in list_folders(root.path / "runs"):
+        try:
+            ended = several(len(read_story(folder / "run.json").steps.ended()), "step")
+            findings.append(Finding("ok", str(folder), f"{ended} ended"))
+        except DamageError as error:
+            findings.append(Finding("damage", str(folder), str(error)))
+    leftovers = {path for path in root.path.rglob(f"*{TEMPORARY_SUFFIX}") if path != root.temporary}
+    leftovers |= set(root.temporary.iterdir()) if root.temporary.exists() else set()
+    return [*findings, *_orphans(leftovers, "temporary files of runs that died, or of one that is under way")]
 
 
 def _examine_events(root: Root) -> Iterator[Finding]:
@@ -70,10 +81,9 @@ def _examine_events(root: Root) -> Iterator[Finding]:
         files = {root.path / name: about for name, about in source["files"].items()}
         named |= set(files)
         problems = list(_damaged(files)) or list(_wrong_rows(files)) or list(_broken_events(files, partitions))
-        yield from (
-            Finding("damage", place, f"{text}; remove {place}, if it is there, and give the log {source['name']} again")
-            for place, text in problems
-        )
+        for place, text in problems:
+            way_out = f"remove {place}, if it is there, and give the log {source['name']} again"
+            yield Finding("damage", place, f"{text}; {way_out}")
         if sum(about["rows"] for about in files.values()) != source["events"]:
             text = f"{source['name']}: events and rows of files differ; {_GIVE_ALL.format(root.sources)}"
             yield Finding("damage", str(root.sources), text)
@@ -83,22 +93,20 @@ def _examine_events(root: Root) -> Iterator[Finding]:
 
 def _examine_corpora(root: Root) -> Iterator[Finding]:
     for folder in list_folders(root.path / "corpus"):
+        extra: set[Path] = set()
         try:
             manifest = read_json(folder / "manifest.json")
             corpora = [Corpus(folder, manifest)]
             if manifest.get("base"):
                 corpora.append(open_corpus(folder / CHANGED))
             files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
-            problems = list(_damaged(files))
-            problems = problems or [(str(folder), text) for text in find_misfits(*corpora)]
+            problems = list(_damaged(files)) or [(str(folder), text) for text in find_misfits(*corpora)]
             known = {*files, *(one.folder / "manifest.json" for one in corpora)}
             extra = {path for path in folder.rglob("*") if path.is_file()} - known
         except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
-            problems, extra = [(str(folder), str(error))], set()
-        yield from (
-            Finding("damage", place, f"{text}; remove {folder} and {_BEFORE_NEW_LOGS.format('built')}")
-            for place, text in problems
-        )
+            problems = [(str(folder), str(error))]
+        way_out = f"remove {folder} and {_BEFORE_NEW_LOGS.format('built')}"
+        yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
         yield from _orphans(extra, "files that the corpus does not name")
         if not problems:
             yield Finding("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
@@ -114,26 +122,8 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
         way_out = _tell_way_out(root, folder)
         yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
         if not problems:
-            yield Finding(
-                "ok", str(folder), f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
-            )
-
-
-def _examine_registry(root: Root) -> Iterator[Finding]:
-    if not root.database.exists():
-        return  # the root publishes elsewhere, or has published nothing
-    damage = [Finding("damage", place, message) for place, message in find_damage(root)]
-    yield from damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
-
-
-def _examine_runs(root: Root) -> Iterator[Finding]:
-    for folder in list_folders(root.path / "runs"):
-        try:
-            yield Finding(
-                "ok", str(folder), f"{several(len(read_story(folder / 'run.json').steps.ended()), 'step')} ended"
-            )
-        except DamageError as error:
-            yield Finding("damage", str(folder), str(error))
+            told = f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
+            yield Finding("ok", str(folder), told)
 
 
 def _tell_way_out(root: Root, export_dir: Path) -> str:
@@ -150,14 +140,35 @@ def _tell_way_out(root: Root, export_dir: Path) -> str:
     return f"remove {export_dir}, then `surf2vec pull {name} --out {export_dir} --root {root.path}{place}`"
 
 
-def _examine_leftovers(root: Root) -> Iterator[Finding]:
-    leftovers = {path for path in root.path.rglob(f"*{TEMPORARY_SUFFIX}") if path != root.temporary}
-    leftovers |= set(root.temporary.iterdir()) if root.temporary.exists() else set()
-    yield from _orphans(leftovers, "temporary files of runs that died, or of one that is under way")
+def _examine_registry(root: Root) -> Problems:
+    """What is damaged in the root's own registry: its database, and the copies that versions serve from."""
+    try:
+        with closing(sqlite3.connect(f"{root.database.as_uri()}?mode=ro", uri=True)) as database:
+            found = str(database.execute("pragma integrity_check(1)").fetchone()[0]).splitlines()[0]
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    if found != "ok":
+        yield (
+            str(root.database),
+            f"the registry's database is damaged ({found}): bring back a copy of it, or move it away and run "
+            "with --full: a release is then registered in a new one, as version 1",
+        )
+        return
+    from tasks.registry import tracking  # MLflow takes seconds to import
+    from tasks.registry.registered_copies import find_faults
+
+    way_out = "give the `surf2vec run` again that made release {}: it mends the copy"
+    try:
+        for model in tracking.list_models(root.tracking_uri):
+            for version in tracking.get_registered(root.tracking_uri, model).versions:
+                for fault in find_faults(root.tracking_uri, version):
+                    yield version.place, f"{fault}; {way_out.format(version.tags['release'])}"
+    except SurfError as error:
+        yield str(root.database), str(error)
 
 
-def _damaged(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Place and message for each file that is not as its manifest says."""
+def _damaged(files: dict[Path, dict[str, Any]]) -> Problems:
+    """Each file that is not as its manifest says."""
     for path, about in files.items():
         try:
             verify_file(path, about)
@@ -165,16 +176,16 @@ def _damaged(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
             yield str(path), str(error)
 
 
-def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Place and message for each Parquet file that has not the rows its manifest says."""
+def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Problems:
+    """Each Parquet file that has not the rows its manifest says."""
     for path, about in files.items():
         rows = pq.read_metadata(path).num_rows
         if rows != about["rows"]:
             yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
 
 
-def _broken_events(files: Iterable[Path], partitions: int) -> Iterator[tuple[str, str]]:
-    """Place and message for each events file with events that break a rule, though the file is as it was written."""
+def _broken_events(files: Iterable[Path], partitions: int) -> Problems:
+    """Each events file with events that break a rule, though the file is as it was written."""
     with TemporaryDirectory() as folder, connect(EVENTS_BYTES, Path(folder), EVENTS_THREADS) as con:
         for path in files:
             params = {"files": [glob.escape(str(path))], "partitions": partitions}
@@ -185,7 +196,5 @@ def _broken_events(files: Iterable[Path], partitions: int) -> Iterator[tuple[str
 
 def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:
     if paths:
-        names = ", ".join(sorted(path.name for path in paths)[:3])
-        yield Finding(
-            "warning", str(min(paths).parent), f"{len(paths)} {what}: {names}{' ...' if len(paths) > 3 else ''}"
-        )
+        names = ", ".join(sorted(path.name for path in paths)[:3]) + (" ..." if len(paths) > 3 else "")
+        yield Finding("warning", str(min(paths).parent), f"{len(paths)} {what}: {names}")

@@ -1,12 +1,10 @@
 """`surf2vec gc`: removes what nothing refers to any more, and says what it was and how many bytes.
 
-Of the registry only what this root registered goes (`tasks/registry/ownership.py`).
-
-A release stays whole or goes whole. It stays while an alias names one of its versions, while it is among the newest
-`publish.keep_releases`, or of the newest run, or where a rollback would go. When it goes, its version goes first, so that
-nobody loads half of it; then its export, its pinned generation and, in the root's own registry, the copy there. Copies in
-another registry are whole without the root and stay. The stories and reports of runs stay always; a run whose release went is
-made anew when asked for.
+A release stays while an alias names one of its versions, while it is among the newest `publish.keep_releases`, or of the newest
+run, or where a rollback would go. When it goes, its version goes first, so that nobody loads half of it; then its export, its
+pinned generation and, in the root's own registry, the copy there. Copies in another registry are whole without the root and
+stay, as does all that this root did not register. Stories and reports of runs stay; a run whose release went is made anew when
+asked for.
 """
 
 import os
@@ -31,11 +29,10 @@ from tasks.registry.promotion import read_registry, rollback_targets
 from tasks.registry.tracking import Registered, Version
 from tasks.root.call_folders import PREFIX, find_leftovers, remove_leftovers
 from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
-from tasks.root.run import Root, forget_releases, is_locked, list_folders, read_stories
+from tasks.root.run import Root, current_generation, forget_releases, is_locked, list_folders, read_stories
 from tasks.root.story import Story
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.tokens import whole_window
 from trainer.store.writer import open_pinned, remove_unreferenced, unpin_generations
 from trainer.system.files import TEMPORARY_SUFFIX, digest_file, read_json
@@ -66,27 +63,17 @@ class References:
     versions: list[Version] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
 
-    @property
+    @cached_property
     def uri(self) -> str:
         return registry_uri(self.root, self.publish)
-
-    @property
-    def is_own_registry(self) -> bool:
-        return is_own_registry(self.root, self.publish)
 
     @cached_property
     def owner(self) -> Ownership:
         return Ownership(self.root, self.publish)
 
-    @property
-    def newest_run(self) -> str | None:
-        made = {run_id: story.created_at for run_id, story in self.stories.items()}
-        return max(made, key=lambda run_id: made[run_id], default=None)
-
-    @property
-    def has_vectors(self) -> bool:
-        """Whether the store has a generation that this version can go on with; one of an earlier version is left alone."""
-        return has_generation(self.root.store) and not is_outdated(self.root.store)
+    @cached_property
+    def newest_run(self) -> Story | None:
+        return max(self.stories.values(), key=lambda story: story.created_at, default=None)
 
     def is_judged(self, release: str) -> bool:
         """Whether the release is one of this root's that went, or was to go, to this registry."""
@@ -101,20 +88,20 @@ class References:
 
     def window_ids(self) -> set[str]:
         """The corpora that are read: by the current and pinned generations, the next run, `similar`, `infer` and `tune`."""
-        store = self.root.store
+        store, aliases = self.root.store, self.registered.aliases.values()
         pinned = [path.stem for path in store.glob("pinned/*.json") if not self.goes(path.stem)]
         wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
-        wanted |= {open_generation(store).manifest["window_id"]} if self.has_vectors else set()
-        wanted |= {self.stories[self.newest_run].window_id} if self.newest_run else set()
-        wanted |= {newest_corpus(self.root)} if any(self.root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")) else set()
-        aliased = {version.tags.get("release") for version in self.registered.versions if self._has_alias(version)}
+        if generation := current_generation(self.root):
+            wanted.add(generation.manifest["window_id"])
+        if self.newest_run:
+            wanted.add(self.newest_run.window_id)
+        if any(self.root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")):
+            wanted.add(newest_corpus(self.root))
+        aliased = {version.tags.get("release") for version in self.registered.versions if version.number in aliases}
         for path in self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
             if path.parent.name in aliased or not self.is_judged(path.parent.name):
                 wanted.add(read_json(path)["created_from"]["window_id"])
         return {whole_window(window_id) for window_id in wanted}
-
-    def _has_alias(self, version: Version) -> bool:
-        return version.number in self.registered.aliases.values()
 
 
 def collect_garbage(
@@ -130,9 +117,13 @@ def collect_garbage(
     wastes = list(find_waste(references))
     if not dry_run:
         gone = {Path(waste.place) for waste in wastes}
-        forget_releases(root, {story.run_id for story in references.stories.values() if _is_lost(root, story, gone)})
-    for waste in wastes:
-        if not dry_run:
+        lost = set()  # runs whose export goes, or the corpus that they need to end
+        for story in references.stories.values():
+            is_unfinished = story.window_id and not story.steps.report
+            if root.export(story.run_id) in gone or (is_unfinished and root.corpus(story.window_id) in gone):
+                lost.add(story.run_id)
+        forget_releases(root, lost)
+        for waste in wastes:
             on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
             waste.remove()
     return {
@@ -161,44 +152,44 @@ def open_references(root: Root, publish: PublishConfig) -> References:
                 "removed; see that --root and publish.tracking_uri are right"
             )
     releases = list(dict.fromkeys(version.tags["release"] for version in versions))
-    references.kept.update(releases[: publish.keep_releases])
     named = set(references.registered.aliases.values()) | rollback_targets(references.registered)
+    references.kept.update(releases[: publish.keep_releases])
     references.kept.update(version.tags["release"] for version in versions if version.number in named)
-    references.kept.update({references.newest_run} if references.newest_run else set())
+    references.kept.update({references.newest_run.run_id} if references.newest_run else ())
     return references
 
 
 def find_waste(references: References) -> Iterator[Waste]:
     """What nothing refers to, in the order in which it may be removed: what leads somewhere before where it leads."""
-    root = references.root
-    going = [version for version in references.registered.versions if _is_removed(references, version)]
+    root, is_own = references.root, is_own_registry(references.root, references.publish)
+    going = [
+        version
+        for version in references.registered.versions
+        if references.goes(version.tags.get("release", "")) and references.owner.owns_version(version)
+        if is_own or "export_uri" in version.tags  # a copy in another registry is whole without the root
+    ]
     for version in going:
-        place = f"models:/{version.name}/{version.number}"
-        yield Waste("model version", place, 0, partial(tracking.delete_version, references.uri, version))
+        yield Waste("model version", version.place, 0, partial(tracking.delete_version, references.uri, version))
     staying = [version for version in references.versions if version not in going]
     referred = {version.tags.get("export_uri") for version in staying}
     for folder in list_folders(root.path / "export"):
         if references.goes(folder.name) and folder.resolve().as_uri() not in referred:
-            yield Waste("export", str(folder), _size(folder), partial(remove_folder, folder))
+            yield _waste("export", folder, remove_folder)
     yield from _find_unreferenced(references)
     wanted = references.window_ids()
     is_searching = is_locked(Root(root.path / "tune"))
     for folder in list_folders(root.path / "corpus"):
         if folder.name not in wanted and not is_searching:
-            yield Waste("corpus", str(folder), _size(folder), partial(remove_folder, folder))
-    if references.is_own_registry and references.registered.versions:
+            yield _waste("corpus", folder, remove_folder)
+    if is_own and references.registered.versions:
         yield from _find_copies(references, staying)
     for path in find_orphans(root, read_catalog(root)):
-        yield Waste("events file", str(path), path.stat().st_size, path.unlink)
+        yield _waste("events file", path, Path.unlink)
     yield from find_temporaries(root)
 
 
-def _is_removed(references: References, version: Version) -> bool:
-    """Whether a version goes with its release. A copy in another registry is whole without it, and stays."""
-    goes = references.goes(version.tags.get("release", "")) and (
-        references.is_own_registry or "export_uri" in version.tags
-    )
-    return goes and references.owner.owns_version(version)
+def _waste(what: str, path: Path, remove: Callable[[Path], Any]) -> Waste:
+    return Waste(what, str(path), _size(path), partial(remove, path))
 
 
 def _find_copies(references: References, staying: list[Version]) -> Iterator[Waste]:
@@ -216,17 +207,15 @@ def _find_copies(references: References, staying: list[Version]) -> Iterator[Was
 
 def _find_unreferenced(references: References) -> Iterator[Waste]:
     """Pinned generations of releases that go, and vector files that no generation names."""
-    store = references.root.store
-    if not references.has_vectors:
+    store, current = references.root.store, current_generation(references.root)
+    if not current:
         return
     pinned = {path.stem for path in store.glob("pinned/*.json")}
     stays = {name for name in pinned if not references.goes(name)}
     for name in sorted(pinned - stays):
-        yield Waste(
-            "pinned generation", f"{store}/pinned/{name}.json", 0, partial(unpin_generations, store, pinned - {name})
-        )
-    generations: list[Generation] = [open_generation(store), *(open_pinned(store, name) for name in stays)]
-    named = {name for generation in generations for name in generation.files()}
+        place = f"{store}/pinned/{name}.json"
+        yield Waste("pinned generation", place, 0, partial(unpin_generations, store, pinned - {name}))
+    named = {name for one in (current, *(open_pinned(store, name) for name in stays)) for name in one.files()}
     files = [path for path in store.glob("*.safetensors") if path.name not in named]
     files += store.rglob(f".*{TEMPORARY_SUFFIX}")
     if files:
@@ -236,23 +225,16 @@ def _find_unreferenced(references: References) -> Iterator[Waste]:
 
 def find_temporaries(root: Root) -> Iterator[Waste]:
     """What processes left that died; the locks keep everybody out who would be writing now, but for calls of `infer`."""
-    dead = find_leftovers(root)
-    for path in dead:
-        yield Waste("temporary folder", str(path), _size(path), partial(remove_leftovers, root))
+    for path in list(find_leftovers(root)):
+        yield _waste("temporary folder", path, lambda _: remove_leftovers(root))
     for path in sorted(root.temporary.glob("*")) + sorted(root.temporary.glob(".new-*")):
         is_young = path.name.startswith(".") and time.time() - path.stat().st_mtime < _YOUNG_SECONDS
         if not (path.name.startswith(PREFIX) or is_young):
-            yield Waste("temporary folder", str(path), _size(path), partial(_remove, path))
+            yield _waste("temporary folder", path, _remove)
     for path in sorted(path for place in _TEMPORARY_PLACES for path in root.path.glob(f"{place}.*{TEMPORARY_SUFFIX}")):
         process = _PROCESS.search(path.name)
         if path != root.temporary and not (process and psutil.pid_exists(int(process[1]))):
-            yield Waste("temporary file", str(path), _size(path), partial(_remove, path))
-
-
-def _is_lost(root: Root, story: Story, gone: set[Path]) -> bool:
-    """Whether what a run made goes: its export, or the corpus that it needs to end."""
-    is_unfinished = story.window_id and not story.steps.report
-    return root.export(story.run_id) in gone or bool(is_unfinished and root.corpus(story.window_id) in gone)
+            yield _waste("temporary file", path, _remove)
 
 
 def _size(path: Path) -> int:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.forgetting.erase_corpus import erase_from_corpus, find_rows
+from tasks.forgetting.erase import erase_from_corpus, find_rows
 from tasks.root.run import Root
 from tasks.users.user_set import want_users
 from tests.corpora import write_corpus

@@ -1,0 +1,233 @@
+"""Users taken out of a root's events, corpora and generations. Every other row stays the same bits.
+
+Each source of events is committed by its own renaming of sources.json: a call that dies leaves whole sources. Corpora and
+generations are made anew beside those there are, which stay until nobody names them. Rows move up in corpus and store alike, so
+there are no gaps. The vocabulary stays as it is: its counts include the users who left until a corpus is built from the events.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, partition_name, publish, write_partition
+from tasks.corpus.regroup import read_part
+from tasks.corpus.window import name_corpus
+from tasks.events.events_files import EVENTS_SCHEMA, write_events
+from tasks.ingest.ingest import free_name, remove_leftovers
+from tasks.ingest.sources import Catalog, events_files, read_catalog
+from tasks.registry.release_state import find_generation
+from tasks.root.run import Root, current_generation, open_scratch_folder
+from tasks.users.tombstones import FORGOTTEN
+from tasks.users.user_set import BATCH_ROWS, UserSet, search_file
+from trainer.errors import DamageError
+from trainer.events import OnEvent
+from trainer.store.erase import erase_rows, write_generation
+from trainer.store.generation import Generation
+from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest
+from trainer.store.tokens import CHANGED, COUNTS, Corpus, gather_spans, open_corpus
+from trainer.system.files import (
+    describe_file,
+    digest_json,
+    link_file,
+    sync_file,
+    sync_folder,
+    verify_once,
+    write_manifest_json,
+)
+
+Rows = dict[int, NDArray[np.int64]]
+"""Micro-partition → rows of users who go, ascending; only those with some."""
+
+
+def erase_events(root: Root, wanted: UserSet, on_event: OnEvent) -> int:
+    """Take out all events of these users, counted as "forgotten" from then on. Return how many.
+
+    The caller holds the lock of writers and writes tombstones first. Raises DamageError when an events file is not as
+    sources.json says; the sources before it are then done.
+    """
+    catalog = read_catalog(root)
+    remove_leftovers(root, catalog)
+    num_erased = 0
+    for done, digest in enumerate(sorted(catalog.entries), start=1):
+        if erased := _erase_source(root, catalog, digest, wanted):
+            catalog.write(root)
+            remove_leftovers(root, catalog)
+            num_erased += erased
+        on_event("progress", {"step": "forget", "done": done, "total": len(catalog.entries), "unit": "sources"})
+    return num_erased
+
+
+def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: UserSet) -> int:
+    """Write the files of a source that have these users anew, and its entry in the catalog; return the events taken out."""
+    entry = catalog.entries[digest]
+    files, days = dict(entry["files"]), dict(entry["days"])
+    for path, about, way_out in events_files(root, entry):
+        verify_once(path, about, way_out)
+        with pq.ParquetFile(path) as file:
+            groups = wanted.groups(file.metadata, catalog.partitions or 1)
+            if not any(is_wanted.any() for is_wanted in search_file(file, wanted, groups)):
+                continue
+            name = str(path.relative_to(root.path))
+            del files[name]
+            target = root.path / free_name(name, catalog.files)
+            if num_left := _write_events(root, file, wanted, target):
+                files[str(target.relative_to(root.path))] = {"rows": num_left} | describe_file(target)
+            days[path.parent.name.removeprefix("day=")] -= about["rows"] - num_left
+    num_left = sum(about["rows"] for about in files.values())
+    if num_erased := entry["events"] - num_left:
+        left_out = entry["left_out"] | {FORGOTTEN: entry["left_out"].get(FORGOTTEN, 0) + num_erased}
+        days = {day: number for day, number in days.items() if number}
+        catalog.entries[digest] = entry | {"files": files, "days": days, "events": num_left, "left_out": left_out}
+    return num_erased
+
+
+def _write_events(root: Root, file: pq.ParquetFile, wanted: UserSet, target: Path) -> int:
+    """Write the other users' rows of an events file to `target`, durably, unless there are none; return how many."""
+    batches = (
+        rows.cast(EVENTS_SCHEMA).filter(pa.array(~np.asarray(wanted.find(rows.column("user_id")))))
+        for rows in file.iter_batches(BATCH_ROWS)
+    )
+    with open_scratch_folder(root, f"forget.events.{os.getpid()}") as folder:
+        staged = folder / "events.parquet"
+        write_events(staged, pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, batches))
+        num_rows = pq.read_metadata(staged).num_rows
+        if num_rows:
+            sync_file(staged)
+            os.replace(staged, target)
+            sync_folder(target.parent)
+    return num_rows
+
+
+def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:
+    """Return the rows of these users in a corpus."""
+    found: Rows = {}
+    for partition in wanted.partitions(corpus.num_partitions):
+        if corpus.users[partition]:
+            rows = np.flatnonzero(wanted.find(corpus.read_ids(partition)))
+            found |= {partition: rows} if len(rows) else {}
+    return found
+
+
+def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
+    """Make the corpus without the users in these rows, beside the one there is, unless it exists; return it.
+
+    Raises DamageError when a file is not as the manifest says.
+    """
+    without = digest_json([[partition, found.tolist()] for partition, found in sorted(rows.items())])
+    made_from = corpus.manifest.get("made_from", {}) | {
+        "forgotten": {"of": corpus.manifest["window_id"], "without": without}
+    }
+    window_id = name_corpus(made_from)
+    folder = root.corpus(window_id)
+    if not (folder / CORPUS_MANIFEST).exists():
+        with open_building_folders(root, window_id) as (building, _):
+            manifest, item_counts = _write_corpus(corpus, building, rows)
+            manifest |= {"window_id": window_id, "made_from": made_from}
+            if (corpus.folder / CHANGED / CORPUS_MANIFEST).exists():
+                manifest["num_changed"] = _write_changed(corpus, building, rows, item_counts, window_id)
+            publish(building, folder, manifest)
+    return open_corpus(folder)
+
+
+def _write_corpus(
+    corpus: Corpus, building: Path, going: Rows, places: Rows | None = None
+) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """Write a corpus without some rows, one micro-partition in memory at a time. Micro-partitions without any are linked.
+
+    places: for a corpus of changed rows, what its "rows" say of those that are left. Returns the manifest, but for its name,
+    and what training saw of the rows that went, int64[V] by item.
+    """
+    manifest = corpus.manifest | {name: list(corpus.manifest[name]) for name in ("users", "tokens")} | {"files": {}}
+    written = {partition_name(partition) for partition in going}
+    for name, about in corpus.manifest["files"].items():
+        if name.partition(".")[0] not in written:
+            link_file(corpus.folder / name, building / name)
+            manifest["files"][name] = about
+    item_counts = np.zeros(corpus.num_items, dtype=np.int64)
+    for partition, gone in going.items():
+        part, seen = read_part(corpus, partition), corpus.read(partition)
+        starts = seen.offsets[:-1][gone]
+        tokens = gather_spans(seen.tokens, starts, seen.ends[gone] - starts)[1]
+        item_counts += np.bincount(tokens, minlength=corpus.num_items)
+        kept = part.take(np.setdiff1d(np.arange(len(part.users)), gone))
+        arrays: dict[str, Any] = {"offsets": kept.offsets, "tokens": kept.tokens, "held_out": kept.held_out}
+        if places:
+            arrays["rows"] = places[partition].astype(np.uint32)
+        manifest["files"] |= write_partition(building, partition, kept.users, arrays)
+        manifest["users"][partition], manifest["tokens"][partition] = len(kept.users), len(kept.tokens)
+        manifest["num_users"] -= len(gone)
+        manifest["num_held_out"] -= int(seen.is_held_out[gone].sum())
+    return manifest | {"num_tokens": sum(manifest["tokens"])}, item_counts
+
+
+def _write_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDArray[np.int64], window_id: str) -> int:
+    """Write the rows that a night trained without those that went, numbered as in the new corpus; return how many are left."""
+    changed, folder = open_corpus(corpus.folder / CHANGED), building / CHANGED
+    going, places = {}, {}
+    for partition, gone in rows.items():
+        path = changed.path(f"{partition_name(partition)}.rows.npy")
+        before = np.load(path, allow_pickle=False).astype(np.int64)
+        going[partition] = np.flatnonzero(np.isin(before, gone))
+        kept = np.setdiff1d(before, gone)
+        places[partition] = kept - np.searchsorted(gone, kept)
+    folder.mkdir()
+    manifest = _write_corpus(changed, folder, going, places)[0]
+    if COUNTS in manifest["files"]:
+        (folder / COUNTS).unlink()  # the link
+        np.save(folder / COUNTS, np.load(changed.path(COUNTS), allow_pickle=False) - item_counts, allow_pickle=False)
+        manifest["files"][COUNTS] = describe_file(folder / COUNTS)
+    write_manifest_json(folder / CORPUS_MANIFEST, manifest | {"window_id": f"{window_id}/{CHANGED}"})
+    return sum(manifest["users"])
+
+
+def erase_state(
+    root: Root, wanted: UserSet, export: dict[str, Any] | None = None, release: str = ""
+) -> dict[str, Any] | None:
+    """Take the users out of the store's generation, and out of that of a release, which is then pinned as `release`.
+
+    export: the manifest of the champion's export, where it has any of the users. Returns the manifest of its generation without
+    them, None where the store has it not. The caller holds the store's lock. Raises DamageError when a generation and its corpus
+    do not fit, or a file was altered.
+    """
+    served, champion = find_generation(root, export) if export else None, None
+    if served:
+        pinned = f"pinned/{release}.json"  # by a call that died, perhaps
+        is_done = (root.store / pinned).exists()
+        champion = read_manifest(root.store / pinned) if is_done else _erase_generation(root, served, wanted, pinned)
+    if current := current_generation(root):
+        if not (served and champion and served.manifest["users"] == current.manifest["users"]):
+            _erase_generation(root, current, wanted, STORE_MANIFEST)
+        elif current.manifest["window_id"] != champion["window_id"]:
+            _write_generation(current, STORE_MANIFEST, champion)
+    return champion
+
+
+def _erase_generation(root: Root, generation: Generation, wanted: UserSet, name: str) -> dict[str, Any] | None:
+    """Write corpus, users' files and manifest, as `name`, without the users; None where the generation has none of them."""
+    folder = root.corpus(generation.manifest["window_id"])
+    if not folder.exists():
+        raise DamageError(
+            f"{folder} is missing, so nobody can be told from the vectors of generation {generation.generation} in {root.store}: "
+            f"bring back a copy, or remove {root.store / STORE_MANIFEST} and train anew; then give the same command again"
+        )
+    corpus = open_corpus(folder)
+    rows = find_rows(corpus, wanted)
+    if not rows:
+        return None
+    number = next_generation(root.store)
+    users = erase_rows(generation, rows, corpus.users.tolist(), number)
+    window_id = erase_from_corpus(root, corpus, rows).manifest["window_id"]
+    erased = {"generation": number, "window_id": window_id, "users": users}
+    _write_generation(generation, name, erased)
+    return erased
+
+
+def _write_generation(generation: Generation, name: str, erased: dict[str, Any]) -> None:
+    values = {key: erased[key] for key in ("generation", "window_id", "users")}
+    known_as = digest_json({"forgotten": generation.manifest["identity"], "window_id": values["window_id"]})
+    write_generation(generation, name, values | {"identity": known_as})
