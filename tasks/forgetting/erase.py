@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, partition_name, publish, write_partition
+from tasks.corpus.folder import (
+    BASE_KEYS,
+    CORPUS_MANIFEST,
+    open_building_folders,
+    partition_name,
+    publish,
+    write_partition,
+)
 from tasks.corpus.regroup import read_part
 from tasks.corpus.window import name_corpus
 from tasks.events.events_files import EVENTS_SCHEMA, write_events
@@ -29,7 +36,7 @@ from trainer.events import OnEvent
 from trainer.store.erase import erase_rows, write_generation
 from trainer.store.generation import Generation
 from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest
-from trainer.store.tokens import CHANGED, COUNTS, Corpus, gather_spans, open_corpus
+from trainer.store.tokens import Corpus, open_corpus
 from trainer.system.files import (
     describe_file,
     digest_json,
@@ -37,7 +44,6 @@ from trainer.system.files import (
     sync_file,
     sync_folder,
     verify_once,
-    write_manifest_json,
 )
 
 Rows = dict[int, NDArray[np.int64]]
@@ -116,73 +122,34 @@ def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:
 def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
     """Make the corpus without the users in these rows, beside the one there is, unless it exists; return it.
 
-    Raises DamageError when a file is not as the manifest says.
+    The rows that a night trained (`changed/`) are left out: that training has ended. One micro-partition is in memory at a time;
+    those without any of the users are linked. Raises DamageError when a file is not as the manifest says.
     """
+    manifest = {name: value for name, value in corpus.manifest.items() if name not in BASE_KEYS} | {"files": {}}
     without = digest_json([[partition, found.tolist()] for partition, found in sorted(rows.items())])
-    made_from = corpus.manifest.get("made_from", {}) | {
-        "forgotten": {"of": corpus.manifest["window_id"], "without": without}
-    }
-    window_id = name_corpus(made_from)
-    folder = root.corpus(window_id)
-    if not (folder / CORPUS_MANIFEST).exists():
-        with open_building_folders(root, window_id) as (building, _):
-            manifest, item_counts = _write_corpus(corpus, building, rows)
-            manifest |= {"window_id": window_id, "made_from": made_from}
-            if (corpus.folder / CHANGED / CORPUS_MANIFEST).exists():
-                manifest["num_changed"] = _write_changed(corpus, building, rows, item_counts, window_id)
-            publish(building, folder, manifest)
+    forgotten = {"of": manifest["window_id"], "without": without}
+    manifest["made_from"] = manifest.get("made_from", {}) | {"forgotten": forgotten}
+    manifest["window_id"] = name_corpus(manifest["made_from"])
+    folder = root.corpus(manifest["window_id"])
+    if (folder / CORPUS_MANIFEST).exists():
+        return open_corpus(folder)
+    users, tokens = corpus.users.copy(), corpus.tokens.copy()
+    with open_building_folders(root, folder.name) as (building, _):
+        for name, about in corpus.manifest["files"].items():
+            if name.partition(".")[0] not in map(partition_name, rows):
+                link_file(corpus.folder / name, building / name)
+                manifest["files"][name] = about
+        for partition, gone in rows.items():
+            part = read_part(corpus, partition)
+            kept = part.take(np.setdiff1d(np.arange(len(part.users)), gone))
+            arrays: dict[str, Any] = {"offsets": kept.offsets, "tokens": kept.tokens, "held_out": kept.held_out}
+            manifest["files"] |= write_partition(building, partition, kept.users, arrays)
+            users[partition], tokens[partition] = len(kept.users), len(kept.tokens)
+            manifest["num_users"] -= len(gone)
+            manifest["num_held_out"] -= int(corpus.read(partition).is_held_out[gone].sum())
+        manifest |= {"users": users.tolist(), "tokens": tokens.tolist(), "num_tokens": int(tokens.sum())}
+        publish(building, folder, manifest)
     return open_corpus(folder)
-
-
-def _write_corpus(
-    corpus: Corpus, building: Path, going: Rows, places: Rows | None = None
-) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """Write a corpus without some rows, one micro-partition in memory at a time. Micro-partitions without any are linked.
-
-    places: for a corpus of changed rows, what its "rows" say of those that are left. Returns the manifest, but for its name,
-    and what training saw of the rows that went, int64[V] by item.
-    """
-    manifest = corpus.manifest | {name: list(corpus.manifest[name]) for name in ("users", "tokens")} | {"files": {}}
-    written = {partition_name(partition) for partition in going}
-    for name, about in corpus.manifest["files"].items():
-        if name.partition(".")[0] not in written:
-            link_file(corpus.folder / name, building / name)
-            manifest["files"][name] = about
-    item_counts = np.zeros(corpus.num_items, dtype=np.int64)
-    for partition, gone in going.items():
-        part, seen = read_part(corpus, partition), corpus.read(partition)
-        starts = seen.offsets[:-1][gone]
-        tokens = gather_spans(seen.tokens, starts, seen.ends[gone] - starts)[1]
-        item_counts += np.bincount(tokens, minlength=corpus.num_items)
-        kept = part.take(np.setdiff1d(np.arange(len(part.users)), gone))
-        arrays: dict[str, Any] = {"offsets": kept.offsets, "tokens": kept.tokens, "held_out": kept.held_out}
-        if places:
-            arrays["rows"] = places[partition].astype(np.uint32)
-        manifest["files"] |= write_partition(building, partition, kept.users, arrays)
-        manifest["users"][partition], manifest["tokens"][partition] = len(kept.users), len(kept.tokens)
-        manifest["num_users"] -= len(gone)
-        manifest["num_held_out"] -= int(seen.is_held_out[gone].sum())
-    return manifest | {"num_tokens": sum(manifest["tokens"])}, item_counts
-
-
-def _write_changed(corpus: Corpus, building: Path, rows: Rows, item_counts: NDArray[np.int64], window_id: str) -> int:
-    """Write the rows that a night trained without those that went, numbered as in the new corpus; return how many are left."""
-    changed, folder = open_corpus(corpus.folder / CHANGED), building / CHANGED
-    going, places = {}, {}
-    for partition, gone in rows.items():
-        path = changed.path(f"{partition_name(partition)}.rows.npy")
-        before = np.load(path, allow_pickle=False).astype(np.int64)
-        going[partition] = np.flatnonzero(np.isin(before, gone))
-        kept = np.setdiff1d(before, gone)
-        places[partition] = kept - np.searchsorted(gone, kept)
-    folder.mkdir()
-    manifest = _write_corpus(changed, folder, going, places)[0]
-    if COUNTS in manifest["files"]:
-        (folder / COUNTS).unlink()  # the link
-        np.save(folder / COUNTS, np.load(changed.path(COUNTS), allow_pickle=False) - item_counts, allow_pickle=False)
-        manifest["files"][COUNTS] = describe_file(folder / COUNTS)
-    write_manifest_json(folder / CORPUS_MANIFEST, manifest | {"window_id": f"{window_id}/{CHANGED}"})
-    return sum(manifest["users"])
 
 
 def erase_state(

@@ -5,15 +5,12 @@ Both stand in `root.json`, written when the root first registers something:
     root_id       a random name; the tag `surf2vec_root` of every MLflow run, logged model and model version of the root
     tracking_uri  the registry, without credentials; null: the root's own database, also after the root was moved
 
-A root publishes to one registry. To move it, change `tracking_uri` there; `surf2vec restore` writes the
-registry that it read from.
-A root without the file (of an earlier version, or never published) is known by the stories of its runs and by its database.
+A root publishes to one registry. To move it, change `tracking_uri` there; `surf2vec restore` writes the registry it read from.
+A root without the file (of an earlier version, or never published) is known by the stories of its runs.
 """
 
 import fcntl
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -38,13 +35,19 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
     The setting, or without one the environment, may write the remembered registry differently, with credentials for instance.
     Raises ConfigError when it names another registry, DamageError when root.json cannot be used.
     """
-    known, own = _list_known(root), root.tracking_uri
+    own = root.tracking_uri
+    known = [_read_identity(root).get("tracking_uri") or own] if root.identity.exists() else _list_told(root)
     given = {"publish.tracking_uri": publish.tracking_uri, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     name, uri = next(((name, uri) for name, uri in given.items() if uri), ("", None))
     if uri is None:
         return known[0] if known else own
     if known and not any(is_same_registry(uri, one) for one in known):
-        raise ConfigError(_tell_refused(root, known[0], f"{name} names {mask_credentials(uri)}"))
+        change = 'change "tracking_uri" in' if root.identity.exists() else 'write {"tracking_uri": "THE OTHER"} to'
+        raise ConfigError(
+            f"{root.path} publishes to {mask_credentials(known[0])}, but {name} names {mask_credentials(uri)}: leave that out or "
+            f"name the same. To move the root to the other registry, {change} {root.identity}; its releases stay where they are, "
+            "so the next night begins anew there"
+        )
     return own if is_same_registry(uri, own) else uri
 
 
@@ -100,13 +103,6 @@ def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
     return list(dict.fromkeys(one for one in _list_told(root) if not is_same_registry(one, uri)))
 
 
-def _list_known(root: Root) -> list[str]:
-    """The registries that the root has published to, the newest first: one where there is root.json, which says it."""
-    if root.identity.exists():
-        return [_read_identity(root).get("tracking_uri") or root.tracking_uri]
-    return _list_told(root) + ([root.tracking_uri] if _has_versions(root.database) else [])
-
-
 def _list_told(root: Root) -> list[str]:
     """Where the runs of the root registered, by their stories, the newest first; without credentials."""
     stories = sorted(read_stories(root), key=lambda story: story.created_at, reverse=True)
@@ -120,29 +116,6 @@ def _read_identity(root: Root) -> dict[str, Any]:
     ):
         raise DamageError(f'{root.identity} is not {{"root_id": text, "tracking_uri": text or null}}: mend it')
     return found
-
-
-def _tell_refused(root: Root, known: str, refused: str) -> str:
-    change = (
-        f'change "tracking_uri" in {root.identity}'
-        if root.identity.exists()
-        else f'write {{"tracking_uri": "THE OTHER"}} to {root.identity}'
-    )
-    return (
-        f"{root.path} publishes to {mask_credentials(known)}, but {refused}: leave that out or name the same. To move the "
-        f"root to the other registry, {change}; its releases stay where they are, so the next night begins anew there"
-    )
-
-
-def _has_versions(database: Path) -> bool:
-    """Whether a database of MLflow has a version of a model. One that cannot be read has: what reads it next says why not."""
-    if not database.exists():
-        return False
-    try:
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute("select 1 from model_versions limit 1").fetchone() is not None
-    except sqlite3.Error:
-        return True
 
 
 def _normalise(uri: str) -> str:

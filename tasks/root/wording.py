@@ -7,6 +7,7 @@ page; files and JSON keep it as it is.
 import re
 from typing import Any
 
+from tasks.root.credentials import map_texts
 from trainer.system.units import size
 
 UNKNOWN = "–"
@@ -91,12 +92,8 @@ def shown(text: str) -> str:
 
 
 def shown_values(value: Any) -> Any:
-    """A JSON value with every text in it as `shown` makes it."""
-    if isinstance(value, dict):
-        return {key: shown_values(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [shown_values(one) for one in value]
-    return shown(value) if isinstance(value, str) else value
+    """Return a JSON value with every text in it as `shown` returns it."""
+    return map_texts(shown, value)
 
 
 def as_markdown(text: str) -> str:

@@ -97,7 +97,7 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
         try:
             manifest = read_json(folder / "manifest.json")
             corpora = [Corpus(folder, manifest)]
-            if manifest.get("base"):
+            if "num_changed" in manifest:
                 corpora.append(open_corpus(folder / CHANGED))
             files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
             problems = list(_damaged(files)) or [(str(folder), text) for text in find_misfits(*corpora)]

@@ -9,9 +9,8 @@ they are, so readers of the champion notice nothing; what is left over of them g
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,12 @@ from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.ingest import SAMPLE_FACTOR, choose_partitions
 from tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
 from tasks.root.failures import explain_failures
-from tasks.root.run import Root, open_scratch_folder, settle_store
+from tasks.root.run import Root, current_generation, open_scratch_folder, settle_store
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.gensim.warm_start import read_warm_start
 from trainer.plan.sizes import BYTES
-from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from trainer.store.generation import Generation, has_generation
 from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus, open_corpus, whole_window
 from trainer.store.waiting_manifest import hold_manifest
@@ -49,42 +48,26 @@ from trainer.system.memory import private_bytes
 from trainer.system.units import size
 from trainer.training.job import identity
 
-_PREFIX = "repartition."
+_SCRATCH = "repartition.folder"
 SPILL_FACTOR = 8  # what a sort spills of a compressed file
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is to become of a root, and from what; `corpus`: that of the generation, if its vectors change."""
+    """From what to how many micro-partitions. generation, corpus: those of the vectors that move, None where none do."""
 
     root: Root
     catalog: Catalog
-    generation: Generation | None
-    corpus: Corpus | None
     after: int
     memory_bytes: int
-    on_event: OnEvent
-
-    @property
-    def is_needed(self) -> bool:
-        return self.changes_events or self.changes_store
-
-    @property
-    def changes_events(self) -> bool:
-        return self.catalog.partitions != self.after
-
-    @property
-    def changes_store(self) -> bool:
-        return self.generation is not None and self.generation.num_partitions != self.after
-
-    def say(self, message: str) -> None:
-        self.on_event("log", {"message": message})
+    generation: Generation | None = None
+    corpus: Corpus | None = None
 
 
 def repartition(
     root: Root, partitions: int | None, memory_bytes: int, threads: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Give the root `partitions` micro-partitions, or as many as ingest would choose today; returns what was done.
+    """Give the root `partitions` micro-partitions, or as many as ingest would choose today; return what was done.
 
     Every user keeps vector and optimizer state, bit for bit. The caller holds the lock of writers. Raises ConfigError while a
     training is under way, ResourceError when disk or memory do not suffice, DamageError when a file is not as its
@@ -92,28 +75,31 @@ def repartition(
     """
     started = time.monotonic()
     catalog = read_catalog(root)
+    told: dict[str, Any] = {"partitions_before": catalog.partitions}
     with (
         explain_failures(root, "micro-partitions are split or joined", memory_bytes),
         lock_store(root.store) if root.store.exists() else nullcontext(),
-        _open_folder(root) as folder,
     ):
-        told: dict[str, Any] = {"partitions_before": catalog.partitions}
-        if partitions is None:
-            told["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
-            partitions = choose_partitions(told["users"])
-        change = _plan_change(root, catalog, partitions, memory_bytes, on_event)
-        told |= {"partitions": partitions, "changed": change.is_needed}
-        if not change.is_needed:
-            change.say(f"{root.path} has {partitions:,} micro-partitions already: nothing to do")
-            return told | {"bytes_written": 0, "seconds": round(time.monotonic() - started, 3)}
-        told["bytes_written"] = _check_room(change)
+        _tidy(root)
         try:
-            if change.changes_events:
-                _move_events(change, folder, threads)
-            if change.changes_store:
-                told |= _move_store(change)
-            catalog.partitions = partitions
-            catalog.write(root)  # the commit point
+            with open_scratch_folder(root, _SCRATCH) as folder:
+                if partitions is None:
+                    told["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
+                    partitions = choose_partitions(told["users"])
+                change = _plan_change(root, catalog, partitions, memory_bytes, on_event)
+                is_needed = catalog.partitions != partitions or change.generation is not None
+                told |= {"partitions": partitions, "changed": is_needed, "bytes_written": _check_room(change)}
+                num_users = change.corpus.num_users if change.corpus else 0
+                message = f"{len(catalog.files):,} events files and {num_users:,} vectors go to {partitions:,} micro-partitions"
+                if not is_needed:
+                    message = f"{root.path} has {partitions:,} micro-partitions already: nothing to do"
+                on_event("log", {"message": message})
+                if catalog.partitions != partitions:
+                    _move_events(change, folder, threads)
+                if change.generation and change.corpus:
+                    told |= _move_store(change, change.generation, change.corpus)
+                catalog.partitions = partitions
+                catalog.write(root)  # the commit point
         finally:
             _tidy(root)
     return told | {"seconds": round(time.monotonic() - started, 3)}
@@ -124,27 +110,21 @@ def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: in
     assert catalog.partitions is not None
     verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
     num_partitions = max(1, catalog.partitions // SAMPLE_FACTOR)
-    params = {
-        "files": [escape(str(root.path / name)) for name in sorted(catalog.files)],
-        "num_partitions": num_partitions,
-    }
+    files = [escape(str(root.path / name)) for name in sorted(catalog.files)]
     with connect(memory_bytes // 2, folder / "spill", threads) as con:
+        params = {"files": files, "num_partitions": num_partitions}
         num_users = fetch_rows(con, "intermediate/int_partition_users", params)[0]["num_users"]
     return num_users * catalog.partitions // num_partitions
 
 
 def _plan_change(root: Root, catalog: Catalog, after: int, memory_bytes: int, on_event: OnEvent) -> Change:
     """What there is to change. Raises ConfigError while a training is under way."""
-    generation = None
-    if has_generation(root.store):
-        if is_outdated(root.store):
-            on_event("log", {"message": "the store is of an earlier version and stays as it is: training begins anew"})
-        else:
-            generation = open_generation(root.store)
-    change = Change(root, catalog, generation, None, after, memory_bytes, on_event)
-    if not change.changes_store:
+    change = Change(root, catalog, after, memory_bytes)
+    generation = current_generation(root)
+    if has_generation(root.store) and not generation:
+        on_event("log", {"message": "the store is of an earlier version and stays as it is: training begins anew"})
+    if not generation or generation.num_partitions == after:
         return change
-    assert generation is not None
     if generation.manifest["stage"] == "training":
         done = generation.position / (generation.config.epochs * generation.num_partitions)
         raise ConfigError(
@@ -152,13 +132,13 @@ def _plan_change(root: Root, catalog: Catalog, after: int, memory_bytes: int, on
             "`surf2vec run`, then repartition"
         )
     corpus = open_corpus(root.corpus(whole_window(generation.manifest["window_id"])))
-    return Change(root, catalog, generation, corpus, after, memory_bytes, on_event)
+    return replace(change, generation=generation, corpus=corpus)
 
 
 def _check_room(change: Change) -> int:
     """The bytes that will be written. Raises ResourceError, with the numbers, when disk or memory do not suffice."""
     num_bytes = spill_bytes = 0
-    if change.changes_events:
+    if change.catalog.partitions != change.after:
         files = [about for entry in change.catalog.entries.values() for about in entry["files"].values()]
         num_bytes += sum(about["bytes"] for about in files)
         spill_bytes = SPILL_FACTOR * max(about["bytes"] for about in files)
@@ -186,7 +166,6 @@ def _check_room(change: Change) -> int:
 def _move_events(change: Change, folder: Path, threads: int) -> None:
     """Write each events file anew, sorted by the new micro-partitions; the catalog then names these."""
     root, catalog = change.root, change.catalog
-    change.say(f"{len(catalog.files):,} events files from {catalog.partitions:,} to {change.after:,} micro-partitions")
     with connect(change.memory_bytes // 2, folder / "spill", threads) as con:
         for entry in catalog.entries.values():
             moved: dict[str, Any] = {}
@@ -204,23 +183,26 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
         sync_folder(day)
 
 
-def _move_store(change: Change) -> dict[str, Any]:
-    """Write the corpus and the user vectors anew, and let the manifest that names them wait; returns their names."""
-    root, generation, corpus = change.root, change.generation, change.corpus
-    assert generation is not None
-    assert corpus is not None
-    window_id, made_from = _rename(corpus, change.after)
+def _move_store(change: Change, generation: Generation, corpus: Corpus) -> dict[str, Any]:
+    """Write the corpus and the user vectors anew, and let the manifest that names them wait; return their names."""
+    root, made_from = change.root, corpus.manifest.get("made_from", {})
+    # A run of the same logs and settings finds the corpus by this name; but not one of an earlier version, or that continued
+    # another one, whose items have other places than a night without a base would give them, or has users of it.
+    if made_from.get("format_version") != FORMAT_VERSION or corpus.manifest["base"] or "retained" in made_from:
+        name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": change.after})
+        window_id, made_from = name[:16], {}
+    else:
+        made_from = made_from | {"partitions": change.after}
+        window_id = name_corpus(made_from)
     writer = Writer(root.store, next_generation(root.store), {})
     regrouper = Regrouper(Regrouping(generation.num_partitions, change.after), corpus, generation, writer)
-    change.say(f"{corpus.num_users:,} users from {generation.num_partitions:,} to {change.after:,} micro-partitions")
     if (root.corpus(window_id) / CORPUS_MANIFEST).exists():
         regrouper.move_all(None)
     else:
         with open_building_folders(root, window_id) as (building, _):
             regrouper.move_all(building)
-            publish(
-                building, root.corpus(window_id), regrouper.corpus_manifest() | made_from | {"window_id": window_id}
-            )
+            manifest = regrouper.corpus_manifest() | {"made_from": made_from, "window_id": window_id}
+            publish(building, root.corpus(window_id), manifest)
     moved = open_corpus(root.corpus(window_id))
     if moved.manifest["users"] != regrouper.num_users.tolist():
         raise DamageError(f"{moved.folder} does not have the users of {corpus.folder}: remove it and run this again")
@@ -228,20 +210,6 @@ def _move_store(change: Change) -> dict[str, Any]:
     writer.sync()
     hold_manifest(root.store, _describe(generation, corpus, moved, writer))
     return {"window_id_before": corpus.manifest["window_id"], "window_id": window_id, "users": corpus.num_users}
-
-
-def _rename(corpus: Corpus, partitions: int) -> tuple[str, dict[str, Any]]:
-    """The window id of a corpus in so many micro-partitions, and what its manifest says it is made from.
-
-    A run of the same logs and settings asks for that id, and finds the corpus; but of an earlier version, or of a corpus that
-    continued another one, whose items have other places than a night without a base would give them, or has users of it.
-    """
-    made_from = corpus.manifest.get("made_from", {})
-    if made_from.get("format_version") != FORMAT_VERSION or corpus.manifest["base"] or "retained" in made_from:
-        name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": partitions})[:16]
-        return name, {"made_from": {}}
-    made_from = made_from | {"partitions": partitions}
-    return name_corpus(made_from), {"made_from": made_from}
 
 
 def _describe(generation: Generation, before: Corpus, after: Corpus, writer: Writer) -> dict[str, Any]:
@@ -276,19 +244,10 @@ def _pin_exported(root: Root, generation: Generation) -> None:
 
 
 def _tidy(root: Root) -> None:
-    """Remove what a commit made needless, or what was written for one that did not come."""
-    if has_generation(root.store) and not is_outdated(root.store):
+    """Remove what a commit made needless, or what was written for one that did not come, perhaps by a call that was killed."""
+    shutil.rmtree(root.temporary / _SCRATCH, ignore_errors=True)
+    if current_generation(root):
         settle_store(root)
         remove_unreferenced(root.store)
     for path in (*find_orphans(root, read_catalog(root)), *root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}")):
         path.unlink()
-
-
-@contextmanager
-def _open_folder(root: Root) -> Iterator[Path]:
-    """Yield a folder on the root's disk that goes at the end; what a call that was killed left goes first."""
-    for leftover in root.temporary.glob(f"{_PREFIX}*"):
-        shutil.rmtree(leftover)
-    _tidy(root)
-    with open_scratch_folder(root, f"{_PREFIX}folder") as folder:
-        yield folder

@@ -1,17 +1,12 @@
 """`surf2vec restore`: a root's store, corpus and export out of a release, after the machine was lost.
 
-Vectors and optimizer state are the same bits; the corpus has its vocabulary and users, but no tokens
-(`tasks/registry/release_state.py` says why), and there are no events: the next night trains those who have events in
-the logs it is given, from the vectors they had. Everything is checked by sha256 as it arrives. sources.json comes last:
-without it there is no root.
-
-The new root continues the lost one: it takes over its identity and goes on publishing where the release came from
-(`tasks/root/identity.py`). So what the lost root registered is its own; do not go on with both.
+Vectors and optimizer state are the same bits. There are no events and the corpus has no tokens (`tasks/registry/release_state.py`
+says why): the next night trains those who have events in its logs, from the vectors they had. sources.json comes last: without it
+there is no root. The new root takes over the identity of the lost one (`tasks/root/identity.py`): do not go on with both.
 """
 
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
@@ -44,18 +39,6 @@ from trainer.system.files import describe_file, digest_file, link_file, read_jso
 _SCRATCH = "restore"
 
 
-@dataclass(frozen=True)
-class Carried:
-    """The state of a release that was fetched: its folder and its manifest."""
-
-    folder: Path
-    manifest: dict[str, Any]
-
-    @property
-    def window_id(self) -> str:
-        return self.manifest["corpus"]["window_id"]
-
-
 def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
     """Make the root of the release that `uri` names; returns what came of it. The caller holds the locks of root and store.
 
@@ -69,14 +52,14 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     pulled = pull(uri, root.export(release), tracking_uri, on_event)
     shutil.rmtree(root.temporary / _SCRATCH, ignore_errors=True)
     with open_scratch_folder(root, _SCRATCH) as scratch:
-        carried = _fetch_state(tracking_uri, version, scratch, on_event)
-        _restore_corpus(root, carried)
-        _restore_store(root, release, carried)
+        state = _fetch_state(tracking_uri, version, scratch, on_event)
+        _restore_corpus(root, scratch, state["corpus"])
+        _restore_store(root, release, scratch, state)
     if not Run(root, release).story_path.exists():
-        story = parse_story(carried.manifest["story"], f"{STATE_MANIFEST} of {uri}")
+        story = parse_story(state["story"], f"{STATE_MANIFEST} of {uri}")
         Run(root, release).amend(lambda _: story)
-    generation, sources = carried.manifest["generation"], carried.manifest["sources"]
-    remember_registry(root, carried.manifest.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
+    generation, sources = state["generation"], state["sources"]
+    remember_registry(root, state.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
     if not root.sources.exists():
         Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
     if not (root.path / FILE).exists():
@@ -85,11 +68,11 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     return {
         "release": release,
         "model_version": version.number,
-        "window_id": carried.window_id,
+        "window_id": state["corpus"]["window_id"],
         "generation": generation["generation"],
         "users": pulled["num_users"],
         "items": pulled["num_items"],
-        "state_bytes": sum(about["bytes"] for about in carried.manifest["files"].values()),
+        "state_bytes": sum(about["bytes"] for about in state["files"].values()),
         "seconds": round(time.monotonic() - started, 3),
     }
 
@@ -128,9 +111,9 @@ def _check_root(root: Root, release: str) -> None:
         raise ConfigError(f"{root.path} has the vectors of another release: name a new folder with --root")
 
 
-def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: OnEvent) -> Carried:
-    """Bring the state into the folder, every file checked."""
-    place = f"models:/{version.name}/{version.number}"
+def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: OnEvent) -> dict[str, Any]:
+    """Bring the state into the folder, every file checked; return its manifest."""
+    place = version.place
     if TAG_SHA256 not in version.tags:
         raise InputError(
             f"{place} carries no state: it was registered with publish.with_state=false, by an earlier version, or after its "
@@ -142,8 +125,7 @@ def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: On
             f"{FOLDER}/{STATE_MANIFEST} of {place} is not the one that was registered: its bytes were altered"
         )
     manifest = read_json(folder / STATE_MANIFEST)
-    if manifest["format_version"] != FORMAT_VERSION:
-        found = manifest["format_version"]
+    if (found := manifest["format_version"]) != FORMAT_VERSION:
         raise InputError(
             f"the state of {place} is of format {found}, not {FORMAT_VERSION}: use the version that made it"
         )
@@ -158,7 +140,7 @@ def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: On
             raise DamageError(f"{FOLDER}/{name} of {place} {str(error).removeprefix(f'{folder / name} ')}") from None
         done_bytes += about["bytes"]
         on_event("progress", {"step": "restore", "done": done_bytes, "total": total_bytes, "unit": "bytes"})
-    return Carried(folder, manifest)
+    return manifest
 
 
 def _fetch(tracking_uri: str, version: Version, name: str, folder: Path) -> None:
@@ -173,13 +155,13 @@ def _fetch(tracking_uri: str, version: Version, name: str, folder: Path) -> None
     link_file(source, target)
 
 
-def _restore_corpus(root: Root, carried: Carried) -> None:
+def _restore_corpus(root: Root, scratch: Path, manifest: dict[str, Any]) -> None:
     """Write the corpus without tokens: everybody keeps row, id and newest day."""
-    manifest, folder = carried.manifest["corpus"], root.corpus(carried.window_id)
+    folder = root.corpus(manifest["window_id"])
     if (folder / CORPUS_MANIFEST).exists():
         return
-    with open_building_folders(root, carried.window_id) as (building, _):
-        for path in sorted((carried.folder / "corpus").iterdir()):
+    with open_building_folders(root, manifest["window_id"]) as (building, _):
+        for path in sorted((scratch / "corpus").iterdir()):
             link_file(path, building / path.name)
         for partition, num_rows in enumerate(manifest["users"]):
             arrays = {
@@ -194,18 +176,18 @@ def _restore_corpus(root: Root, carried: Carried) -> None:
         publish_corpus(building, folder, manifest | emptied | {"base": None, "without_tokens": True, "files": files})
 
 
-def _restore_store(root: Root, release: str, carried: Carried) -> None:
+def _restore_store(root: Root, release: str, scratch: Path, state: dict[str, Any]) -> None:
     """Put the generation's files into the store, pin it under the release's name, and make it the current one."""
-    files = {name: about for name, about in carried.manifest["files"].items() if name.startswith("store/")}
+    files = {name: about for name, about in state["files"].items() if name.startswith("store/")}
     for name, about in files.items():
         target = root.store / PurePosixPath(name).name
         try:
             verify_file(target, about)
         except DamageError:
             target.unlink(missing_ok=True)
-            link_file(carried.folder / name, target)
+            link_file(scratch / name, target)
     sync_files(root.store / PurePosixPath(name).name for name in files)
     sync_folder(root.store)
     for name in (f"pinned/{release}.json", STORE_MANIFEST):
-        write_manifest(root.store, name, carried.manifest["generation"])
+        write_manifest(root.store, name, state["generation"])
     remove_unreferenced(root.store)

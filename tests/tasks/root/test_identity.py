@@ -133,13 +133,16 @@ def test_a_root_of_an_earlier_version_is_known_by_its_stories(tmp_path: Path, mo
         ask(root)
 
 
-def test_a_root_of_an_earlier_version_is_known_by_its_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_that_published_to_its_own_before_it_had_an_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = Root(tmp_path)
     make_release(root)
     tracking.list_models(root.tracking_uri)
     assert ask(root, SERVER) == SERVER  # nothing was ever registered in it
     publish_release(root, PublishConfig(), tell_story(), root.export("r1"), None)
     root.identity.unlink()
+    tell_registered(root, "r1", root.tracking_uri, None, "2026-01-01")
     monkeypatch.setenv(ENVIRONMENT, SERVER)
     with pytest.raises(ConfigError, match="publishes to sqlite:///"):
         find_champion(root, PublishConfig())
