@@ -142,8 +142,10 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
         for partition, gone in rows.items():
             part = read_part(corpus, partition)
             kept = part.take(np.setdiff1d(np.arange(len(part.users)), gone))
-            arrays: dict[str, Any] = {"offsets": kept.offsets, "tokens": kept.tokens, "held_out": kept.held_out}
-            manifest["files"] |= write_partition(building, partition, kept.users, arrays)
+            files = write_partition(
+                building, partition, kept.users, offsets=kept.offsets, tokens=kept.tokens, held_out=kept.held_out
+            )
+            manifest["files"] |= files
             users[partition], tokens[partition] = len(kept.users), len(kept.tokens)
             manifest["num_users"] -= len(gone)
             manifest["num_held_out"] -= int(corpus.read(partition).is_held_out[gone].sum())

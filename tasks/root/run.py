@@ -1,7 +1,7 @@
-"""The root folder, a run's folder in it, the lock of writers, and what is already done.
+"""The root folder, temporary folders and a run's folder in it, the lock of writers, and what is already done.
 
-A run is known by what goes in and what is asked: the digest of its sources, window and settings. The same
-command again is therefore the same run: it finds the steps that ended and does only the others.
+A run is known by the digest of its sources, window and settings. The same command again is therefore the same run: it finds the
+steps that ended and does only the others.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +23,12 @@ from trainer.errors import ResourceError
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.waiting_manifest import has_waiting, settle_manifest
 from trainer.store.writer import lock_store
-from trainer.system.files import make_folder, read_json, write_json
+from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_json
 
 FORGET = "forget"
 """The purpose of the only writer that may go on where users were forgotten in part."""
+CALL_PREFIX = "infer."
+"""What the names of folders of `open_call_folder` begin with."""
 
 
 class _Below:
@@ -146,13 +148,55 @@ def use_temporary_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_scratch_folder(root: Root, name: str) -> Iterator[Path]:
-    """Yield a new folder on the root's disk that goes at the end, with what is left in it."""
+    """Yield a new folder on the root's disk, for the one writer, that goes at the end, with what is left in it."""
     folder = root.temporary / name
     try:
         folder.mkdir(parents=True)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def open_call_folder(root: Root) -> Iterator[Path]:
+    """Yield a folder on the root's disk, for a call that does not hold the lock of writers, that goes at the end.
+
+    What calls that died left goes first. A locked file in a folder says that its call lives, so it gets its name only then.
+    """
+    root.temporary.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(root)
+    made = Path(tempfile.mkdtemp(prefix=f".new-{CALL_PREFIX}", dir=root.temporary))
+    folder = made.with_name(made.name.removeprefix(".new-"))
+    try:
+        with open(made / ".lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            made.rename(folder)
+            yield folder
+    finally:
+        for path in (made, folder):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def note_partial(folder: Path, path: Path) -> None:
+    """Note in the folder of a call that it is writing `path`: if it is killed, that file goes with the folder."""
+    (folder / "partial").symlink_to(path.absolute())
+
+
+def find_leftovers(root: Root) -> Iterator[Path]:
+    """Yield the folders of calls that were killed, each locked until the next."""
+    for folder in sorted(root.temporary.glob(f"{CALL_PREFIX}*")):
+        with suppress(FileNotFoundError, BlockingIOError), open(folder / ".lock", "a", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+
+
+def remove_leftovers(root: Root) -> None:
+    """Remove the folders of calls that were killed, and the files that they had half written."""
+    for folder in find_leftovers(root):
+        partial = folder / "partial"
+        if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
+            partial.readlink().unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # another call may have removed it a moment ago
 
 
 def is_locked(root: Root) -> bool:

@@ -1,13 +1,13 @@
 """A run's story, `runs/<run-id>/run.json`: what the run began with, and a record of each step that ended.
 
-It is read and checked here, and only here. A value that the story does not have is None or empty; one that it should not have is
-damage. What is written is what was recorded, no more: a story that is read and written again stays as it was.
+A value that the story does not have is None or empty; one that it should not have is damage. A story that is read and written
+again stays as it was.
 """
 
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainer.errors import DamageError
 from trainer.system.files import read_json
@@ -212,25 +212,13 @@ class Steps(_Record):
     registered: RegisterStep | None = Field(None, alias="register")  # pydantic has a `register` of its own
     report: ReportStep | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_earlier(cls, steps: Any) -> Any:
-        """Of a story from before `refit` was a step: `evaluate` did it, and its seconds are in those."""
-        if isinstance(steps, dict) and {"evaluate", "settle"} <= steps.keys() and "refit" not in steps:
-            evaluated = steps["evaluate"]
-            digest = evaluated.get("digest", "") if isinstance(evaluated, dict) else getattr(evaluated, "digest", "")
-            return steps | {"refit": {"digest": digest}}
-        return steps
-
     def ended(self) -> dict[str, Step]:
         """The steps that ended, by name."""
-        found = (getattr(self, attribute) for attribute in Steps.model_fields)
-        return {step.name: step for step in found if step is not None}
+        return {step.name: step for _, step in self if step is not None}
 
     def find(self, kind: type[S]) -> S | None:
         """The record of a step, None where it did not end."""
-        found = self.ended().get(kind.name)
-        return found if isinstance(found, kind) else None
+        return next((step for _, step in self if isinstance(step, kind)), None)
 
     def replace(self, *steps: Step) -> "Steps":
         """The same with these steps in the place of those before."""
@@ -260,9 +248,9 @@ class Promotion(_Record):
 class NightPlan(_Record):
     """What a run began with (tasks/training/beginning.py).
 
-    asked: by which the same command finds the run again, also when another release serves by then; champion: the release that
-    served; base: what the night goes on from, None for a full one; space: the champion, in whose space it stays; start: what its
-    training begins from; retained: the corpus whose users stay in a full night without events, for they have vectors.
+    asked: the digest by which the same command finds the run again; champion: the release that served; base: what the night goes
+    on from, None for a full one; space: the champion, in whose space it stays; start: what its training begins from;
+    retained: the corpus whose users keep their vectors in a full night without events.
     """
 
     asked: str | None = None
@@ -317,7 +305,7 @@ class Story(NightPlan):
 
 
 def read_story(path: Path) -> Story:
-    """The story in a `run.json`. Raises DamageError, which says what to do, when it cannot be used."""
+    """Return the story in a `run.json`. Raise DamageError, which says what to do, when it cannot be used."""
     try:
         return parse_story(read_json(path), str(path))
     except DamageError as error:
@@ -325,9 +313,9 @@ def read_story(path: Path) -> Story:
 
 
 def parse_story(values: Any, place: str) -> Story:
-    """A story as JSON has it. Raises DamageError, which names the first value that is wrong and the place, when it is none."""
+    """Return a story from JSON. Raise DamageError, which names the first value that is wrong and the place, when it is none."""
     try:
-        return Story.model_validate(values)
+        story = Story.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "it"
@@ -336,3 +324,7 @@ def parse_story(values: Any, place: str) -> Story:
         else:
             told = f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}; it was altered"
         raise DamageError(f"{place} is not the story of a run: {told}") from None
+    steps = story.steps
+    if steps.evaluate and steps.settle and not steps.refit:  # of an earlier version, whose `evaluate` refitted
+        return story.replace(steps=steps.replace(RefitStep(digest=steps.evaluate.digest)))
+    return story

@@ -5,7 +5,7 @@ Damage is a file that is missing, altered, or does not fit its neighbours; a war
 
 import glob
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,7 @@ def _examine_events(root: Root) -> Iterator[Finding]:
     for source in sources:
         files = {root.path / name: about for name, about in source["files"].items()}
         named |= set(files)
-        problems = list(_damaged(files)) or list(_wrong_rows(files)) or list(_broken_events(files, partitions))
-        for place, text in problems:
+        for place, text in list(_damaged(files)) or list(_broken_events(files, partitions)):
             way_out = f"remove {place}, if it is there, and give the log {source['name']} again"
             yield Finding("damage", place, f"{text}; {way_out}")
         if sum(about["rows"] for about in files.values()) != source["events"]:
@@ -105,11 +104,9 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
             extra = {path for path in folder.rglob("*") if path.is_file()} - known
         except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
             problems = [(str(folder), str(error))]
-        way_out = f"remove {folder} and {_BEFORE_NEW_LOGS.format('built')}"
-        yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
+        told = "" if problems else f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens"
+        yield from _tell(folder, told, problems, f"remove {folder} and {_BEFORE_NEW_LOGS.format('built')}")
         yield from _orphans(extra, "files that the corpus does not name")
-        if not problems:
-            yield Finding("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
 
 
 def _examine_exports(root: Root) -> Iterator[Finding]:
@@ -119,11 +116,15 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
             problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
         except (DamageError, KeyError, TypeError) as error:
             problems = [(str(folder), str(error))]
-        way_out = _tell_way_out(root, folder)
-        yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
-        if not problems:
-            told = f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
-            yield Finding("ok", str(folder), told)
+        told = "" if problems else f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
+        yield from _tell(folder, told, problems, _tell_way_out(root, folder))
+
+
+def _tell(folder: Path, told: str, problems: list[tuple[str, str]], way_out: str) -> Iterator[Finding]:
+    """Findings of a folder: its problems with the way out, or that it is whole."""
+    yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
+    if not problems:
+        yield Finding("ok", str(folder), told)
 
 
 def _tell_way_out(root: Root, export_dir: Path) -> str:
@@ -176,18 +177,12 @@ def _damaged(files: dict[Path, dict[str, Any]]) -> Problems:
             yield str(path), str(error)
 
 
-def _wrong_rows(files: dict[Path, dict[str, Any]]) -> Problems:
-    """Each Parquet file that has not the rows its manifest says."""
-    for path, about in files.items():
-        rows = pq.read_metadata(path).num_rows
-        if rows != about["rows"]:
-            yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
-
-
-def _broken_events(files: Iterable[Path], partitions: int) -> Problems:
-    """Each events file with events that break a rule, though the file is as it was written."""
+def _broken_events(files: dict[Path, dict[str, Any]], partitions: int) -> Problems:
+    """Each events file with other rows than its manifest says, or with events that break a rule, though its bytes are whole."""
     with TemporaryDirectory() as folder, connect(EVENTS_BYTES, Path(folder), EVENTS_THREADS) as con:
-        for path in files:
+        for path, about in files.items():
+            if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
+                yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
             params = {"files": [glob.escape(str(path))], "partitions": partitions}
             for check, fault in EVENTS_CHECKS.items():
                 if number := count_rows(con, f"checks/{check}", params):

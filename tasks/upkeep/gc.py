@@ -27,9 +27,18 @@ from tasks.registry import tracking
 from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry, rollback_targets
 from tasks.registry.tracking import Registered, Version
-from tasks.root.call_folders import PREFIX, find_leftovers, remove_leftovers
 from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
-from tasks.root.run import Root, current_generation, forget_releases, is_locked, list_folders, read_stories
+from tasks.root.run import (
+    CALL_PREFIX,
+    Root,
+    current_generation,
+    find_leftovers,
+    forget_releases,
+    is_locked,
+    list_folders,
+    read_stories,
+    remove_leftovers,
+)
 from tasks.root.story import Story
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
@@ -229,7 +238,7 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
         yield _waste("temporary folder", path, lambda _: remove_leftovers(root))
     for path in sorted(root.temporary.glob("*")) + sorted(root.temporary.glob(".new-*")):
         is_young = path.name.startswith(".") and time.time() - path.stat().st_mtime < _YOUNG_SECONDS
-        if not (path.name.startswith(PREFIX) or is_young):
+        if not (path.name.startswith(CALL_PREFIX) or is_young):
             yield _waste("temporary folder", path, _remove)
     for path in sorted(path for place in _TEMPORARY_PLACES for path in root.path.glob(f"{place}.*{TEMPORARY_SUFFIX}")):
         process = _PROCESS.search(path.name)
