@@ -5,8 +5,6 @@ generations are made anew beside those there are, which stay until nobody names 
 there are no gaps. The vocabulary stays as it is: its counts include the users who left until a corpus is built from the events.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from tasks.events.events_files import EVENTS_SCHEMA, write_events
 from tasks.ingest.ingest import free_name, remove_leftovers
 from tasks.ingest.sources import Catalog, events_files, read_catalog
 from tasks.registry.release_state import find_generation
-from tasks.root.run import Root, current_generation, open_scratch_folder
+from tasks.root.run import Root, current_generation
 from tasks.users.tombstones import FORGOTTEN
 from tasks.users.user_set import BATCH_ROWS, UserSet, search_file
 from trainer.errors import DamageError
@@ -37,14 +35,7 @@ from trainer.store.erase import erase_rows, write_generation
 from trainer.store.generation import Generation
 from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest
 from trainer.store.tokens import Corpus, open_corpus
-from trainer.system.files import (
-    describe_file,
-    digest_json,
-    link_file,
-    sync_file,
-    sync_folder,
-    verify_once,
-)
+from trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 
 Rows = dict[int, NDArray[np.int64]]
 """Micro-partition → rows of users who go, ascending; only those with some."""
@@ -76,37 +67,27 @@ def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: UserSet) ->
         verify_once(path, about, way_out)
         with pq.ParquetFile(path) as file:
             groups = wanted.groups(file.metadata, catalog.partitions or 1)
-            if not any(is_wanted.any() for is_wanted in search_file(file, wanted, groups)):
+            num_gone = sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted, groups))
+            if not num_gone:
                 continue
             name = str(path.relative_to(root.path))
             del files[name]
-            target = root.path / free_name(name, catalog.files)
-            if num_left := _write_events(root, file, wanted, target):
-                files[str(target.relative_to(root.path))] = {"rows": num_left} | describe_file(target)
-            days[path.parent.name.removeprefix("day=")] -= about["rows"] - num_left
+            days[path.parent.name.removeprefix("day=")] -= num_gone
+            if num_left := about["rows"] - num_gone:
+                name = free_name(name, catalog.files)
+                others = (
+                    rows.cast(EVENTS_SCHEMA).filter(pa.array(~np.asarray(wanted.find(rows.column("user_id")))))
+                    for rows in file.iter_batches(BATCH_ROWS)
+                )
+                with replace_file(root.path / name) as staged:
+                    write_events(staged, pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, others))
+                files[name] = {"rows": num_left} | describe_file(root.path / name)
     num_left = sum(about["rows"] for about in files.values())
     if num_erased := entry["events"] - num_left:
         left_out = entry["left_out"] | {FORGOTTEN: entry["left_out"].get(FORGOTTEN, 0) + num_erased}
         days = {day: number for day, number in days.items() if number}
         catalog.entries[digest] = entry | {"files": files, "days": days, "events": num_left, "left_out": left_out}
     return num_erased
-
-
-def _write_events(root: Root, file: pq.ParquetFile, wanted: UserSet, target: Path) -> int:
-    """Write the other users' rows of an events file to `target`, durably, unless there are none; return how many."""
-    batches = (
-        rows.cast(EVENTS_SCHEMA).filter(pa.array(~np.asarray(wanted.find(rows.column("user_id")))))
-        for rows in file.iter_batches(BATCH_ROWS)
-    )
-    with open_scratch_folder(root, f"forget.events.{os.getpid()}") as folder:
-        staged = folder / "events.parquet"
-        write_events(staged, pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, batches))
-        num_rows = pq.read_metadata(staged).num_rows
-        if num_rows:
-            sync_file(staged)
-            os.replace(staged, target)
-            sync_folder(target.parent)
-    return num_rows
 
 
 def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:

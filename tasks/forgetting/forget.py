@@ -82,6 +82,10 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
             raise DamageError(f"users who were to be forgotten are still there: {left}; give the same command again")
         root.forgetting.unlink()
         sync_folder(root.path)
+    remains = [*REMAINS]
+    remains += [f"{one['place']} is not ours and could not be searched" for one in others if not one["is_here"]]
+    earlier = list_earlier(root, asked.publish)
+    remains += [f"{uri}, where this root published before, was not searched" for uri in earlier]
     return {
         "users": len(read_tombstones(root).days) if asked.user_ids is None else len(asked.user_ids),
         "users_new": num_new,
@@ -91,14 +95,7 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
         "places": places,
         "found": found,
         "elsewhere": [place for place in others if place["found"]],
-        "remains": [
-            *REMAINS,
-            *(f"{place['place']} is not ours and could not be searched" for place in others if not place["is_here"]),
-            *(
-                f"{uri}, where this root published before, was not searched"
-                for uri in list_earlier(root, asked.publish)
-            ),
-        ],
+        "remains": remains,
         "seconds": round(time.monotonic() - started, 3),
     }
 
@@ -134,11 +131,8 @@ def _check_others(copies: Copies) -> None:
     """Raise InputError when the release that serves would have nobody left."""
     release = copies.champion.tags.get("release", "") if copies.champion else ""
     folder = copies.root.export(release)
-    if not copies.found_in.get(folder):
-        return
-    manifest = read_json(folder / EXPORT_MANIFEST)
-    found = count_users(folder, manifest, copies.wanted)
-    if found == manifest["num_users"]:
+    manifest = read_json(folder / EXPORT_MANIFEST) if copies.found_in.get(folder) else {}
+    if manifest and (found := count_users(folder, manifest, copies.wanted)) == manifest["num_users"]:
         raise InputError(
             f"these are all {found:,} users of release {release}: to forget everybody, remove {copies.root.path} and its registry"
         )
@@ -193,13 +187,9 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
 def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) -> Story:
     """The story of a release that was made of another one."""
     manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).story()
-    export = {
-        "release": release,
-        "export_dir": str(root.export(release)),
-        "num_users": manifest["num_users"],
-        "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
-    }
-    made: list[Step] = [(old.steps.export or ExportStep()).model_copy(update=export)]
+    num_bytes = sum(about["bytes"] for about in list_files(manifest).values())
+    export = {"release": release, "export_dir": str(root.export(release)), "num_users": manifest["num_users"]}
+    made: list[Step] = [(old.steps.export or ExportStep()).model_copy(update=export | {"bytes": num_bytes})]
     if old.steps.gate:
         made.append(old.steps.gate.model_copy(update={"champion": before}))  # in whose place it comes
     return old.replace(
