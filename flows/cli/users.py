@@ -95,7 +95,7 @@ def forget(
     ] = None,
 ) -> dict[str, Any]:
     """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
-    from tasks.forgetting.forget import Forgetting, forget
+    from tasks.forgetting.forget import forget
     from tasks.ingest.user_key import read_user_key
     from tasks.root.run import FORGET, lock_root
     from tasks.users.ids_files import read_ids
@@ -106,6 +106,5 @@ def forget(
     if ids_file is not None:
         user_ids, key = read_ids(ids_file, call.config.ingest.columns), read_user_key(root, call.config.ingest)
         user_ids = sorted(pseudonym(user_id, key) for user_id in user_ids) if key else user_ids
-    asked = Forgetting(user_ids, call.config.publish, call.host_memory_bytes)
     with lock_root(root, FORGET, call.log), lock_store(root.store) if root.store.exists() else nullcontext():
-        return forget(root, asked, call.on_event)
+        return forget(root, user_ids, call.config.publish, call.host_memory_bytes, call.on_event)

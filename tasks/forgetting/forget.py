@@ -13,7 +13,6 @@ of it to do by looking for the users, not by what was noted.
 
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,36 +45,34 @@ REMAINS = (
 )
 
 
-@dataclass(frozen=True)
-class Forgetting:
-    """What is asked: who (ids as the root has them; None: all who were ever forgotten), where releases are, which budget."""
+def forget(
+    root: Root,
+    user_ids: list[str] | None,
+    publish: PublishConfig,
+    memory_bytes: int,
+    on_event: OnEvent = ignore_event,
+) -> dict[str, Any]:
+    """Forget users (ids as the root has them; None: all who were ever forgotten); return what was done and the proof.
 
-    user_ids: list[str] | None
-    publish: PublishConfig
-    memory_bytes: int
-
-
-def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Forget the users; returns what was done and the proof. The caller holds the locks of the root and of its store.
-
+    The caller holds the locks of the root and of its store.
     Raises ConfigError while a training is under way, InputError when nobody would be left, ResourceError when registry, disk or
     memory do not suffice, DamageError when a file is not as its manifest says; the same call then goes on.
     """
     started = time.monotonic()
     _check_training(root)
-    wanted = want_forgotten(read_tombstones(root)) if asked.user_ids is None else want_users(asked.user_ids)
-    copies = Copies(root, asked.publish, wanted)
+    wanted = want_forgotten(read_tombstones(root)) if user_ids is None else want_users(user_ids)
+    copies = Copies(root, publish, wanted)
     _check_others(copies)
     tune = Root(root.path / "tune")  # a search for settings must not read a corpus that goes
     lock = lock_root(tune, FORGET, lambda line: on_event("log", {"message": line}))
     with lock if tune.path.exists() else nullcontext():
         write_json(root.forgetting, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
-        num_new = add_tombstones(root, asked.user_ids or [])
+        num_new = add_tombstones(root, user_ids or [])
         num_events = erase_events(root, wanted, on_event)
-        told = _publish_without(copies, asked, on_event)
-        removed = [*remove_releases(Copies(root, asked.publish, wanted), on_event), *_remove_rest(root, wanted)]
+        told = _publish_without(copies, memory_bytes, on_event)
+        removed = [*remove_releases(Copies(root, publish, wanted), on_event), *_remove_rest(root, wanted)]
         sync_folders(root.path)  # what was removed stays so after a power loss: only then the proof holds
-        places, others = search_everywhere(Copies(root, asked.publish, wanted))
+        places, others = search_everywhere(Copies(root, publish, wanted))
         found = sum(place["found"] for place in places)
         if found:
             left = ", ".join(f"{place['found']:,} in {place['place']}" for place in places if place["found"])
@@ -84,10 +81,10 @@ def forget(root: Root, asked: Forgetting, on_event: OnEvent = ignore_event) -> d
         sync_folder(root.path)
     remains = [*REMAINS]
     remains += [f"{one['place']} is not ours and could not be searched" for one in others if not one["is_here"]]
-    earlier = list_earlier(root, asked.publish)
+    earlier = list_earlier(root, publish)
     remains += [f"{uri}, where this root published before, was not searched" for uri in earlier]
     return {
-        "users": len(read_tombstones(root).days) if asked.user_ids is None else len(asked.user_ids),
+        "users": len(read_tombstones(root).days) if user_ids is None else len(user_ids),
         "users_new": num_new,
         "events": num_events,
         **told,
@@ -138,7 +135,7 @@ def _check_others(copies: Copies) -> None:
         )
 
 
-def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> dict[str, Any]:
+def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> dict[str, Any]:
     """Erase the users from the store, and publish the champion's release without them if it has any."""
     root, champion = copies.root, copies.champion
     folder = root.export(champion.tags.get("release", "")) if champion else root.path
@@ -147,7 +144,7 @@ def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> di
         same = [one for one in copies.logged if one.tags["manifest_sha256"] == digest and copies.owner.owns_copy(one)]
         if any(found for _, found, _ in copies.search(same)):  # only the registry has its export
             pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)
-            copies = Copies(root, asked.publish, copies.wanted)
+            copies = Copies(root, copies.publish, copies.wanted)
     if champion is None or not copies.found_in.get(folder):
         erase_state(root, copies.wanted)
         return {"release": None, "model_version": champion.number if champion else None}
@@ -161,9 +158,9 @@ def _publish_without(copies: Copies, asked: Forgetting, on_event: OnEvent) -> di
         if erased:
             values["generation"], created_from["window_id"] = erased["generation"], erased["window_id"]
         values["created_from"] = created_from
-        erase_from_export(folder, copies.wanted, asked.memory_bytes, values, root.export(release))
+        erase_from_export(folder, copies.wanted, memory_bytes, values, root.export(release))
     on_event("log", {"message": f"release {release} is {before['release']} without the users who are forgotten"})
-    registered = _register(root, asked.publish, before["release"], release, on_event)
+    registered = _register(root, copies.publish, before["release"], release, on_event)
     return {"release": release, "model_version": registered["model_version"]}
 
 

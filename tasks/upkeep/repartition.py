@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -52,18 +51,6 @@ _SCRATCH = "repartition.folder"
 SPILL_FACTOR = 8  # what a sort spills of a compressed file
 
 
-@dataclass(frozen=True)
-class Change:
-    """From what to how many micro-partitions. generation, corpus: those of the vectors that move, None where none do."""
-
-    root: Root
-    catalog: Catalog
-    after: int
-    memory_bytes: int
-    generation: Generation | None = None
-    corpus: Corpus | None = None
-
-
 def repartition(
     root: Root, partitions: int | None, memory_bytes: int, threads: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
@@ -86,18 +73,19 @@ def repartition(
                 if partitions is None:
                     told["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
                     partitions = choose_partitions(told["users"])
-                change = _plan_change(root, catalog, partitions, memory_bytes, on_event)
-                is_needed = catalog.partitions != partitions or change.generation is not None
-                told |= {"partitions": partitions, "changed": is_needed, "bytes_written": _check_room(change)}
-                num_users = change.corpus.num_users if change.corpus else 0
+                moving = _find_moving(root, partitions, on_event)
+                is_needed = catalog.partitions != partitions or moving is not None
+                told |= {"partitions": partitions, "changed": is_needed}
+                told["bytes_written"] = _check_room(root, catalog, partitions, memory_bytes, moving)
+                num_users = moving[1].num_users if moving else 0
                 message = f"{len(catalog.files):,} events files and {num_users:,} vectors go to {partitions:,} micro-partitions"
                 if not is_needed:
                     message = f"{root.path} has {partitions:,} micro-partitions already: nothing to do"
                 on_event("log", {"message": message})
                 if catalog.partitions != partitions:
-                    _move_events(change, folder, threads)
-                if change.generation and change.corpus:
-                    told |= _move_store(change, change.generation, change.corpus)
+                    _move_events(root, catalog, partitions, memory_bytes, folder, threads)
+                if moving:
+                    told |= _move_store(root, *moving, partitions)
                 catalog.partitions = partitions
                 catalog.write(root)  # the commit point
         finally:
@@ -117,63 +105,61 @@ def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: in
     return num_users * catalog.partitions // num_partitions
 
 
-def _plan_change(root: Root, catalog: Catalog, after: int, memory_bytes: int, on_event: OnEvent) -> Change:
-    """What there is to change. Raises ConfigError while a training is under way."""
-    change = Change(root, catalog, after, memory_bytes)
+def _find_moving(root: Root, after: int, on_event: OnEvent) -> tuple[Generation, Corpus] | None:
+    """The generation whose vectors move, and its corpus; None where none do. Raises ConfigError while a training is under way."""
     generation = current_generation(root)
     if has_generation(root.store) and not generation:
         on_event("log", {"message": "the store is of an earlier version and stays as it is: training begins anew"})
     if not generation or generation.num_partitions == after:
-        return change
+        return None
     if generation.manifest["stage"] == "training":
         done = generation.position / (generation.config.epochs * generation.num_partitions)
         raise ConfigError(
             f"{root.store} holds a training at {done:.0%}, whose position counts micro-partitions: finish it by the same "
             "`surf2vec run`, then repartition"
         )
-    corpus = open_corpus(root.corpus(whole_window(generation.manifest["window_id"])))
-    return replace(change, generation=generation, corpus=corpus)
+    return generation, open_corpus(root.corpus(whole_window(generation.manifest["window_id"])))
 
 
-def _check_room(change: Change) -> int:
+def _check_room(
+    root: Root, catalog: Catalog, after: int, memory_bytes: int, moving: tuple[Generation, Corpus] | None
+) -> int:
     """The bytes that will be written. Raises ResourceError, with the numbers, when disk or memory do not suffice."""
     num_bytes = spill_bytes = 0
-    if change.catalog.partitions != change.after:
-        files = [about for entry in change.catalog.entries.values() for about in entry["files"].values()]
-        num_bytes += sum(about["bytes"] for about in files)
-        spill_bytes = SPILL_FACTOR * max(about["bytes"] for about in files)
-    if change.corpus and change.generation:
-        config = change.generation.config
-        row_bytes = config.vector_size * BYTES[config.dtype] + 4
-        num_bytes += sum(about["bytes"] for about in change.corpus.manifest["files"].values())
-        num_bytes += sum(entry["bytes"] for entry in change.generation.manifest["users"].values())
-        regrouping = Regrouping(change.generation.num_partitions, change.after)
-        peak_bytes = private_bytes() + regrouping.peak_bytes(change.corpus, row_bytes)
-        if peak_bytes > change.memory_bytes:
+    if catalog.partitions != after:
+        sizes = [about["bytes"] for entry in catalog.entries.values() for about in entry["files"].values()]
+        num_bytes, spill_bytes = sum(sizes), SPILL_FACTOR * max(sizes)
+    if moving:
+        generation, corpus = moving
+        row_bytes = generation.config.vector_size * BYTES[generation.config.dtype] + 4
+        num_bytes += sum(about["bytes"] for about in corpus.manifest["files"].values())
+        num_bytes += sum(entry["bytes"] for entry in generation.manifest["users"].values())
+        regrouping = Regrouping(generation.num_partitions, after)
+        peak_bytes = private_bytes() + regrouping.peak_bytes(corpus, row_bytes)
+        if peak_bytes > memory_bytes:
             raise ResourceError(
-                f"{change.after:,} micro-partitions need {size(peak_bytes)} of memory, to hold the largest as it is written, "
-                f"but there are {size(change.memory_bytes)}: raise --host-memory, or choose more micro-partitions"
+                f"{after:,} micro-partitions need {size(peak_bytes)} of memory, to hold the largest as it is written, "
+                f"but there are {size(memory_bytes)}: raise --host-memory, or choose more micro-partitions"
             )
-    free_bytes = shutil.disk_usage(change.root.path).free
+    free_bytes = shutil.disk_usage(root.path).free
     if num_bytes + spill_bytes > free_bytes:
         raise ResourceError(
             f"events, corpus and vectors written anew need {size(num_bytes)} of disk, and sorting {size(spill_bytes)} more "
-            f"meanwhile, but {size(free_bytes)} are free at {change.root.path}: free space, or run `surf2vec gc`"
+            f"meanwhile, but {size(free_bytes)} are free at {root.path}: free space, or run `surf2vec gc`"
         )
     return num_bytes
 
 
-def _move_events(change: Change, folder: Path, threads: int) -> None:
+def _move_events(root: Root, catalog: Catalog, after: int, memory_bytes: int, folder: Path, threads: int) -> None:
     """Write each events file anew, sorted by the new micro-partitions; the catalog then names these."""
-    root, catalog = change.root, change.catalog
-    with connect(change.memory_bytes // 2, folder / "spill", threads) as con:
+    with connect(memory_bytes // 2, folder / "spill", threads) as con:
         for entry in catalog.entries.values():
             moved: dict[str, Any] = {}
             for path, about, way_out in events_files(root, entry):
                 verify_once(path, about, way_out)
-                target = path.with_name(f"{path.name.split('.')[0]}.p{change.after:05d}.parquet")
+                target = path.with_name(f"{path.name.split('.')[0]}.p{after:05d}.parquet")
                 staged = folder / target.name
-                params = {"files": [escape(str(path))], "partitions": change.after}
+                params = {"files": [escape(str(path))], "partitions": after}
                 write_events(staged, stream_rows(con, "intermediate/int_sorted_events", params))
                 sync_file(staged)
                 os.replace(staged, target)
@@ -183,19 +169,19 @@ def _move_events(change: Change, folder: Path, threads: int) -> None:
         sync_folder(day)
 
 
-def _move_store(change: Change, generation: Generation, corpus: Corpus) -> dict[str, Any]:
+def _move_store(root: Root, generation: Generation, corpus: Corpus, after: int) -> dict[str, Any]:
     """Write the corpus and the user vectors anew, and let the manifest that names them wait; return their names."""
-    root, made_from = change.root, corpus.manifest.get("made_from", {})
+    made_from = corpus.manifest.get("made_from", {})
     # A run of the same logs and settings finds the corpus by this name; but not one of an earlier version, or that continued
     # another one, whose items have other places than a night without a base would give them, or has users of it.
     if made_from.get("format_version") != FORMAT_VERSION or corpus.manifest["base"] or "retained" in made_from:
-        name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": change.after})
+        name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": after})
         window_id, made_from = name[:16], {}
     else:
-        made_from = made_from | {"partitions": change.after}
+        made_from = made_from | {"partitions": after}
         window_id = name_corpus(made_from)
     writer = Writer(root.store, next_generation(root.store), {})
-    regrouper = Regrouper(Regrouping(generation.num_partitions, change.after), corpus, generation, writer)
+    regrouper = Regrouper(Regrouping(generation.num_partitions, after), corpus, generation, writer)
     if (root.corpus(window_id) / CORPUS_MANIFEST).exists():
         regrouper.move_all(None)
     else:

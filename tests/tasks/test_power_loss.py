@@ -10,7 +10,7 @@ from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.without_users import erase_from_export
 from tasks.forgetting import forget as forgetting
-from tasks.forgetting.forget import Forgetting, forget
+from tasks.forgetting.forget import forget
 from tasks.registry import tracking
 from tasks.registry.publish import is_served, publish_release
 from tasks.root.run import FORGET, Root, Run, lock_root
@@ -83,7 +83,7 @@ def test_what_was_forgotten_is_gone_from_the_disk_before_the_proof(
 
     monkeypatch.setattr(forgetting, "search_everywhere", watched_search)
     with lock_root(root, FORGET), lock_store(root.store):
-        forget(root, Forgetting(["user-11"], CONFIG, MEMORY_BYTES))
+        forget(root, ["user-11"], CONFIG, MEMORY_BYTES)
     proof = disk.first("proof")
     removed = [path for kind, path in disk.events[:proof] if kind == "unlink" and "/events/day=" in path]
     assert removed

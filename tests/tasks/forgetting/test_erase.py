@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.corpus.check import find_misfits
 from tasks.forgetting.erase import erase_from_corpus, find_rows
 from tasks.root.run import Root
 from tasks.users.user_set import want_users
@@ -93,4 +92,3 @@ def test_holes_stay_and_the_rows_of_the_night_are_left_out(root: Root) -> None:
     assert new.read_user_ids(partition) == [name for name in names if name != "user-3"]
     assert (new.manifest["base"], "num_changed" in new.manifest) == ("older", False)
     assert not (new.folder / CHANGED).exists()
-    assert [*find_misfits(new)] == []

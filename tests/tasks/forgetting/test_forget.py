@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.config import IngestConfig, PublishConfig
-from tasks.forgetting.forget import Forgetting, forget
+from tasks.forgetting.forget import forget
 from tasks.ingest.sources import read_catalog
 from tasks.queries.infer import Inference, infer
 from tasks.queries.similar import similar_users
@@ -38,7 +38,7 @@ GOING = ["user-11", "user-33", "nobody"]
 
 def erase(root: Root, user_ids: list[str] | None = GOING, publish: PublishConfig = CONFIG) -> dict[str, Any]:
     with lock_root(root, FORGET), lock_store(root.store):
-        return forget(root, Forgetting(user_ids, publish, MEMORY_BYTES))
+        return forget(root, user_ids, publish, MEMORY_BYTES)
 
 
 def others(rows: dict[str, bytes]) -> dict[str, bytes]:
@@ -257,5 +257,5 @@ def test_what_is_told_has_no_ids(tmp_path: Path) -> None:
     root = make_trained(tmp_path / "root", 2)
     lines: list[Any] = []
     with lock_root(root, FORGET), lock_store(root.store):
-        told = forget(root, Forgetting(GOING, CONFIG, MEMORY_BYTES), lambda name, values: lines.append(values))
+        told = forget(root, GOING, CONFIG, MEMORY_BYTES, lambda name, values: lines.append(values))
     assert not any(user_id in json.dumps([told, lines]) for user_id in GOING)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.forgetting.forget import Forgetting, forget
+from tasks.forgetting.forget import forget
 from tasks.queries.explain import explain_user
 from tasks.root.run import Root
 from tests.corpora import held_out_position, planted_histories, user_hash
@@ -56,7 +56,7 @@ def test_a_stranger_is_nowhere(root: Root) -> None:
 
 
 def test_who_was_forgotten(root: Root) -> None:
-    forget(root, Forgetting(["user-11"], CONFIG, MEMORY_BYTES))
+    forget(root, ["user-11"], CONFIG, MEMORY_BYTES)
     told = explain_user(root, CONFIG, "user-11")
     assert told["forgotten_on"] is not None
     assert (told["events"]["count"], told["corpus"], told["releases"]) == (0, None, [])

@@ -11,7 +11,7 @@ from flows.cli.options import Call
 from flows.cli.releases import restore
 from flows.config import PipelineConfig
 from tasks.config import IngestConfig, PublishConfig
-from tasks.forgetting.forget import Forgetting, forget
+from tasks.forgetting.forget import forget
 from tasks.queries.infer import Inference, infer
 from tasks.queries.similar import similar_users
 from tasks.registry import mlflow_runs, tracking
@@ -156,7 +156,7 @@ def test_a_pull_leaves_the_state_out(lost: Root, tmp_path: Path) -> None:
 def test_a_forgotten_user_is_not_in_the_state(lost: Root, tmp_path: Path) -> None:
     """Also damage: afterwards the module's root is of no more use, so both are looked at here."""
     publish = PublishConfig(**read_json(lost.run("r1") / "run.json")["config"]["publish"])
-    forget(lost, Forgetting(["user-11"], publish, MEMORY_BYTES))
+    forget(lost, ["user-11"], publish, MEMORY_BYTES)
     root, told = make_again(lost, tmp_path / "new")
     assert told["model_version"] == 2
     assert rows_by_user(root) == rows_by_user(lost)
