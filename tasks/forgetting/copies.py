@@ -8,8 +8,6 @@ The proof does not rely on what was removed: it reads all rows of what is on the
 names (the store, the index) there must be as many as there are names beside them.
 """
 
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry
 from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import has_registry, registry_uri
-from tasks.root.run import Root, current_generation, forget_releases, list_folders
+from tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
 from tasks.upkeep.gc import remove_folder
 from tasks.users.user_set import UserSet, search_file
 from trainer.errors import DamageError, SurfError
@@ -121,8 +119,7 @@ class Copies:
     def _search_copy(self, copy: Copy) -> tuple[int, int]:
         """Read the files of a copy that may name users. An upload or a removal that was cut short counts as nothing."""
         found = rows = 0
-        self.root.temporary.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.root.temporary, prefix=f"forget.{os.getpid()}.") as scratch:
+        with open_scratch_folder(self.root, "forget") as scratch:
             path = self._download(copy, EXPORT_MANIFEST, scratch)
             manifest = read_json(path) if path else {}
             for name in list_named(manifest, self.wanted) if manifest else ():
@@ -136,9 +133,9 @@ class Copies:
                 path.unlink()
         return found, rows
 
-    def _download(self, copy: Copy, name: str, folder: str) -> Path | None:
+    def _download(self, copy: Copy, name: str, folder: Path) -> Path | None:
         with suppress(DamageError):
-            return tracking.download_copied(self.uri, copy, name, Path(folder))
+            return tracking.download_copied(self.uri, copy, name, folder)
         return None
 
 

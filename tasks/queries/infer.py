@@ -28,7 +28,7 @@ from tasks.ingest.user_key import check_user_key
 from tasks.queries.held_release import Release, open_release
 from tasks.queries.infer_parts import ROW_GROUP_ROWS, InferPart, infer_part, join_pieces
 from tasks.root.failures import explain_failures
-from tasks.root.run import Root, note_partial, open_call_folder
+from tasks.root.run import Root, note_partial, open_scratch_folder
 from tasks.users.tombstones import FORGOTTEN, copy_tombstones
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, InputError, RejectedError, ResourceError
@@ -83,7 +83,10 @@ def infer(
     catalog = read_catalog(root)
     config = _follow_rules(root, catalog.rules or {}, asked.ingest)
     check_user_key(root, catalog, config)
-    with explain_failures(root, "vectors are inferred", asked.memory_bytes), open_call_folder(root) as folder:
+    with (
+        explain_failures(root, "vectors are inferred", asked.memory_bytes),
+        open_scratch_folder(root, "infer") as folder,
+    ):
         frozen = open_release(root, release, folder, asked.train, on_event)
         rows = _plan_rows(frozen, asked.memory_bytes)
         frozen.items.admit(0)  # a damaged table is found before the logs are read

@@ -1,6 +1,7 @@
 """Failures of disk, memory and permission as errors that say what to do."""
 
 import errno
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,32 +25,21 @@ def explain_failures(root: Root, what: str, memory_bytes: int) -> Iterator[None]
     try:
         yield
     except (duckdb.Error, OSError, MemoryError) as error:
-        explained = _explain(root, what, memory_bytes, error)
-        if explained is not None:
-            raise explained from error
-        if isinstance(error, duckdb.Error):
+        text, code = str(error), error.errno if isinstance(error, OSError) else None
+        line = text.partition("\n")[0]
+        if code in _FULL or "No space left" in text or "temp_directory" in text:
+            told = (
+                f"the disk of {root.path} is full while {what}: {size(shutil.disk_usage(root.path).free)} are free. What was "
+                "there before is untouched; free space, or give a --root on another disk, then run the same command again"
+            )
+        elif isinstance(error, duckdb.OutOfMemoryException | MemoryError):
+            told = f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({line})"
+        elif code in _DENIED or (isinstance(error, duckdb.IOException) and re.search("denied|Cannot open file", text)):
+            told = f"no permission to write below {root.path} while {what} ({line}): permit it, or give another --root"
+        elif isinstance(error, duckdb.Error):
             raise SurfError(
                 f"DuckDB failed while {what} ({type(error).__name__}): what was there before is untouched; please report it"
             ) from error
-        raise
-
-
-def _explain(root: Root, what: str, memory_bytes: int, error: BaseException) -> ResourceError | None:
-    text = str(error)
-    code = error.errno if isinstance(error, OSError) else None
-    if code in _FULL or "No space left" in text or "temp_directory" in text:
-        free = size(shutil.disk_usage(root.path).free)
-        return ResourceError(
-            f"the disk of {root.path} is full while {what}: {free} are free. What was there before is untouched; free space, or "
-            "give a --root on another disk, then run the same command again"
-        )
-    if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
-        return ResourceError(
-            f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({text.partition(chr(10))[0]})"
-        )
-    if code in _DENIED or (isinstance(error, duckdb.IOException) and ("denied" in text or "Cannot open file" in text)):
-        return ResourceError(
-            f"no permission to write below {root.path} while {what} ({text.partition(chr(10))[0]}): permit it, or give "
-            "another --root"
-        )
-    return None
+        else:
+            raise
+        raise ResourceError(told) from error

@@ -27,8 +27,6 @@ from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write
 
 FORGET = "forget"
 """The purpose of the only writer that may go on where users were forgotten in part."""
-CALL_PREFIX = "infer."
-"""What the names of folders of `open_call_folder` begin with."""
 
 
 class _Below:
@@ -148,24 +146,15 @@ def use_temporary_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_scratch_folder(root: Root, name: str) -> Iterator[Path]:
-    """Yield a new folder on the root's disk, for the one writer, that goes at the end, with what is left in it."""
-    folder = root.temporary / name
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Yield a new folder on the root's disk that goes at the end; those of calls that were killed go first.
 
-
-@contextmanager
-def open_call_folder(root: Root) -> Iterator[Path]:
-    """Yield a folder on the root's disk, for a call that does not hold the lock of writers, that goes at the end.
-
-    What calls that died left goes first. A locked file in a folder says that its call lives, so it gets its name only then.
+    A locked file in it says that its call lives. So it gets a name that others look for only when it is locked.
     """
     root.temporary.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(root)
-    made = Path(tempfile.mkdtemp(prefix=f".new-{CALL_PREFIX}", dir=root.temporary))
+    for folder in list_folders(root.temporary):
+        if (folder / ".lock").exists() and not is_locked(folder / ".lock"):
+            remove_scratch_folder(folder)
+    made = Path(tempfile.mkdtemp(prefix=f".new-{name}.", dir=root.temporary))
     folder = made.with_name(made.name.removeprefix(".new-"))
     try:
         with open(made / ".lock", "w", encoding="ascii") as lock:
@@ -178,33 +167,21 @@ def open_call_folder(root: Root) -> Iterator[Path]:
 
 
 def note_partial(folder: Path, path: Path) -> None:
-    """Note in the folder of a call that it is writing `path`: if it is killed, that file goes with the folder."""
+    """Note in a scratch folder that its call is writing `path`: if it is killed, that file goes with the folder."""
     (folder / "partial").symlink_to(path.absolute())
 
 
-def find_leftovers(root: Root) -> Iterator[Path]:
-    """Yield the folders of calls that were killed, each locked until the next."""
-    for folder in sorted(root.temporary.glob(f"{CALL_PREFIX}*")):
-        with suppress(FileNotFoundError, BlockingIOError), open(folder / ".lock", "a", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
+def remove_scratch_folder(folder: Path) -> None:
+    """Remove the folder of a call that was killed, and the file that it had half written."""
+    partial = folder / "partial"
+    if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
+        partial.readlink().unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # another call may remove it at the same time
 
 
-def remove_leftovers(root: Root) -> None:
-    """Remove the folders of calls that were killed, and the files that they had half written."""
-    for folder in find_leftovers(root):
-        partial = folder / "partial"
-        if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
-            partial.readlink().unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)  # another call may have removed it a moment ago
-
-
-def is_locked(root: Root) -> bool:
-    """Whether a writer has the lock."""
-    path = root.path / ".lock"
-    if not path.exists():
-        return False
-    with open(path, "a+", encoding="utf-8") as file:
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock on a file, if there is one."""
+    with suppress(FileNotFoundError, NotADirectoryError), open(path, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -24,6 +24,10 @@ class Step(_Record):
     digest: str = ""
     seconds: float | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = cls.__name__.removesuffix("Step").lower()  # of IngestStep: ingest
+
 
 S = TypeVar("S", bound=Step)
 
@@ -31,7 +35,6 @@ S = TypeVar("S", bound=Step)
 class IngestStep(Step):
     """What came of the delivered log files. left_out, rejected: lines by reason; formats, times: files by kind."""
 
-    name = "ingest"
     sources_new: int | None = None
     sources_replaced: int | None = None
     sources_known: int | None = None
@@ -48,7 +51,6 @@ class IngestStep(Step):
 class CorpusStep(Step):
     """The corpus of the window. base: the window that it continues, which the numbers after it compare with."""
 
-    name = "corpus"
     window_id: str = ""
     num_users: int | None = None
     num_items: int | None = None
@@ -70,14 +72,12 @@ class CorpusStep(Step):
 class UnchangedStep(Step):
     """No user's tokens changed since this release, so nothing else was done."""
 
-    name = "unchanged"
     release: str = ""
 
 
 class TrainStep(Step):
     """A training, as its last manifest has it (trainer/training/record.py). workers: what each of several did."""
 
-    name = "train"
     generation: int | None = None
     kernel: str | None = None
     kernel_reason: str | None = None
@@ -117,7 +117,6 @@ class Comparison(_Record):
 class EvaluateStep(Step):
     """Quality on the held-out users."""
 
-    name = "evaluate"
     num_users: int | None = None
     metrics: dict[str, float] = {}
     comparison: Comparison | None = None
@@ -126,7 +125,6 @@ class EvaluateStep(Step):
 class RefitStep(Step):
     """The generation in which held-out users are fitted again, on all they did, and how many they are."""
 
-    name = "refit"
     generation: int | None = None
     num_users: int | None = None
 
@@ -134,7 +132,6 @@ class RefitStep(Step):
 class SettleStep(Step):
     """The generation of all users and its space. kind: full or incremental; cosine, num_items: of an alignment."""
 
-    name = "settle"
     kind: str = "full"
     space_id: str = ""
     generation: int | None = None
@@ -145,7 +142,6 @@ class SettleStep(Step):
 class ExportStep(Step):
     """The release that was written."""
 
-    name = "export"
     release: str = ""
     export_dir: str = ""
     num_users: int | None = None
@@ -161,7 +157,6 @@ class ExportStep(Step):
 class GateStep(Step):
     """The gate's verdict. champion: the release it was held against; days: the events of each day, as they were seen."""
 
-    name = "gate"
     passes: bool | None = None
     verdict: str = ""
     champion: str | None = None
@@ -180,7 +175,6 @@ class GateStep(Step):
 class RegisterStep(Step):
     """The version that the release became. storage: copy or reference."""
 
-    name = "register"
     model_name: str = ""
     model_version: int = 0
     alias: str | None = None
@@ -193,7 +187,6 @@ class RegisterStep(Step):
 class ReportStep(Step):
     """Where the morning's page is."""
 
-    name = "report"
     report: str = ""
 
 

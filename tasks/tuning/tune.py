@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tasks.corpus.folder import CORPUS_MANIFEST, partition_name
 from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
 from tasks.evaluation.scores import score_of
-from tasks.root.run import Root, lock_root, open_call_folder, private_files
+from tasks.root.run import Root, lock_root, open_scratch_folder, private_files
 from tasks.tuning.search_space import apply_settings, find_importances, propose, search_space
 from tasks.tuning.study import Search, Study, write_config
 from trainer.config import TrainConfig, TrainSettings
@@ -48,7 +48,10 @@ def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_e
     lock = Root(root.path / "tune")
     with private_files(root):
         lock.path.mkdir(exist_ok=True)
-    with lock_root(lock, "tune", lambda line: on_event("log", {"message": line})), open_call_folder(root) as folder:
+    with (
+        lock_root(lock, "tune", lambda line: on_event("log", {"message": line})),
+        open_scratch_folder(root, "tune") as folder,
+    ):
         sample = write_sample(corpus, partitions, folder / "corpus")
         counts, is_dated = sample.count_training_tokens(), effective_recency(TrainConfig(), sample) > 0
         space = search_space(asked.train, counts, is_dated, asked.max_vector_size)

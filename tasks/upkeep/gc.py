@@ -29,15 +29,13 @@ from tasks.registry.promotion import read_registry, rollback_targets
 from tasks.registry.tracking import Registered, Version
 from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
 from tasks.root.run import (
-    CALL_PREFIX,
     Root,
     current_generation,
-    find_leftovers,
     forget_releases,
     is_locked,
     list_folders,
     read_stories,
-    remove_leftovers,
+    remove_scratch_folder,
 )
 from tasks.root.story import Story
 from trainer.errors import InputError
@@ -186,7 +184,7 @@ def find_waste(references: References) -> Iterator[Waste]:
             yield _waste("export", folder, remove_folder)
     yield from _find_unreferenced(references)
     wanted = references.window_ids()
-    is_searching = is_locked(Root(root.path / "tune"))
+    is_searching = is_locked(root.path / "tune" / ".lock")
     for folder in list_folders(root.path / "corpus"):
         if folder.name not in wanted and not is_searching:
             yield _waste("corpus", folder, remove_folder)
@@ -234,11 +232,9 @@ def _find_unreferenced(references: References) -> Iterator[Waste]:
 
 def find_temporaries(root: Root) -> Iterator[Waste]:
     """What processes left that died; the locks keep everybody out who would be writing now, but for calls of `infer`."""
-    for path in list(find_leftovers(root)):
-        yield _waste("temporary folder", path, lambda _: remove_leftovers(root))
-    for path in sorted(root.temporary.glob("*")) + sorted(root.temporary.glob(".new-*")):
+    for path in sorted(root.temporary.glob("*")):
         is_young = path.name.startswith(".") and time.time() - path.stat().st_mtime < _YOUNG_SECONDS
-        if not (path.name.startswith(CALL_PREFIX) or is_young):
+        if not (is_young or is_locked(path / ".lock")):
             yield _waste("temporary folder", path, _remove)
     for path in sorted(path for place in _TEMPORARY_PLACES for path in root.path.glob(f"{place}.*{TEMPORARY_SUFFIX}")):
         process = _PROCESS.search(path.name)
@@ -262,6 +258,6 @@ def remove_folder(path: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        remove_scratch_folder(path)
     else:
         path.unlink(missing_ok=True)

@@ -47,7 +47,6 @@ from trainer.system.memory import private_bytes
 from trainer.system.units import size
 from trainer.training.job import identity
 
-_SCRATCH = "repartition.folder"
 SPILL_FACTOR = 8  # what a sort spills of a compressed file
 
 
@@ -69,7 +68,7 @@ def repartition(
     ):
         _tidy(root)
         try:
-            with open_scratch_folder(root, _SCRATCH) as folder:
+            with open_scratch_folder(root, "repartition") as folder:
                 if partitions is None:
                     told["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
                     partitions = choose_partitions(told["users"])
@@ -231,7 +230,6 @@ def _pin_exported(root: Root, generation: Generation) -> None:
 
 def _tidy(root: Root) -> None:
     """Remove what a commit made needless, or what was written for one that did not come, perhaps by a call that was killed."""
-    shutil.rmtree(root.temporary / _SCRATCH, ignore_errors=True)
     if current_generation(root):
         settle_store(root)
         remove_unreferenced(root.store)

@@ -5,7 +5,6 @@ says why): the next night trains those who have events in its logs, from the vec
 there is no root. The new root takes over the identity of the lost one (`tasks/root/identity.py`): do not go on with both.
 """
 
-import shutil
 import time
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -36,8 +35,6 @@ from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifes
 from trainer.store.writer import remove_unreferenced
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_files, sync_folder, verify_file
 
-_SCRATCH = "restore"
-
 
 def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
     """Make the root of the release that `uri` names; returns what came of it. The caller holds the locks of root and store.
@@ -50,8 +47,7 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     release = version.tags["release"]
     _check_root(root, release)
     pulled = pull(uri, root.export(release), tracking_uri, on_event)
-    shutil.rmtree(root.temporary / _SCRATCH, ignore_errors=True)
-    with open_scratch_folder(root, _SCRATCH) as scratch:
+    with open_scratch_folder(root, "restore") as scratch:
         state = _fetch_state(tracking_uri, version, scratch, on_event)
         _restore_corpus(root, scratch, state["corpus"])
         _restore_store(root, release, scratch, state)
