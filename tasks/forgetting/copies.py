@@ -21,14 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST, list_files, path_of
 from tasks.export.without_users import count_in_export, list_named
 from tasks.registry import tracking
 from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry
 from tasks.registry.tracking import Copy, Version
-from tasks.root.identity import has_registry, registry_uri
+from tasks.root.identity import has_registry
 from tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
 from tasks.upkeep.gc import remove_folder
 from tasks.users.user_set import UserSet, search_file
@@ -45,26 +44,16 @@ Place = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Copies:
+class Copies(Ownership):
     """The exports of a root and their copies in a registry, none where nothing was ever registered."""
 
-    root: Root
-    publish: PublishConfig
     wanted: UserSet
-
-    @cached_property
-    def uri(self) -> str:
-        return registry_uri(self.root, self.publish)
-
-    @cached_property
-    def owner(self) -> Ownership:
-        return Ownership(self.root, self.publish)
 
     @cached_property
     def champion(self) -> Version | None:
         """The version that serves, if this root registered it."""
         champion = read_registry(self.root, self.publish).champion
-        return champion if champion and self.owner.owns_version(champion) else None
+        return champion if champion and self.owns_version(champion) else None
 
     @cached_property
     def versions(self) -> list[Version]:
@@ -84,11 +73,11 @@ class Copies:
     @cached_property
     def kept(self) -> dict[str, list[str]]:
         """The logged models that stay, by their id, with the versions that others made of them, if any."""
-        others = [version for version in self.versions if not self.owner.owns_version(version)]
+        others = [version for version in self.versions if not self.owns_version(version)]
         used = {
             copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
         }
-        ours = {copy.model_id for copy in self.logged if self.owner.owns_copy(copy)}
+        ours = {copy.model_id for copy in self.logged if self.owns_copy(copy)}
         return {model_id: places for model_id, places in used.items() if places or model_id not in ours}
 
     def search(self, copies: Sequence[Copy]) -> Iterator[tuple[Copy, int, int | None]]:
@@ -99,7 +88,7 @@ class Copies:
         """
         known = {digest_file(folder / EXPORT_MANIFEST): folder for folder in self.found_in}
         for copy in copies:
-            is_ours, is_copy = self.owner.owns_copy(copy), copy.tags.get("storage") == "copy"
+            is_ours, is_copy = self.owns_copy(copy), copy.tags.get("storage") == "copy"
             folder = known.get(copy.tags["manifest_sha256"]) if is_ours and copy.is_ready else None
             if is_copy and folder:
                 yield copy, self.found_in[folder], read_json(folder / EXPORT_MANIFEST)["num_users"]
@@ -150,7 +139,7 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     digests |= {copy.tags["manifest_sha256"] for copy, found, _ in copies.search(removable) if found}
     removed = []
     for version in copies.versions:
-        if version.tags.get("manifest_sha256") in digests and copies.owner.owns_version(version):
+        if version.tags.get("manifest_sha256") in digests and copies.owns_version(version):
             tracking.delete_version(copies.uri, version)
             removed.append(version.place)
     for copy in removable:

@@ -24,6 +24,10 @@ class Ownership:
     publish: PublishConfig
 
     @cached_property
+    def uri(self) -> str:
+        return registry_uri(self.root, self.publish)
+
+    @cached_property
     def root_id(self) -> str | None:
         return read_root_id(self.root)
 
@@ -57,5 +61,5 @@ class Ownership:
             recorded = made.get(run.tags[RUN_TAG], "")
             return recorded == mlflow_run_id or (recorded is None and run.experiment == self.publish.experiment)
 
-        runs = mlflow_runs.list_runs(registry_uri(self.root, self.publish))
+        runs = mlflow_runs.list_runs(self.uri)
         return {name for name, run in runs.items() if ROOT_TAG not in run.tags and is_ours(name, run)}

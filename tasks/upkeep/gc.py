@@ -60,23 +60,13 @@ class Waste:
 
 
 @dataclass(frozen=True)
-class References:
+class References(Ownership):
     """Who refers to what: the stories of runs, the model's and all models' versions, and the releases that stay."""
 
-    root: Root
-    publish: PublishConfig
     registered: Registered
     stories: dict[str, Story]
     versions: list[Version] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
-
-    @cached_property
-    def uri(self) -> str:
-        return registry_uri(self.root, self.publish)
-
-    @cached_property
-    def owner(self) -> Ownership:
-        return Ownership(self.root, self.publish)
 
     @cached_property
     def newest_run(self) -> Story | None:
@@ -150,7 +140,7 @@ def open_references(root: Root, publish: PublishConfig) -> References:
     versions = [
         version
         for version in reversed(references.registered.versions)
-        if version.tags.get("release") in stories and references.owner.owns_version(version)
+        if version.tags.get("release") in stories and references.owns_version(version)
     ]
     for run_id, story in stories.items():
         if story.steps.registered and references.is_judged(run_id) and not versions:
@@ -172,7 +162,7 @@ def find_waste(references: References) -> Iterator[Waste]:
     going = [
         version
         for version in references.registered.versions
-        if references.goes(version.tags.get("release", "")) and references.owner.owns_version(version)
+        if references.goes(version.tags.get("release", "")) and references.owns_version(version)
         if is_own or "export_uri" in version.tags  # a copy in another registry is whole without the root
     ]
     for version in going:
@@ -207,7 +197,7 @@ def _find_copies(references: References, staying: list[Version]) -> Iterator[Was
         digests |= set() if references.goes(path.parent.name) else {digest_file(path)}
     for copy in tracking.list_copies(references.uri):
         is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in staying)
-        if references.owner.owns_copy(copy) and not is_needed and copy.folder:
+        if references.owns_copy(copy) and not is_needed and copy.folder:
             remove = partial(tracking.delete_model, references.uri, copy.model_id)
             yield Waste("copy in the registry", str(copy.folder), _size(copy.folder), remove)
 
