@@ -34,10 +34,11 @@ from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_
 from tasks.export.vector_files import (
     ITEM_ROW_GROUP_ROWS,
     USER_ROW_GROUP_ROWS,
+    VECTOR_COLUMNS,
     describe_users,
-    read_part,
+    encode_rows,
     read_vectors,
-    write_vectors,
+    write_rows,
 )
 from trainer.errors import ConfigError, ResourceError
 from trainer.events import OnEvent, ignore_event
@@ -143,7 +144,10 @@ def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:
 def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> pa.Table | None:
     """The users of a micro-partition in an export, with their vectors as stored; None where it has none."""
     name = f"part-{partition:05d}.parquet"
-    return read_part(path_of(export_dir, manifest, f"user_vectors/{name}")) if name in manifest["user_files"] else None
+    if name not in manifest["user_files"]:
+        return None
+    with pq.ParquetFile(path_of(export_dir, manifest, f"user_vectors/{name}")) as file:
+        return file.read(columns=["user_id", *VECTOR_COLUMNS])
 
 
 @contextmanager
@@ -253,7 +257,8 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
         if len(users) == 0:  # all are holes
             continue
         path = write.folder / "user_vectors" / f"part-{partition:05d}.parquet"
-        write_vectors(path, [(users, project(vectors, projection))], write.job.config.dtype, USER_ROW_GROUP_ROWS)
+        rows = encode_rows(users, project(vectors, projection), write.job.config.dtype)
+        write_rows(path, [rows], USER_ROW_GROUP_ROWS)
         files[path.name] = {"rows": len(users)} | describe_users(path)
         num_done += len(users)
         on_event("progress", {"step": "export", "done": num_done, "total": write.corpus["num_users"], "unit": "users"})
@@ -263,11 +268,11 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
 def _write_items(write: Writing) -> dict[str, Any]:
     """Write the item vectors, ITEM_BATCH_ROWS at a time; returns the manifest's entry."""
     path = write.folder / "item_vectors" / "part-00000.parquet"
-    write_vectors(path, _read_items(write), "float32", ITEM_ROW_GROUP_ROWS)
+    write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS)
     return {path.name: {"rows": write.generation.num_items} | describe_file(path)}
 
 
-def _read_items(write: Writing) -> Iterator[tuple[pa.Table, np.ndarray]]:
+def _read_items(write: Writing) -> Iterator[pa.Table]:
     """Urls and counts of items in order, with their vectors, checked. Raises DamageError for a vocabulary that was altered."""
     path, start, projection = Corpus(write.job.corpus_dir, write.corpus).vocabulary, 0, write.read_projection()
     with pq.ParquetFile(path) as file:
@@ -276,7 +281,7 @@ def _read_items(write: Writing) -> Iterator[tuple[pa.Table, np.ndarray]]:
             stop = start + batch.num_rows
             vectors = write.generation.read_items(start, stop)
             check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
-            yield pa.Table.from_batches([batch]), project(vectors, projection)
+            yield encode_rows(pa.Table.from_batches([batch]), project(vectors, projection), "float32")
             start = stop
 
 

@@ -59,39 +59,34 @@ def decode_vectors(rows: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
     lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     numbers = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
     vectors = numbers.astype(np.float32, copy=False)
-    if "scale" in rows.schema.names:
-        vectors = vectors * rows.column("scale").to_numpy()[:, None]
-    return vectors
+    return vectors * rows.column("scale").to_numpy()[:, None] if "scale" in rows.schema.names else vectors
 
 
-def write_vectors(
-    path: Path, parts: Iterable[tuple[pa.Table, NDArray[np.float32]]], dtype: str, group_rows: int
-) -> None:
-    """Write parts, names and their vectors float32 (N, D), as Parquet with `group_rows` rows a group, durably.
-
-    A part is in memory at a time; each but the last is of whole groups.
-    """
-
-    def encode(names: pa.Table, vectors: NDArray[np.float32]) -> pa.Table:
-        for name, column in encode_vectors(vectors, dtype).items():
-            names = names.append_column(name, column)
-        return names
-
-    write_encoded(path, (encode(names, vectors) for names, vectors in parts), group_rows)
+def encode_rows(names: pa.Table, vectors: NDArray[np.float32], dtype: str) -> pa.Table:
+    """The rows of a file: names, and their vectors float32 (N, D) as they are stored."""
+    for name, column in encode_vectors(vectors, dtype).items():
+        names = names.append_column(name, column)
+    return names
 
 
-def write_encoded(path: Path, tables: Iterable[pa.Table], group_rows: int) -> None:
-    """`write_vectors` for rows whose vectors are stored columns already: the same rows give the same bytes.
+def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int) -> None:
+    """Write rows as Parquet with `group_rows` rows a group, durably; the same rows give the same bytes.
 
-    The first column's least and greatest per group serve lookups. Vectors are not compressed: their bits are noise, and a
-    plain column is read faster; but bytes, through a dictionary, lose a sixth by it.
+    A table is in memory at a time; each but the last is of whole groups. The first column's least and greatest per group serve
+    lookups. Vectors are not compressed: their bits are noise, and a plain column is read faster; but bytes, through a
+    dictionary, lose a sixth by it.
     """
     writer = None
     with replace_file(path) as temporary, ExitStack() as stack:
-        for rows in tables:
-            table = _name_elements(rows.replace_schema_metadata(None))
+        for table in tables:
+            key, kind = table.column_names[0], table.schema.field("vector").type
+            # Vectors read from Parquet name their elements otherwise, and Polars has another kind of strings.
+            columns = {name: table[name] for name in table.column_names}
+            columns["vector"] = columns["vector"].cast(pa.list_(kind.value_type, kind.list_size))
+            columns[key] = columns[key].cast(pa.string())
+            table = pa.table(columns)
             if writer is None:
-                is_bytes = table.schema.field("vector").type.value_type == pa.int8()
+                is_bytes = kind.value_type == pa.int8()
                 names = [name for name in table.column_names if name not in VECTOR_COLUMNS]
                 compression = dict.fromkeys(names, "zstd") | {"vector.list.element": "zstd" if is_bytes else "none"}
                 writer = stack.enter_context(
@@ -99,8 +94,8 @@ def write_encoded(path: Path, tables: Iterable[pa.Table], group_rows: int) -> No
                         temporary,
                         table.schema,
                         use_dictionary=["vector.list.element"] if is_bytes else False,
-                        write_statistics=[names[0]],
-                        column_encoding={names[0]: "DELTA_BYTE_ARRAY"},
+                        write_statistics=[key],
+                        column_encoding={key: "DELTA_BYTE_ARRAY"},
                         compression=compression | ({"scale": "none"} if is_bytes else {}),
                     )
                 )
@@ -149,19 +144,6 @@ def describe_users(path: Path) -> dict[str, Any]:
         lengths = [stop - start for start, stop in pairwise(starts)] + [footer_bytes]
         digests = [hashlib.sha256(file.read(length)).hexdigest()[:DIGEST_DIGITS] for length in lengths]
     return describe_file(path) | {"piece_sha256": "".join(digests)}
-
-
-def read_part(path: Path) -> pa.Table:
-    """The users of a micro-partition in an export, with their vectors as stored."""
-    with pq.ParquetFile(path) as file:
-        return file.read(columns=["user_id", *VECTOR_COLUMNS])
-
-
-def _name_elements(table: pa.Table) -> pa.Table:
-    """The same vectors as Arrow makes them: those read from Parquet call their numbers otherwise, which the file would tell."""
-    at = table.schema.get_field_index("vector")
-    kind = table.schema.field(at).type
-    return table.set_column(at, "vector", table.column(at).cast(pa.list_(kind.value_type, kind.list_size)))
 
 
 def _as_lists(numbers: NDArray[np.generic]) -> pa.FixedSizeListArray:

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import EXPORT_MANIFEST, USER_ROW_GROUP_ROWS, list_files, path_of, replace_folder, write_index
+from tasks.export.export import EXPORT_MANIFEST, list_files, path_of, replace_folder, write_index
 from tasks.export.index import plan_index
-from tasks.export.vector_files import describe_users, write_encoded
+from tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, write_rows
 from tasks.users.user_set import UserSet
 from trainer.system.files import link_file, read_json, write_manifest_json
 from trainer.system.memory import private_bytes
@@ -86,8 +86,8 @@ def _write_users(folder: Path, manifest: dict[str, Any], wanted: UserSet, new: P
         num_left = int((~is_gone).sum())
         changed[f"{_USERS}/{name}"] = {"rows": num_left}
         if num_left:
-            table = pq.read_table(path).filter(pa.array(~is_gone)).combine_chunks().replace_schema_metadata(None)
-            write_encoded(new / _USERS / name, [table], USER_ROW_GROUP_ROWS)
+            table = pq.read_table(path).filter(pa.array(~is_gone)).combine_chunks()
+            write_rows(new / _USERS / name, [table], USER_ROW_GROUP_ROWS)
             changed[f"{_USERS}/{name}"] |= describe_users(new / _USERS / name)
     return changed
 

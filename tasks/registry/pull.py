@@ -1,14 +1,20 @@
 """A release out of the registry, in the export's layout: what a downstream job reads every morning.
 
 Of a release that was registered by reference the registry has the manifest; the files come from the folder it refers to.
-Each file is checked against the manifest as it arrives, and the folder appears whole or not at all. What is there
-already, in the folder or of a pull that was killed, is not fetched again.
+Each file is checked against the manifest as it arrives, and the folder appears whole or not at all.
+
+Beside the folder `NAME` are, while a pull works, `.NAME.pull.lock` (one pull at a time), `.NAME.pull.tmp` (what is fetched so
+far) and, for a moment, `.NAME.old.tmp`. A pull that was killed leaves the first two, and the next goes on from there.
 """
 
+import ctypes
+import fcntl
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,17 +24,16 @@ from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.export.without_users import count_users, erase_from_export
 from tasks.registry import tracking
 from tasks.registry.tracking import Version
-from tasks.registry.whole_folder import hold_folder, is_there, put_in_place, take_over
 from tasks.root.credentials import mask_credentials
 from tasks.users.tombstones import NOBODY, Tombstones
 from tasks.users.user_set import want_forgotten
-from trainer.errors import DamageError, InputError
+from trainer.errors import DamageError, InputError, ResourceError
 from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, verify_file
+from trainer.system.files import digest_file, link_file, make_folder, read_json, sync_folder, sync_tree, verify_file
 
-COPY_BYTES = 1 << 20
 LEAVE_OUT_BYTES = 4 * 10**9  # of memory, to build the index anew
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclass
@@ -37,33 +42,52 @@ class Fetcher:
 
     tracking_uri: str
     on_event: OnEvent
-    total_bytes: int = 0
-    done_bytes: int = 0
     fetched_bytes: int = 0
 
     def get_manifest(self, version: Version, target: Path) -> dict[str, Any]:
-        """The release's manifest, which is then also in `target`."""
+        """The release's manifest, which is then also in `target`.
+
+        Raises DamageError unless it is the one that was registered, and names only files inside the export.
+        """
         _fetch(self.tracking_uri, version, EXPORT_MANIFEST, target)
-        return _read_manifest(target, version)
+        what = f"{EXPORT_MANIFEST} of {version.place}"
+        if digest_file(target) != version.tags["manifest_sha256"]:
+            raise DamageError(f"{what} is not the one that was registered: its bytes were altered")
+        manifest = read_json(target)
+        for name in list_files(manifest):
+            if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+                raise DamageError(f"{what} names {name!r}, which is outside the export")
+        return manifest
 
     def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
         """Bring a file of the release to `target`, unless it is there. Raises DamageError, naming it, for a corrupt one."""
-        if not is_there(target, about):
-            arriving = target.with_name(f"{target.name}.part")
-            _fetch(self.tracking_uri, version, name, arriving)
-            _verify(arriving, about, name, version)
-            os.replace(arriving, target)
-            self.fetched_bytes += about["bytes"]
+        if _is_whole(target, about):
+            return
+        arriving = target.with_name(f"{target.name}.part")
+        _fetch(self.tracking_uri, version, name, arriving)
+        try:
+            verify_file(arriving, about)
+        except DamageError as error:
+            reason = str(error).removeprefix(f"{arriving} ")
+            raise DamageError(
+                f"{name} of {version.place} {reason}; nothing was changed: pull another version, or register it again; "
+                "what was fetched whole is kept for the same command"
+            ) from None
+        os.replace(arriving, target)
+        self.fetched_bytes += about["bytes"]
 
-    def list_versions(self, name: str) -> list[Version]:
-        """The versions of a model that are registered."""
-        return tracking.get_registered(self.tracking_uri, name).versions
-
-    def count(self, num_bytes: int) -> None:
-        """Report so many bytes more as done."""
-        self.done_bytes += num_bytes
-        progress = {"step": "pull", "done": self.done_bytes, "total": self.total_bytes, "unit": "bytes"}
-        self.on_event("progress", progress)
+    def get_all(self, version: Version, manifest: dict[str, Any], folder: Path, older: Path | None) -> None:
+        """Gather the files of a release: what `older` has of the same bytes is linked, the rest comes from the registry."""
+        files, done_bytes = list_files(manifest), 0
+        total_bytes = sum(about["bytes"] for about in files.values())
+        for name, about in files.items():
+            target = folder / name
+            if older and not _is_whole(target, about) and _is_whole(older / name, about):
+                take_over(older / name, target)
+            self.get(version, name, about, target)
+            done_bytes += about["bytes"]
+            progress = {"step": "pull", "done": done_bytes, "total": total_bytes, "unit": "bytes"}
+            self.on_event("progress", progress)
 
 
 def pull(
@@ -78,51 +102,32 @@ def pull(
     check_out(out)
     version = find_version(uri, tracking_uri)
     fetcher = Fetcher(tracking_uri, on_event)
-    with (
-        hold_folder(out, lambda line: on_event("log", {"message": line})) as gathered,
-        tempfile.TemporaryDirectory() as scratch,
-    ):
-        manifest = fetcher.get_manifest(version, Path(scratch) / EXPORT_MANIFEST)
+    with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory() as scratch:
+        path, there = Path(scratch) / EXPORT_MANIFEST, out / EXPORT_MANIFEST
+        manifest = fetcher.get_manifest(version, path)
+        is_same = there.exists() and there.read_bytes() == path.read_bytes()
+        is_whole = is_same and all(_is_whole(out / name, about) for name, about in list_files(manifest).items())
         num_forgotten = 0
-        if not _is_whole(out, Path(scratch) / EXPORT_MANIFEST) or _count_forgotten(out, forgotten):
-            fill(gathered, version, Path(scratch) / EXPORT_MANIFEST, fetcher, out)
-            num_forgotten = _leave_out(gathered, forgotten, on_event)
-            put_in_place(gathered, out, {EXPORT_MANIFEST, *list_files(read_json(gathered / EXPORT_MANIFEST))})
-        else:
+        if is_whole and not _count_forgotten(out, forgotten):
             shutil.rmtree(gathered)  # the older folder, of a pull that was killed right after the new one was in place
+        else:
+            fetcher.get_all(version, manifest, gathered, out)
+            shutil.copyfile(path, gathered / EXPORT_MANIFEST)
+            if num_forgotten := _count_forgotten(gathered, forgotten):
+                on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
+                values = {"users_forgotten": num_forgotten}
+                erase_from_export(gathered, want_forgotten(forgotten), LEAVE_OUT_BYTES, values, gathered)
+            put_in_place(gathered, out, {EXPORT_MANIFEST, *list_files(read_json(gathered / EXPORT_MANIFEST))})
     users = {"num_users": manifest["num_users"] - num_forgotten, "users_forgotten": num_forgotten}
-    return tell(manifest, version, out, fetcher) | users
-
-
-def _leave_out(folder: Path, forgotten: Tombstones, on_event: OnEvent) -> int:
-    """Take users who were forgotten out of an export that was fetched; returns how many."""
-    num_forgotten = _count_forgotten(folder, forgotten)
-    if num_forgotten:
-        on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
-        erase_from_export(
-            folder, want_forgotten(forgotten), LEAVE_OUT_BYTES, {"users_forgotten": num_forgotten}, folder
-        )
-    return num_forgotten
+    return describe_pull(manifest, version, out, fetcher) | users
 
 
 def _count_forgotten(folder: Path, forgotten: Tombstones) -> int:
     return count_users(folder, read_json(folder / EXPORT_MANIFEST), want_forgotten(forgotten)) if forgotten else 0
 
 
-def fill(gathered: Path, version: Version, manifest_path: Path, fetcher: Fetcher, older: Path | None) -> None:
-    """Gather all files of a release: what `older` has of the same bytes is taken from there, the rest from the registry."""
-    files = list_files(read_json(manifest_path))
-    fetcher.total_bytes = sum(about["bytes"] for about in files.values())
-    for name, about in files.items():
-        target = gathered / name
-        if not is_there(target, about) and not (older and take_over(older / name, about, target)):
-            fetcher.get(version, name, about, target)
-        fetcher.count(about["bytes"])
-    shutil.copyfile(manifest_path, gathered / EXPORT_MANIFEST)
-
-
-def tell(manifest: dict[str, Any], version: Version, out: Path, fetcher: Fetcher) -> dict[str, Any]:
-    """What came of a pull."""
+def describe_pull(manifest: dict[str, Any], version: Version, out: Path, fetcher: Fetcher) -> dict[str, Any]:
+    """What a pull returns."""
     return {
         "release": manifest["release"],
         "out": str(out),
@@ -144,15 +149,16 @@ def find_version(uri: str, tracking_uri: str) -> Version:
     if tracking_uri.startswith("sqlite:///") and not Path(tracking_uri.removeprefix("sqlite:///")).exists():
         # MLflow would make an empty one.
         raise InputError(f"there is no registry at {place}: see that --root or the tracking URI is right")
-    there = tracking.get_registered(tracking_uri, match["name"])
-    if not there.versions:
+    registered = tracking.get_registered(tracking_uri, match["name"])
+    if not registered.versions:
         names = ", ".join(tracking.list_models(tracking_uri)) or "none: register a release first"
         raise InputError(f"{place} has no model {match['name']!r} with a version; its models are {names}")
-    number = int(match["version"] or there.aliases.get(match["alias"], 0))
-    version = next((one for one in there.versions if one.number == number), None)
+    version = registered.get(int(match["version"] or registered.aliases.get(match["alias"], 0)))
     if version is None:
-        aliases = ", ".join(f"@{alias} (version {number})" for alias, number in there.aliases.items()) or "no alias"
-        newest = ", ".join(str(one.number) for one in there.versions[-10:])
+        aliases = (
+            ", ".join(f"@{alias} (version {number})" for alias, number in registered.aliases.items()) or "no alias"
+        )
+        newest = ", ".join(str(one.number) for one in registered.versions[-10:])
         raise InputError(f"{place} has no {uri}; it has {aliases}, and of the versions the newest are {newest}")
     if "export_path" not in version.tags:
         raise InputError(f"{uri} was not registered by surf2vec: it names no export to pull")
@@ -162,10 +168,20 @@ def find_version(uri: str, tracking_uri: str) -> Version:
 def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None:
     """Copy one file of the release to `target`: out of the registry, or from the folder that the version refers to."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if "export_uri" in version.tags and name != EXPORT_MANIFEST:
-        _copy_file(referenced_folder(version), name, target, version)
+    if "export_uri" not in version.tags or name == EXPORT_MANIFEST:
+        tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
         return
-    tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
+    source = referenced_folder(version) / name
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        if error.filename != str(source):
+            raise
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise DamageError(
+            f"{name} of {version.place} {problem} in {source.parents[name.count('/')]}, which it refers to; nothing was "
+            "changed: put that file back, or pull another version"
+        ) from None
 
 
 def referenced_folder(version: Version) -> Path:
@@ -174,57 +190,10 @@ def referenced_folder(version: Version) -> Path:
     folder = Path(unquote(urlsplit(uri).path))
     if not uri.startswith("file:///") or not folder.is_dir():
         raise DamageError(
-            f"{_place(version)} was registered by reference to {uri}, which is not on this machine: moved, deleted, or its disk "
+            f"{version.place} was registered by reference to {uri}, which is not on this machine: moved, deleted, or its disk "
             "is not mounted; nothing was changed: put that folder back as it was, or pull another version"
         )
     return folder
-
-
-def _copy_file(folder: Path, name: str, target: Path, version: Version) -> None:
-    """Copy one file out of the folder that the version refers to."""
-    try:
-        with open(folder / name, "rb") as source, open(target, "wb") as copy:
-            shutil.copyfileobj(source, copy, COPY_BYTES)
-    except OSError as error:
-        if error.filename != str(folder / name):
-            raise
-        problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise DamageError(
-            f"{name} of {_place(version)} {problem} in {folder}, which it refers to; nothing was changed: put that file back, "
-            "or pull another version"
-        ) from None
-
-
-def _read_manifest(path: Path, version: Version) -> dict[str, Any]:
-    """The release's manifest, if it is the one that was registered and names only files inside the export."""
-    if digest_file(path) != version.tags["manifest_sha256"]:
-        raise DamageError(
-            f"{EXPORT_MANIFEST} of {_place(version)} is not the one that was registered: its bytes were altered"
-        )
-    manifest = read_json(path)
-    for name in list_files(manifest):
-        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise DamageError(f"{EXPORT_MANIFEST} of {_place(version)} names {name!r}, which is outside the export")
-    return manifest
-
-
-def _verify(path: Path, about: dict[str, Any], name: str, version: Version) -> None:
-    """Raise DamageError, in words of the registry, unless the file is the one of the manifest."""
-    try:
-        verify_file(path, about)
-    except DamageError as error:
-        reason = str(error).removeprefix(f"{path} ")
-        raise DamageError(
-            f"{name} of {_place(version)} {reason}; nothing was changed: pull another version, or register it again; "
-            "what was fetched whole is kept for the same command"
-        ) from None
-
-
-def _is_whole(out: Path, manifest_path: Path) -> bool:
-    """Whether `out` is the release of this manifest, every byte of it."""
-    if not (out / EXPORT_MANIFEST).exists() or (out / EXPORT_MANIFEST).read_bytes() != manifest_path.read_bytes():
-        return False
-    return all(is_there(out / name, about) for name, about in list_files(read_json(manifest_path)).items())
 
 
 def check_out(out: Path) -> None:
@@ -233,5 +202,92 @@ def check_out(out: Path) -> None:
         raise InputError(f"{out} exists and is no export: give --out an empty or new folder, or an earlier pull")
 
 
-def _place(version: Version) -> str:
-    return f"models:/{version.name}/{version.number}"
+@contextmanager
+def hold_folder(out: Path, on_event: OnEvent) -> Iterator[Path]:
+    """Yield the folder in which to gather what will be `out`; wait for another pull into `out`.
+
+    Raises ResourceError when it cannot be written to. What is gathered stays when the block raises.
+    """
+    gathered, old = (out.with_name(f".{out.name}.{kind}.tmp") for kind in ("pull", "old"))
+    try:
+        make_folder(out.parent)
+        with _lock(out.with_name(f".{out.name}.pull.lock"), f"waiting for another pull into {out}", on_event):
+            if old.exists() and not out.exists():
+                old.rename(out)  # died between two renames
+            shutil.rmtree(old, ignore_errors=True)
+            gathered.mkdir(exist_ok=True)
+            try:
+                yield gathered
+            finally:
+                with suppress(OSError):
+                    gathered.rmdir()  # if nothing is in it
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResourceError(
+            f"cannot write {out}: {reason}; free or widen that disk, then run the same command again: it goes on"
+        ) from None
+
+
+def put_in_place(gathered: Path, out: Path, names: set[str]) -> None:
+    """Make `gathered`, of which the files `names` are wanted and others go, the folder `out`: durably, and at once."""
+    for path in sorted(gathered.rglob("*"), reverse=True):
+        if path.is_dir():
+            with suppress(OSError):
+                path.rmdir()  # if empty
+        elif str(path.relative_to(gathered)) not in names:
+            path.unlink()
+    sync_tree(gathered)
+    old = out.with_name(f".{out.name}.old.tmp")
+    if not out.exists():
+        gathered.rename(out)
+    elif _exchange(gathered, out):
+        gathered.rename(old)
+    else:
+        out.rename(old)
+        gathered.rename(out)
+    sync_folder(out.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_whole(path: Path, about: dict[str, Any]) -> bool:
+    """Whether the file `path` is the one of the manifest entry `about`, every byte of it."""
+    try:
+        verify_file(path, about)
+    except DamageError:
+        return False
+    return True
+
+
+def take_over(path: Path, target: Path) -> None:
+    """Make `target` the same file as `path`, or a copy where the file system has no links."""
+    target.unlink(missing_ok=True)
+    link_file(path, target)
+
+
+@contextmanager
+def _lock(path: Path, message: str, on_event: OnEvent) -> Iterator[None]:
+    """Hold a lock that goes with the process; its file goes with the lock. Logs the message when it has to wait."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_event("log", {"message": message})
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            break
+        os.close(descriptor)  # another had it and removed its file
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change their names in one step, as Linux can; returns whether that was done."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0

@@ -4,29 +4,58 @@
     removed_users.parquet, removed_items.parquet                       user_id, url: who is gone
     manifest.json                                                      from which release to which; rows, bytes, checksums
 
-Each release says what it changed. Where one of those between the two does not, whole releases are fetched and compared here.
+Each release says what it changed since the release that it builds on, which it names by the checksum of that one's manifest
+(tasks/export/changes.py). The changes of all releases in between are joined. Where one does not say what it changed, whole
+releases are fetched and compared here.
 """
 
 import tempfile
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import polars as pl
 
-from tasks.export.changes import Difference, explain_incomparable, write_difference, write_removed, write_rows
+from tasks.export.changes import (
+    CHANGES,
+    KEYS,
+    count_rows,
+    explain_incomparable,
+    read_keys,
+    write_changed,
+    write_difference,
+    write_removed,
+)
 from tasks.export.export import EXPORT_MANIFEST, list_files
-from tasks.registry.change_chain import KEYS, Link, find_links, fold_removed, fold_rows, join
-from tasks.registry.pull import Fetcher, check_out, fill, find_version, tell
+from tasks.registry import tracking
+from tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place
 from tasks.registry.tracking import Version
-from tasks.registry.whole_folder import hold_folder, put_in_place, take_over
 from tasks.users.tombstones import NOBODY, Tombstones
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.system.files import read_json, write_manifest_json
+from trainer.system.units import size
 
 FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one release changed: its version, the entries of its files, and the folder where they are once fetched."""
+
+    version: Version
+    files: dict[str, dict[str, Any]]
+    folder: Path
+
+    def read(self, name: str) -> list[pl.DataFrame]:
+        """The rows of a file as `user_vectors/part-00003.parquet` that changed, if any did."""
+        return [pl.read_parquet(self.folder / CHANGES / name)] if f"{CHANGES}/{name}" in self.files else []
+
+    @cached_property
+    def removed(self) -> dict[str, pl.DataFrame]:
+        """The ids of users, and the urls of items, that are gone."""
+        return {kind: pl.read_parquet(self.folder / CHANGES / f"removed_{kind}.parquet") for kind in KEYS}
 
 
 def pull_since(
@@ -42,102 +71,116 @@ def pull_since(
     Users who were `forgotten` count as gone. Raises InputError when `out` holds anything else than changes, or a version is not
     in the registry.
     """
-    _check_out(out)
-    target = find_version(uri, tracking_uri)
-    older = find_version(f"models:/{target.name}/{since}", tracking_uri)
-    fetcher = Fetcher(tracking_uri, on_event)
-    with (
-        hold_folder(out, lambda line: on_event("log", {"message": line})) as gathered,
-        tempfile.TemporaryDirectory() as scratch,
-    ):
-        manifest = fetcher.get_manifest(target, Path(scratch) / EXPORT_MANIFEST)
-        links, reason = find_links(target, older.tags["manifest_sha256"], fetcher, gathered, Path(scratch))
-        if reason:
-            on_event("log", {"message": f"{reason}: both releases are fetched whole and compared"})
-            difference = _compare_whole(older, target, fetcher, gathered, Path(scratch))
-        else:
-            difference = _join_changes(gathered, links, fetcher)
-        difference = leave_out_changes(gathered, difference, forgotten)
-        about: dict[str, Any] = {
-            name: manifest[name] for name in ("release", "space_id", "vector_size", "storage") if name in manifest
-        }
-        about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
-        about |= {"model_version": target.number, "files": difference.files} | difference.counts
-        write_manifest_json(gathered / EXPORT_MANIFEST, about)
-        put_in_place(gathered, out, {EXPORT_MANIFEST, *difference.files})
-    way = reason or f"the changes of {len(links):,} releases"
-    return tell(manifest, target, out, fetcher) | {"since": since, "way": way} | difference.changed
-
-
-def _check_out(out: Path) -> None:
-    """Raise InputError unless `out` is new, empty or has changes from an earlier call."""
     check_out(out)
     if (out / EXPORT_MANIFEST).exists() and "since" not in read_json(out / EXPORT_MANIFEST):
         raise InputError(
             f"{out} holds a whole release, and --since gives only what changed: give another --out and apply the changes, or "
             "leave out --since, which fetches all files that differ"
         )
+    target = find_version(uri, tracking_uri)
+    older = find_version(f"models:/{target.name}/{since}", tracking_uri)
+    fetcher = Fetcher(tracking_uri, on_event)
+    with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory() as scratch:
+        manifest = fetcher.get_manifest(target, Path(scratch) / EXPORT_MANIFEST)
+        links, reason = _find_links(target, older.tags["manifest_sha256"], manifest, fetcher, gathered, Path(scratch))
+        way = reason or f"the changes of {len(links):,} releases"
+        if reason:
+            on_event("log", {"message": f"{reason}: both releases are fetched whole and compared"})
+            links = [_compare_whole(older, target, fetcher, gathered, Path(scratch))]
+        else:
+            for link in links:
+                for name, about in link.files.items():
+                    fetcher.get(link.version, name, about, link.folder / name)
+        files = join_changes(gathered, links, forgotten)
+        counts = count_rows(files)
+        about = {name: manifest[name] for name in ("release", "space_id", "vector_size", "storage") if name in manifest}
+        about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
+        about |= {"model_version": target.number, "files": files} | counts
+        write_manifest_json(gathered / EXPORT_MANIFEST, about)
+        put_in_place(gathered, out, {EXPORT_MANIFEST, *files})
+    changed = {
+        "changed_users": counts["num_users"],
+        "changed_items": counts["num_items"],
+        "removed_users": counts["num_removed_users"],
+        "removed_items": counts["num_removed_items"],
+    }
+    return describe_pull(manifest, target, out, fetcher) | {"since": since, "way": way} | changed
 
 
-def _join_changes(folder: Path, links: list[Link], fetcher: Fetcher) -> Difference:
-    """Fetch what all links changed and write it as one difference."""
-    for link in links:
-        link.fetch(fetcher)
-    names = sorted({name.partition("/")[2] for link in links for name in link.files if "_vectors/" in name})
-    files = {}
-    for name in names:
-        rows = fold_rows(links, name)
-        if rows is not None and (entry := write_rows(folder / name, iter([sort_users(rows)]))):
-            files[name] = entry
-    return write_removed(folder, files, fold_removed(links, "users"), fold_removed(links, "items"))
+def _find_links(
+    target: Version, since_digest: str, manifest: dict[str, Any], fetcher: Fetcher, folder: Path, scratch: Path
+) -> tuple[list[Link], str]:
+    """The links from the release whose manifest has `since_digest` to `target`, oldest first; or why there are none.
+
+    `manifest` is that of `target`; others go to `scratch`. The files will go to `folder`/.links/VERSION.
+    """
+    versions = tracking.get_registered(fetcher.tracking_uri, target.name).versions
+    by_digest = {version.tags.get("manifest_sha256"): version for version in versions}
+    worth_bytes = sum(about["bytes"] for name, about in list_files(manifest).items() if not name.startswith(CHANGES))
+    links: list[Link] = []
+    version, digest, link_bytes = target, target.tags["manifest_sha256"], 0
+    while digest != since_digest:
+        if links:
+            if digest not in by_digest:
+                gone = f"release {manifest['changes']['since']}, which version {version.number} builds on"
+                return [], f"{gone}, is not in the registry any more"
+            version = by_digest[digest]
+            manifest = fetcher.get_manifest(version, scratch / f"{version.number}.json")
+        if "changes" not in manifest:
+            return [], f"version {version.number} does not say what it changed"
+        changes = manifest["changes"]
+        links.insert(0, Link(version, changes["files"], folder / ".links" / str(version.number)))
+        link_bytes += sum(about["bytes"] for about in changes["files"].values())
+        if link_bytes >= worth_bytes:
+            return [], f"{len(links):,} releases changed no less than the {size(worth_bytes)} of the whole one"
+        digest = changes["since_manifest_sha256"]
+    return links, ""
 
 
-def sort_users(rows: pa.Table) -> pa.Table:
-    """Users by their ids; items as they are."""
-    return rows.take(pc.sort_indices(rows["user_id"])) if "user_id" in rows.column_names else rows
+def join_changes(folder: Path, links: list[Link], forgotten: Tombstones) -> dict[str, Any]:
+    """Write the changes of releases that follow one another as one; returns the entries of the files.
+
+    The newest change of a row counts. Users who were forgotten are among those who are gone.
+    """
+    files: dict[str, Any] = {}
+    gone: dict[str, pl.Series] = {}
+    for kind, key in KEYS.items():
+        changed = [pl.Series(key, [], pl.String)]
+        removed = [changed[0].to_frame(), *(link.removed[kind] for link in links)]
+        prefix = f"{CHANGES}/{kind[:-1]}_vectors/"
+        for name in sorted(
+            {name.removeprefix(f"{CHANGES}/") for link in links for name in link.files if name.startswith(prefix)}
+        ):
+            steps = [rows for link in links for rows in (link.removed[kind], *link.read(name))]
+            rows = pl.concat(steps, how="diagonal").unique(key, keep="last").filter(pl.col("vector").is_not_null())
+            if kind == "users" and forgotten:
+                is_forgotten = pl.Series(forgotten.is_forgotten(rows[key]))
+                removed.append(rows.filter(is_forgotten).select(key))
+                rows = rows.filter(~is_forgotten)
+            changed.append(rows[key])
+            files |= write_changed(folder, name, [rows.sort(key).to_arrow()])
+        gone[kind] = pl.concat(removed)[key]
+        gone[kind] = gone[kind].filter(~gone[kind].is_in(pl.concat(changed).implode()))
+    return files | write_removed(folder, gone)
 
 
-def leave_out_changes(folder: Path, difference: Difference, forgotten: Tombstones) -> Difference:
-    """The difference in a folder, written anew without users who were forgotten: they are among those who are gone."""
-    if not forgotten:
-        return difference
-    files = dict(difference.files)
-    gone = [pq.read_table(folder / f"removed_{kind}.parquet").column(0) for kind in KEYS]
-    for name in [name for name in files if name.startswith("user_vectors/")]:
-        rows = pq.read_table(folder / name)
-        is_forgotten = pa.array(forgotten.is_forgotten(rows["user_id"]))
-        if pc.any(is_forgotten).as_py():
-            gone[0] = join([gone[0], rows["user_id"].filter(is_forgotten)])
-            (folder / name).unlink()
-            entry = write_rows(folder / name, iter([rows.filter(pc.invert(is_forgotten))]))
-            files = {other: about for other, about in files.items() if other != name} | ({name: entry} if entry else {})
-    kept = {name: about for name, about in files.items() if not name.startswith("removed_")}
-    return write_removed(folder, kept, *gone)
-
-
-def _compare_whole(older: Version, target: Version, fetcher: Fetcher, gathered: Path, scratch: Path) -> Difference:
+def _compare_whole(older: Version, target: Version, fetcher: Fetcher, gathered: Path, scratch: Path) -> Link:
     """Fetch both releases and write what differs. Of releases that are stored otherwise every row is another one."""
     folders, manifests = (gathered / ".older", gathered / ".newer"), []
     for version, folder in zip((older, target), folders, strict=True):
-        manifest_path = scratch / f"{folder.name}.json"
-        manifests.append(fetcher.get_manifest(version, manifest_path))
-        fill(folder, version, manifest_path, fetcher, None)
+        manifests.append(fetcher.get_manifest(version, scratch / f"{folder.name}.json"))
+        fetcher.get_all(version, manifests[-1], folder, None)
     (old_dir, new_dir), (old, new) = folders, manifests
-    reason = explain_incomparable(old, new)
-    if not reason:
-        difference = write_difference(old_dir, old, new_dir, new, gathered, is_bounded=False)
-        assert difference is not None
-        return difference
-    fetcher.on_event("log", {"message": f"{reason}: every row counts as changed"})
-    files = {name: about for name, about in list_files(new).items() if name.startswith(("user_v", "item_v"))}
-    for name, about in files.items():
-        take_over(new_dir / name, about, gathered / name)
-    before, now = ([_read_names(folder, kind) for kind in KEYS] for folder in (old_dir, new_dir))
-    gone = [old.filter(pc.invert(pc.is_in(old, new))) for old, new in zip(before, now, strict=True)]
-    return write_removed(gathered, files, *gone)
-
-
-def _read_names(folder: Path, kind: str) -> pa.ChunkedArray:
-    """All users' ids, or items' urls, of a release; a release that was trained with a tree has no items."""
-    paths = sorted(folder.glob(f"{kind[:-1]}_vectors/*.parquet"))
-    return join([pq.read_table(path, columns=[KEYS[kind]]).column(0) for path in paths])
+    link = Link(target, {}, gathered / ".compared")
+    if reason := explain_incomparable(old, new):
+        fetcher.on_event("log", {"message": f"{reason}: every row counts as changed"})
+        old = {"user_files": {}, "item_files": {}}
+    files = write_difference(old_dir, old, new_dir, new, link.folder / CHANGES) or {}
+    if reason:  # all rows of before go, those of now come
+        gone = {}
+        for kind, key in KEYS.items():
+            paths = old_dir.glob(f"{kind[:-1]}_vectors/*.parquet")  # none of items where a tree was trained
+            gone[kind] = pl.concat([pl.Series(key, [], pl.String), *(read_keys(path, key) for path in paths)])
+        files |= write_removed(link.folder / CHANGES, gone)
+    link.files.update({f"{CHANGES}/{name}": about for name, about in files.items()})
+    return link

@@ -90,9 +90,13 @@ class Registered:
     versions: list[Version]
     aliases: dict[str, int]
 
+    def get(self, number: int | None) -> Version | None:
+        """The version of a number, if it is there."""
+        return next((one for one in self.versions if one.number == number), None)
+
     @property
     def champion(self) -> Version | None:
-        return next((one for one in self.versions if one.number == self.aliases.get("champion")), None)
+        return self.get(self.aliases.get("champion"))
 
 
 def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requirements: list[str], temporary: Path) -> str:

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.export.changes import KEYS
 from tasks.export.export import list_files
-from tasks.registry.change_chain import KEYS, Link, fold_removed, fold_rows
+from tasks.registry.pull_since import Link, join_changes
 from tasks.registry.tracking import Version
 from tasks.root.run import Root
+from tasks.users.tombstones import NOBODY
 from tests.series import State, export_state, many_users, read_table
 from trainer.system.files import digest_file, read_json, verify_file
 
@@ -116,11 +118,13 @@ def test_all_changes_one_after_another_make_the_newest_release(told, dtype: str)
             newest = export_state(root, f"r{number}", state, f"r{number - 1}", dtype=dtype)
             files = read_json(newest / "manifest.json")["changes"]["files"]
             links.append(Link(Version("m", number, {}), files, newest))
+        joined = Path(folder) / "joined"
+        join_changes(joined, links, NOBODY)
         for kind, key in KEYS.items():
-            names = [f"{kind[:-1]}_vectors/{path.name}" for path in (newest / f"{kind[:-1]}_vectors").iterdir()]
-            changed = [pl.DataFrame(rows) for name in names if (rows := fold_rows(links, name)) is not None]
-            gone_ids = pl.DataFrame({key: fold_removed(links, kind)})
+            changed = [pl.read_parquet(path) for path in joined.glob(f"{kind[:-1]}_vectors/*.parquet")]
             older = read_table(first, kind[:-1])
-            over = pl.concat([gone_ids, *(rows.select(key) for rows in changed)])
+            over = pl.concat(
+                [pl.read_parquet(joined / f"removed_{kind}.parquet"), *(rows.select(key) for rows in changed)]
+            )
             made = pl.concat([older.join(over, on=key, how="anti"), *changed]).sort(key)
             assert made.equals(read_table(newest, kind[:-1]))

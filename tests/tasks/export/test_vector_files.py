@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.export.vector_files import decode_vectors, encode_vectors, read_vectors, write_vectors
+from tasks.export.vector_files import decode_vectors, encode_rows, encode_vectors, read_vectors, write_rows
 from trainer.errors import ConfigError
 
 shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
@@ -23,7 +23,7 @@ def through(vectors: np.ndarray, dtype: str) -> np.ndarray:
 
 def write(path: Path, vectors: np.ndarray, dtype: str = "float32", group_rows: int = 10) -> Path:
     names = pa.table({"user_id": [f"u{i:05d}" for i in range(len(vectors))]})
-    write_vectors(path, [(names, vectors)], dtype, group_rows)
+    write_rows(path, [encode_rows(names, vectors, dtype)], group_rows)
     return path
 
 

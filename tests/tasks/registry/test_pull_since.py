@@ -144,7 +144,6 @@ import json, os, shutil, sys
 from pathlib import Path
 from tasks.registry import pull
 from tasks.registry import pull_since
-from tasks.registry import whole_folder as pulled_folder
 from tests.series import bytes_of
 
 def count_down(module, name):
@@ -171,7 +170,7 @@ older, newer, out = map(Path, sys.argv[1:4])
 told_path = out.parents[1] / "told.json"
 make, since = (pull_since.pull_since, [1]) if sys.argv[5] == "since" else (pull.pull, [])
 for module, name in (
-    (pull, "_fetch"), (os, "replace"), (Path, "rename"), (pulled_folder, "sync_folder"), (pulled_folder, "_exchange"),
+    (pull, "_fetch"), (os, "replace"), (Path, "rename"), (pull, "sync_folder"), (pull, "_exchange"),
 ):
     count_down(module, name)
 for step in range(2, 90, 7):
