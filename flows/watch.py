@@ -10,7 +10,6 @@ from pydantic import Field
 from flows.alarms import tell_champion_old
 from flows.config import PipelineConfig
 from tasks.config import PublishConfig
-from tasks.registry import tracking
 from tasks.registry.pull import find_version
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root
@@ -35,9 +34,8 @@ def watch(
 
 def measure_champion(root: Path, publish: PublishConfig) -> dict[str, Any]:
     """The release that serves, and how many days ago it was registered. Raises InputError when none does."""
-    uri = registry_uri(Root(root), publish)
-    version = find_version(f"models:/{publish.model_name}@champion", uri)
-    age = datetime.now(UTC) - tracking.get_creation(uri, version)
+    version = find_version(f"models:/{publish.model_name}@champion", registry_uri(Root(root), publish))
+    age = datetime.now(UTC) - version.created_at
     return {
         "model_name": version.name,
         "model_version": version.number,

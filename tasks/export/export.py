@@ -28,10 +28,10 @@ import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig
 from tasks.export.changes import write_changes
-from tasks.export.checks import check_disk, check_fit, check_memory, check_rows, check_vocabulary
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
 from tasks.export.vector_files import (
+    BYTES_A_NUMBER,
     ITEM_ROW_GROUP_ROWS,
     USER_ROW_GROUP_ROWS,
     VECTOR_COLUMNS,
@@ -40,7 +40,7 @@ from tasks.export.vector_files import (
     read_vectors,
     write_rows,
 )
-from trainer.errors import ConfigError, ResourceError
+from trainer.errors import ConfigError, DamageError, ResourceError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
@@ -55,6 +55,8 @@ from trainer.system.files import (
     verify_once,
     write_manifest_json,
 )
+from trainer.system.memory import private_bytes
+from trainer.system.units import size
 
 FORMAT_VERSION = 1
 EXPORT_MANIFEST = "manifest.json"
@@ -68,8 +70,8 @@ ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 class Export:
     """What to make, of which corpus, where, and within which memory.
 
-    space_dir: an earlier export of the same space, by whose projection this one is reduced; since_dir: the export of the release
-    it builds on, whose rows are told that changed.
+    space_dir: an earlier export of the same space, whose projection is used; since_dir: the export of the release it builds on,
+    against which changes are written.
     """
 
     corpus_dir: Path
@@ -98,12 +100,12 @@ def export_vectors(
         manifest = read_json(job.export_dir / EXPORT_MANIFEST)
         if {key: manifest.get(key) for key in {"storage", *identity}} == {"storage": None} | identity:
             return _tell(job.export_dir, manifest, index_seconds=0.0)
-    check_fit(corpus, generation, job.corpus_dir)
-    room_bytes = check_memory(job.memory_bytes, corpus, generation, identity["vector_size"], ITEM_BATCH_ROWS)
+    _check_fit(corpus, generation, job.corpus_dir)
+    room_bytes = _check_memory(job.memory_bytes, corpus, generation, identity["vector_size"])
     plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, QUANTISE_ABOVE)
     on_event("log", {"message": f"index: {plan.reason}"})
     with replace_folder(job.export_dir) as folder:
-        check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)
+        _check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)
         manifest = dict(identity)
         write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
         if job.config.pca_dim is not None:
@@ -125,7 +127,7 @@ def export_vectors(
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Every file of an export but the manifest: path within the export → `{"bytes", "sha256", ...}`."""
-    others = [manifest["index"]] + ([manifest["projection"]] if "projection" in manifest else [])
+    others = [manifest[name] for name in ("index", "projection") if name in manifest]
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
     changes = manifest.get("changes", {}).get("files", {})
@@ -154,8 +156,7 @@ def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> 
 def replace_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside `path`; when the block ends well it becomes `path`, in place of what was there.
 
-    What an earlier process that was killed left beside `path` goes first. Raises ResourceError when the folder
-    cannot be written to.
+    Raises ResourceError when the folder cannot be written to.
     """
     new, old = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("new", "old"))
     try:
@@ -178,9 +179,7 @@ def replace_folder(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Writing:
-    """An export under way: its folder, what it is made of, and which micro-partitions' users are meant. In its folder lies
-    the projection, if there is one.
-    """
+    """An export under way: its folder, which has the projection if there is one, and which micro-partitions' users to write."""
 
     folder: Path
     job: Export
@@ -223,27 +222,83 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
     } | told
 
 
+def _check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) -> None:
+    """Raise DamageError unless the generation was trained on a corpus of this shape."""
+    found = (generation.num_partitions, generation.num_items)
+    expected = (corpus["partitions"], corpus["num_items"])
+    if found != expected:
+        raise DamageError(
+            f"generation {generation.generation} has {found[0]:,} micro-partitions and {found[1]:,} items but "
+            f"{corpus_dir} has {expected[0]:,} and {expected[1]:,}: it was trained on another corpus; train again"
+        )
+
+
+def _check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> None:
+    """Raise DamageError on another shape than (rows, vector_size), TrainingError on vectors that are not finite."""
+    if vectors.shape != (rows, vector_size):
+        raise DamageError(
+            f"{what} has vectors of shape {vectors.shape} where the corpus needs {(rows, vector_size)}: "
+            "the store and the corpus do not belong together; train again"
+        )
+    num_bad = rows - int(np.isfinite(vectors).all(axis=1).sum())
+    if num_bad:
+        raise TrainingError(
+            f"{what} has {num_bad:,} of {rows:,} vectors that are not finite, so nothing was exported: "
+            "lower train.alpha and train again"
+        )
+
+
+def _check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int) -> None:
+    """Raise ResourceError when the export will not fit; names are reckoned at 40 bytes a user, 80 an item."""
+    user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
+    needed = index_bytes + corpus["num_users"] * user_bytes + corpus["num_items"] * (4 * vector_size + 80)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ResourceError(
+            f"the export needs about {needed / 1e9:,.2f} GB but the disk of {folder.parent} has {free / 1e9:,.2f} GB "
+            "free: remove old releases there, or give a root on a larger disk"
+        )
+
+
+def _check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generation, vector_size: int) -> int:
+    """The bytes of the budget that are free; `vector_size`: of the vectors as exported.
+
+    Raises ResourceError when a micro-partition or a batch of items does not fit.
+    """
+    held_bytes = private_bytes()
+    room_bytes = memory_bytes - held_bytes
+    # A row as read, widened, projected and encoded, and its name.
+    row_bytes = 4 * (3 * generation.vector_size + 2 * vector_size) + 200
+    needs = {f"a micro-partition of {max(corpus['users']):,} users": max(corpus["users"]) * row_bytes}
+    if generation.has_item_vectors:
+        num_items = min(ITEM_BATCH_ROWS, corpus["num_items"])
+        needs[f"{num_items:,} items at a time"] = num_items * row_bytes
+    for what, needed_bytes in needs.items():
+        if needed_bytes > room_bytes:
+            raise ResourceError(
+                f"exporting {what} needs {size(needed_bytes)} of memory, but of the budget of {size(memory_bytes)} the "
+                f"process itself takes {size(held_bytes)}: raise --host-memory"
+            )
+    return room_bytes
+
+
 def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
     """Fit the projection, or take that of the space, and write it, float32 (D, dim); returns the manifest's entry."""
-    size = write.generation.vector_size
-    moment = SecondMoment(size)
+    from_size = write.generation.vector_size
+    moment = SecondMoment(from_size)
     for partition, rows in enumerate(write.corpus["users"]):
         if rows:
             moment.add(_read_users(write, partition)[1])
-    frozen = _read_frozen(write.job.space_dir, size, dim)
-    projection, kept = moment.project_to(dim) if frozen is None else (frozen, moment.kept_by(frozen))
+    projection, kept = moment.project_to(dim)
+    space_dir = write.job.space_dir
+    if space_dir and "projection" in (manifest := read_json(space_dir / EXPORT_MANIFEST)):
+        frozen = read_projection(path_of(space_dir, manifest, PROJECTION_FILE))
+        if frozen.shape == projection.shape:
+            projection, kept = frozen, moment.kept_by(frozen)
     path = write.folder / PROJECTION_FILE
     write_projection(path, projection)
-    about = {"file": PROJECTION_FILE, "from_size": size, "explained_variance": round(kept, 6)}
+    about = {"file": PROJECTION_FILE, "from_size": from_size, "explained_variance": round(kept, 6)}
     return about | describe_file(path)
-
-
-def _read_frozen(space_dir: Path | None, vector_size: int, dim: int) -> np.ndarray | None:
-    """The projection of an earlier export of the space, float32 (D, dim); None where that was reduced otherwise, or not."""
-    if space_dir is None or "projection" not in (manifest := read_json(space_dir / EXPORT_MANIFEST)):
-        return None
-    projection = read_projection(path_of(space_dir, manifest, PROJECTION_FILE))
-    return projection if projection.shape == (vector_size, dim) else None
 
 
 def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
@@ -276,11 +331,15 @@ def _read_items(write: Writing) -> Iterator[pa.Table]:
     """Urls and counts of items in order, with their vectors, checked. Raises DamageError for a vocabulary that was altered."""
     path, start, projection = Corpus(write.job.corpus_dir, write.corpus).vocabulary, 0, write.read_projection()
     with pq.ParquetFile(path) as file:
-        check_vocabulary(path, file.metadata.num_rows, write.generation)
+        if file.metadata.num_rows != write.generation.num_items:
+            raise DamageError(
+                f"{path} has {file.metadata.num_rows:,} items where generation {write.generation.generation} has "
+                f"{write.generation.num_items:,}: the store and the corpus do not belong together; train again"
+            )
         for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=["url", "count"]):
             stop = start + batch.num_rows
             vectors = write.generation.read_items(start, stop)
-            check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
+            _check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
             yield encode_rows(pa.Table.from_batches([batch]), project(vectors, projection), "float32")
             start = stop
 
@@ -288,11 +347,12 @@ def _read_items(write: Writing) -> Iterator[pa.Table]:
 def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
     """Build the index of the user vectors as they were written; returns the manifest's entry."""
     paths = [folder / "user_vectors" / name for name in manifest["user_files"]]
-
-    def read_units(every: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return ((rows, unit_rows(vectors)) for rows, vectors in read_vectors(paths, every, BATCH_ROWS))
-
-    index, about = build_index(plan, manifest["num_users"], manifest["vector_size"], read_units)
+    index, about = build_index(
+        plan,
+        manifest["num_users"],
+        manifest["vector_size"],
+        lambda every: ((rows, unit_rows(vectors)) for rows, vectors in read_vectors(paths, every, BATCH_ROWS)),
+    )
     with replace_file(folder / INDEX_FILE) as temporary:
         try:
             faiss.write_index(index, str(temporary))
@@ -304,7 +364,7 @@ def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict
 def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
     """The users of a micro-partition by user_id and their vectors, float32 (n, D), checked; holes are left out."""
     vectors = write.generation.read_users(partition)
-    check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
+    _check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
     users = pa.table({"user_id": Corpus(write.job.corpus_dir, write.corpus).read_ids(partition)})
     if not write.corpus.get("base"):  # they are in order, without holes
         return users, vectors

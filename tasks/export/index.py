@@ -8,7 +8,7 @@ the right length (growing lists hold half as much again). The same rows give the
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import faiss
@@ -54,14 +54,18 @@ def plan_index(num_rows: int, dim: int, room_bytes: int, quantise_above: int) ->
 
     Raises ResourceError, with the numbers and the way out, when not even the smallest fits.
     """
-    plans = [plan_flat(num_rows, dim)] if num_rows <= quantise_above else []
-    plans += [_plan_lists(num_rows, dim, *kind) for kind in _list_kinds(num_rows, dim)]
+    plans = [_plan_lists(num_rows, dim, *kind) for kind in _list_kinds(num_rows, dim)]
+    if (
+        num_rows <= quantise_above
+    ):  # every row compared, in 16-bit floats: half the bytes of float32, cosines off by about 1e-4
+        index_bytes = num_rows * 2 * dim
+        plans.insert(0, IndexPlan(FLAT, "SQfp16", 0, 0, index_bytes + _batch_bytes(num_rows, dim), index_bytes))
     rows = f"{num_rows:,} users x {dim} numbers"
     for ix, plan in enumerate(plans):
         if plan.peak_bytes <= room_bytes:
             too_large = "".join(f"; {other.kind} would take {size(other.peak_bytes)}" for other in plans[:ix])
             why = f"{rows} take {size(plan.peak_bytes)} of the {size(room_bytes)} that are free{too_large}"
-            return IndexPlan(**vars(plan) | {"reason": f"{plan.kind}, as {why}"})
+            return replace(plan, reason=f"{plan.kind}, as {why}")
     least = min(plans, key=lambda plan: plan.peak_bytes)
     raise ResourceError(
         f"the smallest index of {rows}, {least.kind}, needs {size(least.peak_bytes)} of memory while it is built and "
@@ -79,29 +83,32 @@ def build_index(plan: IndexPlan, num_rows: int, dim: int, read_rows: ReadRows) -
             index.add(units)
         return index, {"kind": plan.kind}
     query_rows, queries = _train(index, plan, num_rows, read_rows)
-    exact = _Nearest(query_rows, queries)
+    exact = faiss.ResultHeap(len(queries), NEIGHBOURS + 1, keep_max=True)
     lists: list[NDArray[np.int32]] = []
     for rows, units in read_rows(1):
         lists.append(index.quantizer.search(units, 1)[1][:, 0].astype(np.int32))
-        exact.add(rows, units)
+        near = faiss.knn(queries, units, min(NEIGHBOURS + 1, len(rows)), metric=faiss.METRIC_INNER_PRODUCT)
+        exact.add_result(near[0], rows[near[1]])
+    exact.finalize()
     _reserve(index, lists)
     for (_, units), chosen in zip(read_rows(1), lists, strict=True):
         own = chosen.astype(np.int64)
         index.add_core(len(units), faiss.swig_ptr(units), None, faiss.swig_ptr(own))
-    index.nprobe, recall = _choose_nprobe(index, exact)
-    return index, {"kind": plan.kind, "nprobe": index.nprobe, "recall_at_10": round(recall, 4)}
+    recalls = {}
+    for nprobe in (2**power for power in range(MAX_NPROBE.bit_length())):
+        if nprobe <= index.nlist:
+            index.nprobe = nprobe
+            recalls[nprobe] = _measure_recall(index, query_rows, queries, exact.I)
+    # The fewest lists to look into that find, to a hundredth, what MAX_NPROBE lists find.
+    enough = max(recalls.values()) - _TOLERANCE
+    index.nprobe = next(nprobe for nprobe, recall in recalls.items() if recall >= enough)
+    return index, {"kind": plan.kind, "nprobe": index.nprobe, "recall_at_10": round(recalls[index.nprobe], 4)}
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
     """The rows of float32 (N, D) at length 1; a row of zeros stays zeros."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
-
-
-def plan_flat(num_rows: int, dim: int) -> IndexPlan:
-    """Every row compared, in 16-bit floats: half the bytes of float32, cosines off by about 1e-4."""
-    index_bytes = num_rows * 2 * dim
-    return IndexPlan(FLAT, "SQfp16", 0, 0, index_bytes + _batch_bytes(num_rows, dim), index_bytes)
 
 
 def _list_kinds(num_rows: int, dim: int) -> list[tuple[str, int]]:
@@ -135,7 +142,7 @@ def _batch_bytes(num_rows: int, dim: int) -> int:
 def _train(
     index: Any, plan: IndexPlan, num_rows: int, read_rows: ReadRows
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Learn lists and codes from a sample of all stretches; returns some of its rows, to measure by: numbers and units."""
+    """Learn lists and codes from a sample of all stretches; returns some of its rows for measuring: numbers and units."""
     every = max(1, num_rows // plan.sample_rows)
     parts = list(read_rows(every))
     rows, sample = (np.concatenate(side) for side in zip(*parts, strict=True))
@@ -159,42 +166,14 @@ def _reserve(index: Any, lists: list[NDArray[np.int32]]) -> None:
         index.invlists.resize(number, 0)
 
 
-class _Nearest:
-    """The exact nearest rows of some queries, gathered batch by batch."""
-
-    def __init__(self, rows: NDArray[np.int64], queries: NDArray[np.float32]) -> None:
-        self.rows, self.queries = rows, queries
-        self.found = np.full((len(rows), 0), -1, dtype=np.int64)
-        self.scores = np.full((len(rows), 0), -np.inf, dtype=np.float32)
-
-    def add(self, rows: NDArray[np.int64], units: NDArray[np.float32]) -> None:
-        """Compare the queries with these rows; the query itself is one of the nearest that are kept."""
-        scores, found = faiss.knn(
-            self.queries, units, min(NEIGHBOURS + 1, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
-        )
-        self.scores, self.found = np.hstack([self.scores, scores]), np.hstack([self.found, rows[found]])
-        best = np.argsort(-self.scores, axis=1, kind="stable")[:, : NEIGHBOURS + 1]
-        self.scores = np.take_along_axis(self.scores, best, axis=1)
-        self.found = np.take_along_axis(self.found, best, axis=1)
-
-    def recall(self, index: Any) -> float:
-        """The share of the exact neighbours, the query left out, that the index finds among as many."""
-        _, found = index.search(self.queries, NEIGHBOURS + 1)
-        shares = []
-        for own, exact, ours in zip(self.rows.tolist(), self.found.tolist(), found.tolist(), strict=True):
-            wanted = [row for row in exact if row != own][:NEIGHBOURS]
-            got = [row for row in ours if row != own][: len(wanted)]
-            shares.append(len(set(wanted) & set(got)) / max(1, len(wanted)))
-        return float(np.mean(shares))
-
-
-def _choose_nprobe(index: Any, exact: _Nearest) -> tuple[int, float]:
-    """The fewest lists to look into that find, to a hundredth, what MAX_NPROBE lists find; and the recall@10 by them."""
-    recalls = {}
-    nprobe = 1
-    while nprobe <= min(MAX_NPROBE, index.nlist):
-        index.nprobe = nprobe
-        recalls[nprobe] = exact.recall(index)
-        nprobe *= 2
-    enough = max(recalls.values()) - _TOLERANCE
-    return next((nprobe, recall) for nprobe, recall in recalls.items() if recall >= enough)
+def _measure_recall(
+    index: Any, query_rows: NDArray[np.int64], queries: NDArray[np.float32], exact: NDArray[np.int64]
+) -> float:
+    """The share of the exact neighbours int64[n, NEIGHBOURS + 1], the query left out, that the index finds among as many."""
+    _, found = index.search(queries, NEIGHBOURS + 1)
+    shares = []
+    for own, near, ours in zip(query_rows.tolist(), exact.tolist(), found.tolist(), strict=True):
+        wanted = [row for row in near if row not in (own, -1)][:NEIGHBOURS]
+        got = [row for row in ours if row != own][: len(wanted)]
+        shares.append(len(set(wanted) & set(got)) / max(1, len(wanted)))
+    return float(np.mean(shares))

@@ -36,20 +36,29 @@ def count_users(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
 def erase_from_export(
     folder: Path, wanted: UserSet, memory_bytes: int, values: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    """Make `out`, an export without these users that says `values` of itself; returns its manifest.
+    """Make `out`, which may be `folder`, an export without these users, with `values` in its manifest; returns the manifest.
 
-    What it says of changes since an earlier release is left out: that would name who left. `out` may be `folder` itself. One file
-    of vectors is in memory at a time, then the index. Raises DamageError when a file is not as the manifest says, ResourceError
-    when disk or memory do not suffice.
+    Changes since an earlier release are left out: they would name who left. One file of vectors is in memory at a time, then the
+    index. Raises DamageError when a file is not as the manifest says, ResourceError when disk or memory do not suffice.
     """
     manifest = read_json(folder / EXPORT_MANIFEST)
+    user_files, remade = dict(manifest["user_files"]), {manifest["index"]["file"]}
     with replace_folder(out) as new:
-        changed = _write_users(folder, manifest, wanted, new)
+        for name in _files_of(manifest, wanted):
+            path = f"{_USERS}/{name}"
+            is_gone = np.asarray(wanted.find(_read_ids(folder, manifest, path)))
+            if not is_gone.any():
+                continue
+            remade.add(path)
+            del user_files[name]
+            if not is_gone.all():
+                table = pq.read_table(folder / path).filter(pa.array(~is_gone)).combine_chunks()
+                write_rows(new / path, [table], USER_ROW_GROUP_ROWS)
+                user_files[name] = {"rows": len(table)} | describe_users(new / path)
         for name in list_files(manifest):
-            if name not in changed and name != manifest["index"]["file"] and not name.startswith(_CHANGES):
+            if name not in remade and not name.startswith(_CHANGES):
                 link_file(path_of(folder, manifest, name), new / name)
-        user_files = {name: changed.get(f"{_USERS}/{name}", about) for name, about in manifest["user_files"].items()}
-        user_files = {name: about for name, about in user_files.items() if about["rows"]}
+        user_files = {name: user_files[name] for name in manifest["user_files"] if name in user_files}  # in order
         num_users = sum(about["rows"] for about in user_files.values())
         manifest.pop("changes", None)
         erased = manifest | {"user_files": user_files, "num_users": num_users} | values
@@ -73,23 +82,6 @@ def _files_of(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
     """The files of vectors that can have any of these users."""
     names = {f"part-{partition:05d}.parquet" for partition in wanted.partitions(manifest["partitions"])}
     return [name for name in manifest["user_files"] if name in names]
-
-
-def _write_users(folder: Path, manifest: dict[str, Any], wanted: UserSet, new: Path) -> dict[str, dict[str, Any]]:
-    """Write the files that have any of these users without them; returns the entries, by path, of none where nobody is left."""
-    changed: dict[str, dict[str, Any]] = {}
-    for name in _files_of(manifest, wanted):
-        path = folder / _USERS / name
-        is_gone = np.asarray(wanted.find(_read_ids(folder, manifest, f"{_USERS}/{name}")))
-        if not is_gone.any():
-            continue
-        num_left = int((~is_gone).sum())
-        changed[f"{_USERS}/{name}"] = {"rows": num_left}
-        if num_left:
-            table = pq.read_table(path).filter(pa.array(~is_gone)).combine_chunks()
-            write_rows(new / _USERS / name, [table], USER_ROW_GROUP_ROWS)
-            changed[f"{_USERS}/{name}"] |= describe_users(new / _USERS / name)
-    return changed
 
 
 def _read_ids(folder: Path, manifest: dict[str, Any], name: str) -> pa.ChunkedArray:

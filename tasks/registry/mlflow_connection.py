@@ -1,7 +1,7 @@
-"""The way to MLflow: a client whose failures read like a sentence, downloads, and searches page by page.
+"""A client of MLflow whose failures become SurfErrors, downloads, and searches page by page.
 
-Every function of this folder that asks MLflow goes through `connect`. Importing MLflow takes some 3 seconds, so callers that may
-not need it import this folder late.
+Every call of MLflow goes through `connect`. Importing MLflow takes some 3 seconds, so callers that may not need it import this
+folder late.
 """
 
 import logging
@@ -52,7 +52,11 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _make_database(tracking_uri)
+            path = Path(tracking_uri.removeprefix("sqlite:///"))
+            if tracking_uri.startswith("sqlite:///") and not path.exists():
+                # MLflow makes dozens of tables one by one, and cannot open a database in which a kill left only some of them.
+                with replace_file(path) as temporary:
+                    MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
             yield MlflowClient(tracking_uri, tracking_uri)
     except SurfError:
         raise
@@ -64,36 +68,25 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
         ) from None
 
 
-def _make_database(tracking_uri: str) -> None:
-    """Make a sqlite database that is not there under a temporary name and rename it.
-
-    MLflow makes dozens of tables one by one, and cannot open a database in which a kill left only some of them.
-    """
-    path = Path(tracking_uri.removeprefix("sqlite:///"))
-    if tracking_uri.startswith("sqlite:///") and not path.exists():
-        with replace_file(path) as temporary:
-            MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, its cause, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _is_away(error: BaseException) -> bool:
-    """Whether it is the server's or the network's fault, and so may pass: refused, timed out, or answered with 5xx or 429."""
-    at: BaseException | None = error
-    while at is not None:
-        if isinstance(at, ConnectionError | TimeoutError) or _AWAY.search(str(at)):
-            return True
-        at = at.__cause__ or at.__context__
-    return False
+    """Whether the server or the network is at fault, so that it may pass: refused, timed out, or a status of 5xx or 429."""
+    return any(isinstance(one, ConnectionError | TimeoutError) or _AWAY.search(str(one)) for one in _chain(error))
 
 
 def _reason(error: BaseException) -> str:
     """The cause in a line: of a chain of exceptions the operating system's, for it is the plainest."""
     if isinstance(error, ImportError):
         return f"its database needs a driver that is not installed ({error})"
-    at: BaseException | None = error
-    while at is not None:
-        if isinstance(at, OSError) and at.strerror:
-            return f"{at.strerror}{f' ({at.filename})' if at.filename else ''}"
-        at = at.__cause__ or at.__context__
+    for one in _chain(error):
+        if isinstance(one, OSError) and one.strerror:
+            return f"{one.strerror}{f' ({one.filename})' if one.filename else ''}"
     lines = [line for line in mask_credentials(str(error)).splitlines() if line.strip()]
     return lines[0][:300].rstrip(";:. ") if lines else type(error).__name__
 

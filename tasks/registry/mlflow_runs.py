@@ -2,12 +2,10 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.registry.mlflow_connection import connect, download, gather  # first: it settles how MLflow is imported
+from tasks.registry.mlflow_connection import connect, download  # first: it settles how MLflow is imported
 
 # isort: split
 from mlflow import MlflowClient
@@ -25,24 +23,6 @@ PARENT_TAG = MLFLOW_PARENT_RUN_ID  # with the id of a run as its value, this run
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
 MAX_PARAM_LENGTH = 6000
-
-
-@dataclass(frozen=True)
-class Point:
-    """A value of a metric: `at_ms` milliseconds since 1970, `step` its place on the axis."""
-
-    name: str
-    value: float
-    at_ms: int
-    step: int = 0
-
-
-@dataclass(frozen=True)
-class MlflowRun:
-    """An MLflow run of a run of some root."""
-
-    experiment: str
-    tags: dict[str, str]
 
 
 def open_run(
@@ -87,9 +67,8 @@ def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:
     return f"{mask_credentials(tracking_uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
 
 
-def log_metrics(tracking_uri: str, mlflow_run_id: str, points: Sequence[Point]) -> None:
-    """Log the points in batches. The same points again are no new ones."""
-    metrics = [Metric(point.name, point.value, point.at_ms, point.step) for point in points]
+def log_metrics(tracking_uri: str, mlflow_run_id: str, metrics: Sequence[Metric]) -> None:
+    """Log values of metrics in batches. The same values of the same times again are no new ones."""
     with connect(tracking_uri) as client:
         for start in range(0, len(metrics), MAX_BATCH_METRICS):
             client.log_batch(mlflow_run_id, metrics=metrics[start : start + MAX_BATCH_METRICS])
@@ -110,10 +89,8 @@ def read_document(tracking_uri: str, experiment: str, run_id: str, name: str) ->
     """A JSON document that was logged to the MLflow run of our run. Raises DamageError when there is none."""
     what = f"{name} of run {run_id}"
     with connect(tracking_uri) as client, tempfile.TemporaryDirectory() as folder:
-        there = client.get_experiment_by_name(experiment)
-        found = (
-            client.search_runs([there.experiment_id], f"tags.{RUN_TAG} = '{run_id}'", max_results=1) if there else []
-        )
+        place = client.get_experiment_by_name(experiment)
+        found = client.search_runs([place.experiment_id], f"tags.{RUN_TAG} = '{run_id}'") if place else []
         if not found:
             raise DamageError(f"{what} is missing in the registry")
         return read_json(download(tracking_uri, f"runs:/{found[0].info.run_id}/{name}", Path(folder), what))
@@ -123,14 +100,6 @@ def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> 
     """Mark the MLflow run as finished, or as failed."""
     with connect(tracking_uri) as client:
         client.set_terminated(mlflow_run_id, "FAILED" if has_failed else "FINISHED")
-
-
-def list_runs(tracking_uri: str) -> dict[str, MlflowRun]:
-    """The MLflow runs of runs of roots, by their id."""
-    with connect(tracking_uri) as client:
-        names = {one.experiment_id: one.name for one in gather(client.search_experiments)}
-        found = gather(partial(client.search_runs, list(names), f"tags.{RUN_TAG} LIKE '%'")) if names else []
-    return {run.info.run_id: MlflowRun(names[run.info.experiment_id], dict(run.data.tags)) for run in found}
 
 
 def _open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> str:

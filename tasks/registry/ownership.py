@@ -6,11 +6,11 @@ of the root's runs.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from tasks.config import PublishConfig
-from tasks.registry import mlflow_runs
-from tasks.registry.mlflow_runs import RUN_TAG, MlflowRun
+from tasks.registry.mlflow_connection import connect, gather
+from tasks.registry.mlflow_runs import RUN_TAG
 from tasks.registry.tracking import Copy, Version
 from tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
 from tasks.root.run import Root, read_stories
@@ -56,10 +56,13 @@ class Ownership:
         for story in read_stories(self.root):
             registered = story.steps.registered or story.gone_steps.registered
             made[story.run_id] = (registered and registered.mlflow_run_id) or None
-
-        def is_ours(mlflow_run_id: str, run: MlflowRun) -> bool:
-            recorded = made.get(run.tags[RUN_TAG], "")
-            return recorded == mlflow_run_id or (recorded is None and run.experiment == self.publish.experiment)
-
-        runs = mlflow_runs.list_runs(self.uri)
-        return {name for name, run in runs.items() if ROOT_TAG not in run.tags and is_ours(name, run)}
+        ours = set()
+        with connect(self.uri) as client:
+            names = {one.experiment_id: one.name for one in gather(client.search_experiments)}
+            for run in gather(partial(client.search_runs, list(names), f"tags.{RUN_TAG} LIKE '%'")) if names else ():
+                recorded = made.get(run.data.tags[RUN_TAG], "")
+                is_told = recorded == run.info.run_id
+                is_here = recorded is None and names[run.info.experiment_id] == self.publish.experiment
+                if ROOT_TAG not in run.data.tags and (is_told or is_here):
+                    ours.add(run.info.run_id)
+        return ours

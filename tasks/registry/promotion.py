@@ -1,14 +1,14 @@
 """Which release serves: the alias `champion` moves here, at a registration, by `surf2vec promote` and by `surf2vec rollback`.
 
-Only aliases and tags change, never a vector. Tags of a version say what became of it: `gate` (passed, held, first, overridden),
-`held_by`, `override_reason`, `champion_before` (the version that served when it was promoted: where a rollback goes),
-`promoted_at`, `rolled_back_at`, and `rolled_back_from` on the version that serves again. Tags are set first and the alias last,
-so that whoever is killed between is completed by the same call.
+Only aliases and tags change, never a vector. A version has the tags `gate` (passed, held, first, overridden), `held_by`,
+`override_reason`, `champion_before` (the version that served when it was promoted: where a rollback goes), `promoted_at`,
+`rolled_back_at`, and `rolled_back_from` on the version that serves again. Tags are set first and the alias last, so that the
+same call completes one that was killed.
 """
 
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -38,11 +38,10 @@ class ChampionMovedError(HeldBackError):
 
 @contextmanager
 def lock_aliases(root: Root) -> Iterator[None]:
-    """Hold the lock of those who read aliases and then move them, or remove what none of them needs.
+    """Hold the lock for moving aliases, and for removing what none of them needs.
 
-    It is not the root's lock of writers: a night holds that for hours, and a rollback must not wait for the very night that
-    may have to be kept from serving. Nobody trains, copies or sends under this one. It is taken after the root's lock and before
-    the store's.
+    It is not the root's lock of writers: a night holds that for hours, and a rollback must not wait for a night. Nothing is
+    trained, copied or sent under this one. It is taken after the root's lock and before the store's.
     """
     with private_files(root), open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -74,19 +73,24 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateSt
     """
     with lock_aliases(root):
         there = read_registry(root, publish)
-        version = _get_version(there, number)
-        has_served = "promoted_at" in version.tags
+        version, champion = _get_version(there, number), there.champion
         tags: dict[str, str | None] = {}
-        if gate and not has_served:
+        if gate and "promoted_at" not in version.tags:
             tags = {"gate": gate.verdict, "held_by": ", ".join(gate.held_by) or None}
         may_serve = (gate is None or gate.passes is not False) and "rolled_back_at" not in version.tags
-        aliases = [] if _is_overtaken(there, version) else choose_aliases(number, there.aliases, may_serve)
+        aliases = choose_aliases(number, there.aliases, may_serve)
+        if champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until")):
+            aliases = []  # a night of older days that ended late
         if CHAMPION in aliases:
-            _check_champion(there, version, gate)
+            serves = name_release(champion) if champion else None
+            if gate and serves != gate.champion:
+                before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))
+                raise ChampionMovedError(
+                    f"version {number} was judged beside {before}, but {now} serves now: the same command judges it again"
+                )
             tags |= _promotion_tags(there.aliases.get(CHAMPION))
         _move(root, publish, version, tags, aliases)
-        held = there.aliases | dict.fromkeys(aliases, number)
-    return _alias_of(held, number)
+    return _alias_of(there.aliases | dict.fromkeys(aliases, number), number)
 
 
 def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
@@ -110,26 +114,6 @@ def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> li
     return [*taken, CHAMPION] if may_serve or champion is None else taken
 
 
-def _check_champion(there: Registered, version: Version, gate: GateStep | None) -> None:
-    """Raise ChampionMovedError unless the release that serves is the one in the gate's verdict."""
-    serves = name_release(there.champion) if there.champion else None
-    if gate and serves != gate.champion:
-        raise ChampionMovedError(
-            f"version {version.number} was judged beside {_tell_release(gate.champion)}, but {_tell_release(serves)} serves "
-            "now: the same command judges it again"
-        )
-
-
-def _tell_release(release: str | None) -> str:
-    return f"release {release}" if release else "no champion"
-
-
-def _is_overtaken(there: Registered, version: Version) -> bool:
-    """Whether the champion's window ends later: a night of older days that ended late takes no alias."""
-    champion = there.champion
-    return champion is not None and ends_before(version.tags.get("window_until"), champion.tags.get("window_until"))
-
-
 def promote(
     root: Root, publish: PublishConfig, number: int | None, override: str | None, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
@@ -146,7 +130,7 @@ def promote(
         version = _get_version(there, number or there.aliases[CHALLENGER])
         before = there.aliases.get(CHAMPION)
         if version.number == before:
-            return _tell(publish, version, before, f"version {before} serves already", started)
+            return _describe(publish, version, before, f"version {before} serves already", started)
         _check_is_there(root, version)
         objection = _find_objection(version)
         if objection and not override:
@@ -159,7 +143,7 @@ def promote(
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
         _note(root, version, message, override if objection else None, serves=True)
         on_event("log", {"message": message})
-    return _tell(publish, version, before, message, started)
+    return _describe(publish, version, before, message, started)
 
 
 def rollback(
@@ -180,17 +164,23 @@ def rollback(
             since = champion.tags.get("rolled_back_from")
             serves = f"version {champion.number} serves already{f', rolled back from version {since}' if since else ''}"
             message = f"{serves}: nothing was changed; `surf2vec rollback VERSION` goes to another"
-            return _tell(publish, champion, champion.number, message, started)
-        target = _get_version(there, number or _target_of(champion))
+            return _describe(publish, champion, champion.number, message, started)
+        before = champion.tags.get("champion_before")
+        if not number and not before:
+            raise InputError(f"no version served before version {champion.number}: there is nothing to roll back to")
+        target = _get_version(there, number or int(before or 0))
         if target.tags.get("gate") == "held":
             raise InputError(
                 f"version {target.number} was held back and never served: see `surf2vec promote --override`"
             )
         _check_is_there(root, target)
-        away: dict[str, str | None] = {"rolled_back_at": _now()}
-        back: dict[str, str | None] = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
-        for left in _list_left(there, champion, target):
-            _move(root, publish, left, away, [])
+        away = {"rolled_back_at": _now()}
+        _move(root, publish, champion, away, [])
+        for left in there.versions:  # those that served after the target: a night that runs again brings none back
+            served = left.number > target.number and "promoted_at" in left.tags
+            if served and left != champion and "rolled_back_at" not in left.tags:
+                _move(root, publish, left, away, [])
+        back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
         _move(root, publish, target, back, [CHAMPION])
         message = (
             f"version {target.number} (release {target.tags['release']}) serves again, in place of {champion.number}"
@@ -198,7 +188,7 @@ def rollback(
         _note(root, target, message, None, serves=True)
         _note(root, champion, message, None, serves=False)
         on_event("log", {"message": message})
-    return _tell(publish, target, champion.number, message, started)
+    return _describe(publish, target, champion.number, message, started)
 
 
 def rollback_targets(there: Registered) -> set[int]:
@@ -220,8 +210,8 @@ def pin_release(root: Root, release: str) -> None:
 
 
 def release_pins(root: Root, publish: PublishConfig) -> None:
-    """Let go of the generations that nobody can return to: not the champion's, its rollback target's, the challenger's, nor of
-    the newest `publish.keep_releases` of this root's. Those of releases that this registry does not have stay, for gc."""
+    """Unpin the generations of this root's releases, but for the champion, its rollback target, the challenger and the newest
+    `publish.keep_releases`. Those of releases that this registry does not have stay, for gc."""
     with lock_aliases(root), lock_store(root.store):
         there = read_registry(root, publish)
         owner = Ownership(root, publish)
@@ -237,29 +227,14 @@ def release_pins(root: Root, publish: PublishConfig) -> None:
 
 def _get_version(there: Registered, number: int) -> Version:
     """Raises InputError, saying what there is, without a version of this number."""
-    found = next((one for one in there.versions if one.number == number), None)
-    if found is None:
-        newest = ", ".join(str(one.number) for one in there.versions[-10:]) or "none"
-        raise InputError(f"there is no version {number} in this registry; the newest are: {newest}")
-    return found
-
-
-def _target_of(champion: Version) -> int:
-    before = champion.tags.get("champion_before")
-    if not before:
-        raise InputError(f"no version served before version {champion.number}: there is nothing to roll back to")
-    return int(before)
-
-
-def _list_left(there: Registered, champion: Version, target: Version) -> list[Version]:
-    """The versions that a rollback leaves: the champion, and those that served after the target. A night that runs again brings
-    none of them back."""
-    served = [one for one in there.versions if one.number > target.number and "promoted_at" in one.tags]
-    return [champion, *(one for one in served if one != champion and "rolled_back_at" not in one.tags)]
+    if found := there.get(number):
+        return found
+    newest = ", ".join(str(one.number) for one in there.versions[-10:]) or "none"
+    raise InputError(f"there is no version {number} in this registry; the newest are: {newest}")
 
 
 def _find_objection(version: Version) -> str | None:
-    """Why a person has to say that this version may serve."""
+    """Why this version may not serve without `--override`."""
     if "rolled_back_at" in version.tags:
         return f"version {version.number} was rolled back at {version.tags['rolled_back_at']}"
     if version.tags.get("gate") == "held":
@@ -271,11 +246,11 @@ def _check_is_there(root: Root, version: Version) -> None:
     """Raise DamageError unless the version's export and the generation that a night would build on are whole."""
     release = version.tags.get("release", "")
     place = root.export(release) / EXPORT_MANIFEST
-    told = f"version {version.number} cannot serve: "
+    problem = f"version {version.number} cannot serve: "
     if not release or not place.exists() or digest_file(place) != version.tags.get("manifest_sha256"):
-        raise DamageError(f"{told}its export {place.parent} is gone or not the one that was registered")
+        raise DamageError(f"{problem}its export {place.parent} is gone or not the one that was registered")
     if not (root.store / "pinned" / f"{release}.json").exists():
-        raise DamageError(f"{told}its generation is kept no more in {root.store}; choose a newer one")
+        raise DamageError(f"{problem}its generation is kept no more in {root.store}; choose a newer one")
     for name, entry in open_pinned(root.store, release).files().items():
         verify_size(root.store / name, entry)
 
@@ -285,7 +260,7 @@ def _promotion_tags(before: int | None) -> dict[str, str | None]:
 
 
 def _move(
-    root: Root, publish: PublishConfig, version: Version, tags: dict[str, str | None], aliases: list[str]
+    root: Root, publish: PublishConfig, version: Version, tags: Mapping[str, str | None], aliases: list[str]
 ) -> None:
     """Set the tags of a version (None: take it away), then its aliases."""
     uri = registry_uri(root, publish)
@@ -295,24 +270,26 @@ def _move(
 
 
 def _note(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
-    """Write down in the story of the version's run what became of it, if the run is one of this root."""
+    """Record what became of a version in the story of its run, if the run is one of this root."""
     run = Run(root, name_release(version))
     if not run.story_path.exists():
         return
 
     def change(story: Story) -> Story:
-        told: list[Step] = []
+        steps: list[Step] = []
         if serves and story.steps.registered:
-            told.append(story.steps.registered.model_copy(update={"alias": CHAMPION}))
+            steps.append(story.steps.registered.model_copy(update={"alias": CHAMPION}))
         if reason and story.steps.gate:
-            told.append(story.steps.gate.model_copy(update={"overridden": reason}))
+            steps.append(story.steps.gate.model_copy(update={"overridden": reason}))
         promotions = [*story.promotions, Promotion(at=_now(), message=message)]
-        return story.replace(promotions=promotions, steps=story.steps.replace(*told))
+        return story.replace(promotions=promotions, steps=story.steps.replace(*steps))
 
     run.amend(change)
 
 
-def _tell(publish: PublishConfig, version: Version, before: int | None, message: str, started: float) -> dict[str, Any]:
+def _describe(
+    publish: PublishConfig, version: Version, before: int | None, message: str, started: float
+) -> dict[str, Any]:
     return {
         "model_name": publish.model_name,
         "model_version": version.number,

@@ -3,13 +3,13 @@
 A copy serves wherever the registry is reached. Of an export of `publish.copy_below` or more the version has only the
 manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
 
-A version is found again by the sha256 of its export's manifest. So the same release again registers nothing, and a
-call that was cut short anywhere is completed by the next: first the model's files, then the version with its tags,
-then the aliases.
+A version is found again by the sha256 of its export's manifest. So the same release again registers nothing, and the next
+call completes one that was cut short: the model's files come first, then the version with its tags, then the aliases.
 """
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -18,10 +18,9 @@ from typing import Any
 from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.registry import mlflow_runs, tracking
-from tasks.registry.mlflow_runs import Point
+from tasks.registry.mlflow_runs import Metric
 from tasks.registry.promotion import settle_aliases
 from tasks.registry.pull import find_version
-from tasks.registry.registered_copies import find_faults
 from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
 from tasks.registry.tracking import Content, Version
 from tasks.report.measured import list_train_metrics
@@ -31,8 +30,9 @@ from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, regis
 from tasks.root.run import Root
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
 from tasks.root.wording import as_markdown
+from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, sync_folders, verify_all
+from trainer.system.files import digest_file, read_json, sync_folders, verify_all, verify_file
 from trainer.system.units import parse_bytes
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
@@ -49,12 +49,12 @@ def publish_release(
 ) -> dict[str, Any]:
     """Register the export with the story of its run; returns the story of the step.
 
-    The version becomes challenger, and champion if the story's "gate" lets it.
-
-    Raises DamageError when the export is not whole, ResourceError when MLflow cannot be reached or written to.
+    The version becomes challenger, and champion if the story's "gate" lets it. Raises DamageError when the export is not whole,
+    ResourceError when MLflow cannot be reached or written to.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
-    _check_export(export_dir, manifest)
+    way_out = f"remove {export_dir} and give the same `surf2vec run` again: it is exported anew"
+    verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())
     root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     digest = digest_file(export_dir / EXPORT_MANIFEST)
     run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
@@ -62,8 +62,8 @@ def publish_release(
     params = flatten(story.config)
     mlflow_run = mlflow_runs.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
 
-    there = tracking.get_registered(uri, publish.model_name)
-    version = next((one for one in there.versions if _is_release(one, digest, root_id)), None)
+    versions = tracking.get_registered(uri, publish.model_name).versions
+    version = next((one for one in versions if _is_release(one, digest, root_id)), None)
     if version is None or any(find_faults(uri, version)):
         version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
     alias = settle_aliases(root, publish, version.number, story.steps.gate)
@@ -94,16 +94,22 @@ def _copy_release(
     on_event: OnEvent,
 ) -> Version:  # fmt: skip
     """Send the release to MLflow and make a version of it; of a version that is there, whose copy is not whole, a whole one."""
-    manifest, digest = read_json(export_dir / EXPORT_MANIFEST), digest_file(export_dir / EXPORT_MANIFEST)
-    root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
+    manifest, uri = read_json(export_dir / EXPORT_MANIFEST), registry_uri(root, publish)
     size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
     is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)
-    content = choose_content(export_dir, digest, is_copy)
-    with open_state(root, export_dir, story, is_copy=is_copy, is_wanted=publish.with_state) as state:
-        content = state.join(content)
-        content = replace(content, tags=content.tags | {ROOT_TAG: root_id})
-        told = f" by reference: they must stay in {export_dir.resolve()}" if content.config else ""
-        state_told = f" and {state.bytes / 1e6:,.1f} MB of state" if state.bytes else ""
+    # `export_path` says where in the model the manifest is.
+    tags = {"manifest_sha256": digest_file(export_dir / EXPORT_MANIFEST), ROOT_TAG: claim_registry(root, publish)}
+    if is_copy:
+        tags |= {"storage": "copy", "export_path": f"artifacts/{export_dir.name}"}
+        content = Content({"export": export_dir}, {}, tags)
+    else:
+        config = {"export_uri": export_dir.resolve().as_uri()}
+        tags |= {"storage": "reference", "export_path": "artifacts"} | config
+        content = Content({"manifest": export_dir / EXPORT_MANIFEST}, config, tags)
+    state = open_state(root, export_dir, story, content, is_copy) if publish.with_state else nullcontext((content, 0))
+    with state as (content, state_bytes):
+        told = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
+        state_told = f" and {state_bytes / 1e6:,.1f} MB of state" if state_bytes else ""
         again = f", once more, as the copy of version {version.number} is not whole," if version else ""
         told = f"registering{again} {size_bytes / 1e6:,.1f} MB{state_told} at {mask_credentials(uri)}{told}"
         on_event("log", {"message": told})
@@ -113,7 +119,8 @@ def _copy_release(
             tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
             return version
         model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
-    tags, description = describe_version(story, manifest) | content.tags, describe_model(manifest, content.config)
+    description = _describe_model(manifest, content.config.get("export_uri"))
+    tags = _describe_version(story, manifest, size_bytes) | content.tags
     return tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
 
 
@@ -122,8 +129,7 @@ def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> b
     uri = registry_uri(root, publish)
     if not uri.startswith("sqlite:///"):  # a server looks after its own, and may be away
         return True
-    versions = tracking.get_registered(uri, publish.model_name).versions
-    version = next((one for one in versions if one.number == registered.model_version), None)
+    version = tracking.get_registered(uri, publish.model_name).get(registered.model_version)
     return version is None or not any(find_faults(uri, version))
 
 
@@ -138,22 +144,40 @@ def current_release(root: Root, publish: PublishConfig) -> str:
     return find_version(uri, registry_uri(root, publish)).tags["release"]
 
 
-def choose_content(export_dir: Path, digest: str, is_copy: bool) -> Content:
-    """What goes into the model: a copy of the export, or its manifest and the URI of the folder where it is.
+def find_faults(tracking_uri: str, version: Version) -> Iterator[str]:
+    """What is missing or altered of the copy that a root's own registry has of a version, a line each.
 
-    `export_path` says where in the model the manifest lies.
+    Of a version by reference only the manifest is read. Copies on a server are checked by `surf2vec pull` and the served model.
     """
-    tags = {"manifest_sha256": digest}
-    if is_copy:
-        tags |= {"storage": "copy", "export_path": f"artifacts/{export_dir.name}"}
-        return Content({"export": export_dir}, {}, tags)
-    uri = export_dir.resolve().as_uri()
-    tags |= {"storage": "reference", "export_path": "artifacts", "export_uri": uri}
-    return Content({"manifest": export_dir / EXPORT_MANIFEST}, {"export_uri": uri}, tags)
+    is_own = tracking_uri.startswith("sqlite:///") and "export_path" in version.tags
+    folder = tracking.find_folder(tracking_uri, version) if is_own else None
+    if folder is None:
+        return
+    is_copy = "export_uri" not in version.tags
+    if not (folder / "MLmodel").exists():
+        yield f"{folder / 'MLmodel'} is missing"
+    yield from (f"{path} is empty" for path in sorted(folder.rglob("*")) if path.is_file() and not path.stat().st_size)
+    yield from _find_altered(folder / version.tags["export_path"], version.tags["manifest_sha256"], is_copy)
+    if is_copy and TAG_SHA256 in version.tags:
+        yield from _find_altered(folder / version.tags[TAG_PATH], version.tags[TAG_SHA256], is_copy)
 
 
-def describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
-    """The tags of a model version: what an operator asks of a release."""
+def _find_altered(folder: Path, digest: str, has_files: bool) -> Iterator[str]:
+    """What is not as it was registered: the manifest of an export or a state, or with `has_files` a file that it names."""
+    path = folder / EXPORT_MANIFEST
+    if not path.exists() or digest_file(path) != digest:
+        yield f"{path} is missing or not the one that was registered"
+        return
+    manifest = read_json(path) if has_files else {"files": {}}
+    for name, about in (manifest["files"] if "files" in manifest else list_files(manifest)).items():
+        try:
+            verify_file(folder / name, about)
+        except DamageError as error:
+            yield str(error)
+
+
+def _describe_version(story: Story, manifest: dict[str, Any], size_bytes: int) -> dict[str, str]:
+    """The tags of a model version for an operator."""
     corpus, evaluated = story.steps.corpus or CorpusStep(), story.steps.evaluate or EvaluateStep()
     tags = {
         "release": manifest["release"],
@@ -162,7 +186,7 @@ def describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
         "num_users": manifest["num_users"],
         "num_items": manifest["num_items"],
         "generation": manifest["generation"],
-        "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
+        "bytes": size_bytes,
         "window_id": manifest["created_from"]["window_id"],
         "window_since": corpus.since,
         "window_until": corpus.until,
@@ -171,9 +195,9 @@ def describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in tags.items() if value is not None}
 
 
-def describe_model(manifest: dict[str, Any], config: dict[str, str]) -> str:
-    """What a person reads beside the version in the registry (Markdown)."""
-    place = f" The vectors are not in the registry but in {as_markdown(config['export_uri'])}." if config else ""
+def _describe_model(manifest: dict[str, Any], export_uri: str | None) -> str:
+    """The text beside the version in the registry (Markdown)."""
+    place = f" The vectors are not in the registry but in {as_markdown(export_uri)}." if export_uri else ""
     return (
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
         f"{manifest['num_users']:,} users, learned from the pages they visited, and for {manifest['num_items']:,} pages.\n\n"
@@ -190,10 +214,10 @@ def pin_requirements() -> list[str]:
     return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
 
 
-def list_metrics(story: Story) -> list[Point]:
+def list_metrics(story: Story) -> list[Metric]:
     """All metrics of a run: quality, training beside its plan, funnel, sizes, seconds a step, and the training curve.
 
-    The curve's step is thousandths of an epoch. Times are the run's own, so that the same story gives the same points and
+    The curve's step is thousandths of an epoch. Times are the run's own, so that the same story gives the same values and
     logging them again adds none.
     """
     steps = story.steps
@@ -206,20 +230,14 @@ def list_metrics(story: Story) -> list[Point]:
     values |= {f"funnel_{stage}": number for stage, number in corpus.funnel}
     values |= {"num_users": export.num_users, "num_items": export.num_items, "bytes": export.bytes}
     values |= export.metrics | gate.metrics
-    points = [Point(_as_metric(name), float(value), started_ms) for name, value in values.items() if value is not None]
+    metrics = [
+        Metric(
+            re.sub(r"[^\w\-. /]+", "_", name, flags=re.ASCII), float(value), started_ms, 0
+        )  # names that MLflow takes
+        for name, value in values.items()
+        if value is not None
+    ]
     for at in train.curve:
-        at_ms = started_ms + round(1000 * at["seconds"])
-        step = round(1000 * at["epoch"])
-        points += [Point(name, float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
-    return points
-
-
-def _as_metric(name: str) -> str:
-    """A name that MLflow takes: other characters than these become `_`."""
-    return re.sub(r"[^\w\-. /]+", "_", name, flags=re.ASCII)
-
-
-def _check_export(export_dir: Path, manifest: dict[str, Any]) -> None:
-    """Raise DamageError unless every file of the manifest is there, every byte of it."""
-    way_out = f"remove {export_dir} and give the same `surf2vec run` again: it is exported anew"
-    verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())
+        at_ms, step = started_ms + round(1000 * at["seconds"]), round(1000 * at["epoch"])
+        metrics += [Metric(name, float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
+    return metrics

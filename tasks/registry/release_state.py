@@ -4,16 +4,16 @@
     state/store/            the files of the generation as they are: vectors with optimizer state, items with theirs
     state/corpus/           vocabulary, users of each micro-partition in row order, and how often training saw each item
 
-No tokens: what users read stays in the root. The next night of a root that was made again therefore trains all users that
-have events in its window, from the vectors they had. On the root's disk all are second names of the store's and corpus's files;
-a copy in the registry is about as large again as the export's.
+No tokens: what users read stays in the root. The next night of a restored root therefore trains all users that have events in
+its window, from the vectors they had. On the root's disk all are second names of the store's and corpus's files; a copy in the
+registry is about as large again as the export's.
 """
 
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,42 +35,31 @@ from trainer.system.files import describe_file, digest_file, link_file, read_jso
 
 FOLDER = "state"
 TAG_SHA256, TAG_PATH = "state_sha256", "state_path"
-_SCRATCH = "publish."
 STATE_MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True)
-class State:
-    """A state ready to be registered: its folder, the sha256 of its manifest, its bytes; or none."""
-
-    folder: Path | None = None
-    digest: str = ""
-    bytes: int = 0
-    is_copy: bool = True
-
-    def join(self, content: Content) -> Content:
-        """The content of a model with the state: a copy of it in the model, or the tag by which it is known in the export."""
-        if self.folder is None:
-            return content
-        tags = content.tags | {TAG_SHA256: self.digest, TAG_PATH: f"artifacts/{FOLDER}" if self.is_copy else FOLDER}
-        artifacts = content.artifacts | ({FOLDER: self.folder} if self.is_copy else {})
-        return Content(artifacts, content.config, tags)
-
-
 @contextmanager
-def open_state(root: Root, export_dir: Path, story: Story, is_copy: bool, is_wanted: bool) -> Iterator[State]:
-    """Yield the state of a release: for a copy in a folder that goes at the end, by reference in the export's own folder."""
-    export = read_json(export_dir / EXPORT_MANIFEST)
-    with open_scratch_folder(root, f"{_SCRATCH}{os.getpid()}") if is_copy else nullcontext(export_dir) as place:
+def open_state(
+    root: Root, export_dir: Path, story: Story, content: Content, is_copy: bool
+) -> Iterator[tuple[Content, int]]:
+    """Yield the content of a model with the state of its release, if there is one, and the bytes of a copy of it.
+
+    For a copy the state is in a folder that goes at the end, by reference in the export's own folder.
+    """
+    with open_scratch_folder(root, f"publish.{os.getpid()}") if is_copy else nullcontext(export_dir) as place:
         folder = place / FOLDER
         shutil.rmtree(folder, ignore_errors=True)
-        digest = gather_state(root, export, story, folder) if is_wanted else None
+        digest = _gather_state(root, read_json(export_dir / EXPORT_MANIFEST), story, folder)
         if digest is None:
-            yield State()
-        else:
+            yield content, 0
+        elif is_copy:
+            tags = content.tags | {TAG_SHA256: digest, TAG_PATH: f"artifacts/{FOLDER}"}
             files = read_json(folder / STATE_MANIFEST)["files"].values()
-            yield State(folder, digest, 0 if not is_copy else sum(about["bytes"] for about in files), is_copy)
+            copied = Content(content.artifacts | {FOLDER: folder}, content.config, tags)
+            yield copied, sum(about["bytes"] for about in files)
+        else:
+            yield replace(content, tags=content.tags | {TAG_SHA256: digest, TAG_PATH: FOLDER}), 0
 
 
 def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
@@ -84,7 +73,7 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
     return None
 
 
-def gather_state(root: Root, export: dict[str, Any], story: Story, folder: Path) -> str | None:
+def _gather_state(root: Root, export: dict[str, Any], story: Story, folder: Path) -> str | None:
     """Write the state of a release into `folder`, which is empty; returns the sha256 of its manifest.
 
     None where the root has not the release's generation, or its corpus: then there is no state to carry. Raises DamageError when

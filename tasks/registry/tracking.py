@@ -5,18 +5,19 @@ Every function takes the tracking URI, is safe to call again, and raises a SurfE
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.registry.mlflow_connection import (  # first: it settles how MLflow is imported
+from tasks.registry.mlflow_connection import (
     connect,
     download,
     gather,
     use_uri,
-)
+)  # first: it settles how MLflow is imported
 
 # isort: split
 import mlflow.pyfunc
@@ -36,8 +37,8 @@ MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
 
 @dataclass(frozen=True)
 class Content:
-    """What goes into a model: files and folders, copied under a name each; values that whoever loads it may set otherwise;
-    and tags, by which the same content is found again."""
+    """What goes into a model: files and folders, copied under a name each; configuration, which a reader may set otherwise; and
+    tags, by which the same content is found again."""
 
     artifacts: dict[str, Path]
     config: dict[str, str]
@@ -57,6 +58,7 @@ class Version:
     mlflow_run_id: str | None = None
     is_copied: bool = False
     made_of: str = field(default="", compare=False)
+    created_at: datetime = field(default=datetime.min, compare=False)
 
     @property
     def place(self) -> str:
@@ -79,7 +81,7 @@ class Copy:
 
     @property
     def folder(self) -> Path | None:
-        """Where its files are, if they are on this machine."""
+        """The folder of its files, if they are on this machine."""
         return _local(self.location)
 
 
@@ -102,8 +104,8 @@ class Registered:
 def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requirements: list[str], temporary: Path) -> str:
     """Copy the content and the model's code into MLflow, once; returns the id of MLflow's logged model.
 
-    MLflow first gathers a model in a temporary folder: `temporary`, for the system's own may be small. What an earlier
-    call copied only in part goes; the tags tell whether a whole one is of this content.
+    MLflow first gathers a model in a temporary folder: `temporary`, as the system's own may be small. What an earlier call copied
+    only in part is removed; one that is whole is known by its tags.
     """
     with connect(tracking_uri) as client, use_uri(tracking_uri), use_temporary_folder(temporary):
         experiment_id = client.get_run(mlflow_run_id).info.experiment_id
@@ -147,19 +149,26 @@ def _fill_model(client: MlflowClient, model: Any, content: Content, requirements
 
 
 def _parts(content: Content, requirements: list[str]) -> dict[str, Any]:
-    """What MLflow makes a model of."""
+    """The arguments of MLflow's functions that save a model."""
+    texts, numbers = Array(DataType.string), Array(DataType.double)
+    outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
+    optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
+    user_id = ColSpec(
+        AnyType(), "user_id"
+    )  # not string: MLflow would refuse ids that pandas holds as numbers, and an empty frame
+    params = ParamSchema([ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0)])
     return {
         "python_model": str(MODEL_CODE),
         "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},
         "model_config": content.config or None,
         "pip_requirements": requirements,
-        "signature": _signature(),
+        "signature": ModelSignature(Schema([user_id]), Schema([user_id, *optional]), params),
         "input_example": (pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
     }
 
 
 def _sync_model(client: MlflowClient, model_id: str) -> None:
-    """Wait until the files of a logged model, and the folders down to them, are on the disk, where it is this machine's."""
+    """Wait until the files of a logged model, and the folders down to them, are on the disk, if it is this machine's."""
     model = client.get_logged_model(model_id)
     folder, base = map(_local, (model.artifact_location, client.get_experiment(model.experiment_id).artifact_location))
     if folder and base:
@@ -176,15 +185,15 @@ def _local(location: str) -> Path | None:
 def register(
     tracking_uri: str, model_name: str, model_id: str, mlflow_run_id: str, description: str, tags: dict[str, str]
 ) -> Version:
-    """Make a version of the registered model of a logged model; its tags come with it, so that it can be found by them."""
+    """Make a version of the registered model from a logged model, with its tags at once, so that it can be found by them."""
     with connect(tracking_uri) as client, use_uri(tracking_uri):
         if not client.search_registered_models(f"name = '{model_name}'"):
             client.create_registered_model(model_name, description=description)
-        return _as_version(
-            client.create_model_version(
-                model_name, f"models:/{model_id}", mlflow_run_id, tags=tags, description=description, model_id=model_id
-            )
+        source = f"models:/{model_id}"
+        made = client.create_model_version(
+            model_name, source, mlflow_run_id, tags=tags, description=description, model_id=model_id
         )
+        return _as_version(made)
 
 
 def get_registered(tracking_uri: str, model_name: str) -> Registered:
@@ -196,13 +205,6 @@ def get_registered(tracking_uri: str, model_name: str) -> Registered:
         aliases = client.get_registered_model(model_name).aliases
     versions = sorted((_as_version(one) for one in found), key=lambda version: version.number)
     return Registered(versions, {alias: int(number) for alias, number in sorted(aliases.items())})
-
-
-def get_creation(tracking_uri: str, version: Version) -> datetime:
-    """When the version was registered."""
-    with connect(tracking_uri) as client:
-        made_ms = client.get_model_version(version.name, str(version.number)).creation_timestamp
-    return datetime.fromtimestamp(made_ms / 1000, UTC)
 
 
 def list_models(tracking_uri: str) -> list[str]:
@@ -217,7 +219,7 @@ def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> N
         client.set_registered_model_alias(model_name, alias, str(version))
 
 
-def set_tags(tracking_uri: str, version: Version, tags: dict[str, str | None]) -> None:
+def set_tags(tracking_uri: str, version: Version, tags: Mapping[str, str | None]) -> None:
     """Set tags of a version; None takes one away."""
     with connect(tracking_uri) as client:
         for name, value in tags.items():
@@ -247,11 +249,9 @@ def list_copies(tracking_uri: str) -> list[Copy]:
         experiments = [one.experiment_id for one in gather(client.search_experiments)]
         found = gather(partial(client.search_logged_models, experiments)) if experiments else []
     return [
-        Copy(
-            model.model_id, model.artifact_location, dict(model.tags), str(model.status) == "READY", model.source_run_id
-        )
-        for model in found
-        if {"manifest_sha256", "export_path"} <= model.tags.keys()
+        Copy(one.model_id, one.artifact_location, dict(one.tags), str(one.status) == "READY", one.source_run_id)
+        for one in found
+        if {"manifest_sha256", "export_path"} <= one.tags.keys()
     ]
 
 
@@ -271,25 +271,15 @@ def delete_model(tracking_uri: str, model_id: str) -> None:
 def download_file(tracking_uri: str, version: Version, path: str, target: Path) -> None:
     """Copy the file `path` of a model version to `target`. Raises DamageError when the version does not have it."""
     with connect(tracking_uri) as client, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        location = client.get_model_version_download_uri(version.name, str(version.number))
-        place, what = f"{location.rstrip('/')}/{path}", f"{path} of models:/{version.name}/{version.number}"
-        os.replace(download(tracking_uri, place, Path(scratch), what), target)
-
-
-def _signature() -> ModelSignature:
-    texts, numbers = Array(DataType.string), Array(DataType.double)
-    outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
-    optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
-    return ModelSignature(
-        # Any, not string: MLflow would turn away ids that pandas holds as numbers, and an empty frame.
-        inputs=Schema([ColSpec(AnyType(), "user_id")]),
-        outputs=Schema([ColSpec(AnyType(), "user_id"), *optional]),
-        params=ParamSchema([ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0)]),
-    )
+        location = client.get_model_version_download_uri(version.name, str(version.number)).rstrip("/")
+        os.replace(download(tracking_uri, f"{location}/{path}", Path(scratch), f"{path} of {version.place}"), target)
 
 
 def _as_version(version: Any) -> Version:
     source = str(version.source).removeprefix("models:/")  # the id of a logged model, or NAME/VERSION
     is_copied = source != version.source and "/" in source
     made_of = "" if source == version.source or is_copied else source
-    return Version(version.name, int(version.version), dict(version.tags), version.run_id, is_copied, made_of)
+    created_at = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+    return Version(
+        version.name, int(version.version), dict(version.tags), version.run_id, is_copied, made_of, created_at
+    )

@@ -1,26 +1,24 @@
 """The registered model: vectors, nearest users and next items for user ids. Needs mlflow, numpy, pandas, pyarrow, faiss.
 
 MLflow copies this file into the model and runs it at load time, so it imports nothing of surf2vec and nothing
-of surf2vec imports it. `predict` takes a column `user_id` and answers a row a user, in the order asked:
+of surf2vec imports it. `predict` takes a column `user_id` and returns a row for each, in that order:
 
     user_id, vector                 the vector as a list of floats; None for a user without one
     neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
-The vectors are in the model, or stay in the folder of the export, whose URI the model has. Where that folder is found under
-another name: `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
+The vectors are in the model, or in the folder of the export, whose URI the model has. A reader that has that folder under another
+name gives `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
 
 Loading reads only the manifest, and the sizes of its files. A lookup hashes the id to its part, finds its row group by the
-least and greatest ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read
-when first asked for.
+least ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read when first needed.
 
-Nothing damaged is used: the manifest has digests of itself, of each file, and of each row group and footer of users. What is read
-is compared first: a row group by itself; index, items, and parts of earlier versions, whose row groups have no digests, whole.
+What is read is compared with the digests of the manifest first: a row group and a footer of users by themselves; index, items,
+and parts of earlier versions, whose row groups have no digests, whole.
 """
 
 import hashlib
 import json
-import math
 import os
 from bisect import bisect_right
 from collections import defaultdict
@@ -28,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -57,55 +56,68 @@ class Export:
 
     def __init__(self, context: Any) -> None:
         if "manifest" in context.artifacts:
-            registered = read_bytes(context.artifacts["manifest"])
+            registered = Path(context.artifacts["manifest"]).read_bytes()
             self.folder = folder_of(context.model_config["export_uri"])
             self.way_out = (
                 "put the folder back as it was, load another version, or say where the folder is now with "
                 'mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///the/folder"})'
             )
         else:
-            self.folder = context.artifacts["export"]
-            registered = read_bytes(os.path.join(self.folder, "manifest.json"))
+            self.folder = Path(context.artifacts["export"])
+            registered = (self.folder / "manifest.json").read_bytes()
             self.way_out = (
                 "load another version, or repeat the `surf2vec run` that registered this one: it mends the copy"
             )
-        self.manifest = read_manifest(registered, self.folder, self.way_out)
+        self.manifest = self.read_manifest(registered)
         self.files = list_files(self.manifest)
         self.whole: set[str] = set()
-        sizes = {name: about["bytes"] for name, about in self.files.items()}
-        if not os.path.isdir(self.folder):
+        if not self.folder.is_dir():
             raise self.error("it is not on this machine: moved, deleted, or its disk is not mounted")
-        self.stamps = {name: self.stamp(name) for name in [*sizes, "manifest.json"]}
-        for name, size_bytes in sizes.items():
-            if self.stamps[name][0] != size_bytes:
-                raise self.error(f"{name} there has {self.stamps[name][0]:,} bytes, registered were {size_bytes:,}")
+        self.stamps = {name: self.stamp(name) for name in [*self.files, "manifest.json"]}
+        for name, about in self.files.items():
+            if self.stamps[name][0] != about["bytes"]:
+                raise self.error(f"{name} there has {self.stamps[name][0]:,} bytes, registered were {about['bytes']:,}")
         # The manifest last: a folder that is replaced meanwhile does not pass for the one that was registered.
         with self.reading("manifest.json") as path:
-            found, expected = (hashlib.sha256(content).hexdigest() for content in (read_bytes(path), registered))
+            found, expected = (hashlib.sha256(content).hexdigest() for content in (path.read_bytes(), registered))
         if found != expected:
             raise self.error(f"it holds another export: sha256 of manifest.json {found}, registered was {expected}")
+
+    def read_manifest(self, content: bytes) -> dict[str, Any]:
+        """The manifest. Raises ExportError unless it has the digest of all else in it; those of earlier versions have none."""
+        try:
+            manifest = json.loads(content)
+            digest = manifest.pop("digest", None)
+            text = json.dumps(manifest, sort_keys=True, ensure_ascii=False, allow_nan=False)
+            is_whole = digest in (None, hashlib.sha256(text.encode()).hexdigest())
+            list_files(manifest)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            is_whole = False
+        if not is_whole:
+            raise ExportError(f"manifest.json in {self.folder} was altered: {self.way_out}")
+        return manifest
 
     def stamp(self, name: str) -> tuple[int, int, int]:
         """(bytes, when changed, inode) of a file: one that is written to or replaced gets another."""
         try:
-            found = os.stat(os.path.join(self.folder, *name.split("/")))
+            found = (self.folder / name).stat()
         except OSError as error:
             raise self.error(f"{name} there cannot be read ({error.strerror})") from None
         return found.st_size, found.st_mtime_ns, found.st_ino
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[str]:
+    def reading(self, name: str) -> Iterator[Path]:
         """Yield the path of a file. Raises ExportError when it cannot be read, or is not, before and after, the one loaded."""
         self.check(name)
         try:
-            yield os.path.join(self.folder, *name.split("/"))
+            yield self.folder / name
         except (OSError, ValueError, pa.ArrowException) as error:
             raise self.error(f"{name} there cannot be read ({error})") from None
         finally:
             self.check(name)
 
     @contextmanager
-    def reading_whole(self, name: str) -> Iterator[str]:
+    def reading_whole(self, name: str) -> Iterator[Path]:
         """`reading`, for a file whose bytes are those that were registered: they are looked at once."""
         with self.reading(name) as path:
             if name not in self.whole:
@@ -130,29 +142,14 @@ class Export:
         )
 
 
-def folder_of(uri: str) -> str:
+def folder_of(uri: str) -> Path:
     """The folder that a file:// URI, or a plain path, names."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return unquote(parts.path)
+        return Path(unquote(parts.path))
     if not os.path.isabs(uri):
         raise ExportError(f"export_uri is {uri!r}: give a folder of this machine, for instance file:///mnt/export/r1")
-    return uri
-
-
-def read_manifest(content: bytes, folder: str, way_out: str) -> dict[str, Any]:
-    """What a manifest says. Raises ExportError unless it has the digest of that; those of earlier versions have none."""
-    try:
-        manifest = json.loads(content)
-        digest = manifest.pop("digest", None)
-        text = json.dumps(manifest, sort_keys=True, ensure_ascii=False, allow_nan=False)
-        is_whole = digest in (None, hashlib.sha256(text.encode()).hexdigest())
-        list_files(manifest)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        is_whole = False
-    if not is_whole:
-        raise ExportError(f"manifest.json in {folder} was altered: {way_out}")
-    return manifest
+    return Path(uri)
 
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -163,16 +160,8 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return users | items | {about["file"]: about for about in others}
 
 
-def read_bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
 class Part:
-    """One Parquet file of user vectors: its footer, and which ids and rows each row group has.
-
-    bounds: where each row group begins, and the footer begins and ends; digests: of these pieces, if the manifest has any.
-    """
+    """One Parquet file of user vectors: its footer, and which ids and rows each row group has."""
 
     def __init__(self, export: Export, name: str) -> None:
         self.export, self.name = export, name
@@ -182,7 +171,7 @@ class Part:
             with open(path, "rb") as file:
                 file.seek(num_bytes - 8)
                 footer_bytes = int.from_bytes(file.read(4), "little") + 8
-            self.bounds = [max(0, num_bytes - footer_bytes), num_bytes]
+            self.bounds = [max(0, num_bytes - footer_bytes), num_bytes]  # where each piece begins, and the last ends
             self.metadata = pq.read_metadata(self.load([-1]))
         groups = [self.metadata.row_group(group) for group in range(self.metadata.num_row_groups)]
         self.bounds = [*(group.column(0).data_page_offset for group in groups), *self.bounds]
@@ -192,9 +181,6 @@ class Part:
     def group_of_id(self, user_id: str) -> int:
         """The only row group that can have this id, or -1."""
         return bisect_right(self.least, as_bytes(user_id)) - 1
-
-    def group_of_row(self, row: int) -> int:
-        return bisect_right(self.starts, row) - 1
 
     def load(self, pieces: list[int]) -> pa.BufferReader:
         """The file with only these row groups, and with -1 the footer, in it; they are compared with their digests."""
@@ -224,7 +210,7 @@ class Part:
 
 
 class UserVectors(mlflow.pyfunc.PythonModel):
-    """Answers from an export's folder: see the module."""
+    """Predicts from an export's folder: see the module."""
 
     def load_context(self, context: Any) -> None:
         self.export = Export(context)
@@ -233,7 +219,9 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         # Row r of the index is row r - first[i] of part i: the index has the parts in order.
         counts = [about["rows"] for about in self.manifest["user_files"].values()]
         self.first = list(accumulate(counts, initial=0))
-        self.part = lru_cache(maxsize=MAX_OPEN_PARTS)(self.open_part)
+        self.part = lru_cache(maxsize=MAX_OPEN_PARTS)(
+            lambda number: Part(self.export, f"user_vectors/{self.names[number]}")
+        )
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         k, num_items = (read_count(params, name) for name in ("k", "items"))
@@ -241,30 +229,24 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         if len(given) == 1 and isinstance(given.iloc[0], (list, np.ndarray)):
             # {"inputs": {"user_id": [...]}} over HTTP arrives as one row with a list in it.
             given = pd.Series(list(given.iloc[0]), dtype=object)
-        asked = [as_id(value) for value in given]
-        found = self.find_users({user_id for user_id in asked if user_id is not None})
-        vectors = {user_id: vector for user_id, (_, vector) in found.items()}
-        answer = {"user_id": list(given)}
-        answer["vector"] = pick(asked, {user_id: vector.tolist() for user_id, vector in vectors.items()})
+        ids = [as_id(value) for value in given]
+        found = self.find_users(set(ids) - {None})
+        columns = {"vector": {user_id: vector.tolist() for user_id, (_, vector) in found.items()}}
         if k:
-            near = self.find_neighbours(found, k)
-            answer["neighbours"] = pick(asked, {user_id: ids for user_id, (ids, _) in near.items()})
-            answer["scores"] = pick(asked, {user_id: scores for user_id, (_, scores) in near.items()})
+            columns |= self.find_neighbours(found, k)
         if num_items:
-            best = self.find_items(vectors, num_items)
-            answer["items"] = pick(asked, {user_id: urls for user_id, (urls, _) in best.items()})
-            answer["item_scores"] = pick(asked, {user_id: scores for user_id, (_, scores) in best.items()})
-        columns = {name: pd.Series(values, given.index, dtype=object) for name, values in answer.items()}
-        return pd.DataFrame(columns)
-
-    def open_part(self, number: int) -> Part:
-        return Part(self.export, f"user_vectors/{self.names[number]}")
+            columns |= self.find_items(found, num_items)
+        series = {
+            name: pd.Series([values.get(user_id) for user_id in ids], given.index, dtype=object)
+            for name, values in columns.items()
+        }
+        return pd.DataFrame({"user_id": pd.Series(list(given), given.index, dtype=object)} | series)
 
     @cached_property
     def index(self) -> Any:
         # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
         with self.export.reading_whole(self.manifest["index"]["file"]) as path:
-            index = faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         if "nprobe" in self.manifest["index"]:  # of a quantised index: how many of its lists a search looks into
             index.nprobe = self.manifest["index"]["nprobe"]
         return index
@@ -288,70 +270,65 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         numbers = {name: number for number, name in enumerate(self.names)}
         wanted: dict[int, list[str]] = defaultdict(list)
         for user_id in user_ids:
-            name = f"part-{partition_of(user_id, self.manifest['partitions']):05d}.parquet"
-            if name in numbers:
-                wanted[numbers[name]].append(user_id)
+            number = numbers.get(f"part-{partition_of(user_id, self.manifest['partitions']):05d}.parquet")
+            if number is not None:
+                wanted[number].append(user_id)
         found = {}
         for number, ids in sorted(wanted.items()):
             part = self.part(number)
-            groups = {user_id: part.group_of_id(user_id) for user_id in ids}
-            tables = part.read(sorted(set(groups.values()) - {-1}), ["user_id", "vector", "scale"])
-            for group, table in tables.items():
+            groups = {part.group_of_id(user_id) for user_id in ids} - {-1}
+            for group, table in part.read(sorted(groups), ["user_id", "vector", "scale"]).items():
                 rows = {user_id: row for row, user_id in enumerate(table["user_id"].to_pylist())}
-                vectors = as_matrix(table)
-                first = self.first[number] + part.starts[group]
-                for user_id in ids:
-                    if groups[user_id] == group and user_id in rows:
-                        row = rows[user_id]
-                        found[user_id] = (first + row, vectors[row].copy())
+                vectors, first = as_matrix(table), self.first[number] + part.starts[group]
+                for user_id in rows.keys() & ids:
+                    found[user_id] = (first + rows[user_id], vectors[rows[user_id]].copy())
         return found
 
-    def find_neighbours(
-        self, found: dict[str, tuple[int, np.ndarray]], k: int
-    ) -> dict[str, tuple[list[str], list[float]]]:
-        """{user_id: (ids, cosines)}: the k nearest other users, nearest first."""
+    def find_neighbours(self, found: dict[str, tuple[int, np.ndarray]], k: int) -> dict[str, dict[str, Any]]:
+        """Of each user the k nearest other users, nearest first: {"neighbours": {user_id: ids}, "scores": {user_id: cosines}}."""
+        near: dict[str, dict[str, Any]] = {"neighbours": {}, "scores": {}}
         if not found:
-            return {}
+            return near
         vectors = np.stack([vector for _, vector in found.values()])
         units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         scores, rows = self.index.search(units, min(k + 1, self.index.ntotal))
         names = self.read_ids(set(rows.ravel().tolist()) - {-1})
-        near = {}
         for number, (user_id, (own_row, _)) in enumerate(found.items()):
-            pairs = list(zip(rows[number].tolist(), scores[number].tolist(), strict=True))
+            pairs = zip(rows[number].tolist(), scores[number].tolist(), strict=True)
             others = [(names[row], min(score, 1.0)) for row, score in pairs if row not in (own_row, -1)][:k]
-            near[user_id] = ([name for name, _ in others], [score for _, score in others])
+            near["neighbours"][user_id] = [name for name, _ in others]
+            near["scores"][user_id] = [score for _, score in others]
         return near
 
     def read_ids(self, rows: set[int]) -> dict[int, str]:
-        """{row in the index: user_id}, reading only the row groups that have them."""
+        """{row in the index: user_id}; reads only the row groups that have them."""
         wanted: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             number = bisect_right(self.first, row) - 1
-            local = row - self.first[number]
-            wanted[number][self.part(number).group_of_row(local)].append(local)
+            group = bisect_right(self.part(number).starts, row - self.first[number]) - 1
+            wanted[number][group].append(row)
         names = {}
         for number, groups in sorted(wanted.items()):
             part = self.part(number)
             for group, table in part.read(sorted(groups), ["user_id"]).items():
-                column = table["user_id"]
-                for local in groups[group]:
-                    names[self.first[number] + local] = column[local - part.starts[group]].as_py()
+                first = self.first[number] + part.starts[group]
+                names |= {row: table["user_id"][row - first].as_py() for row in groups[group]}
         return names
 
-    def find_items(self, vectors: dict[str, np.ndarray], num_items: int) -> dict[str, tuple[list[str], list[float]]]:
-        """{user_id: (urls, scores)}: the items that rank first for each user, highest first."""
+    def find_items(self, found: dict[str, tuple[int, np.ndarray]], num_items: int) -> dict[str, dict[str, Any]]:
+        """Of each user the items that rank first, highest first: {"items": {user_id: urls}, "item_scores": {user_id: scores}}."""
         urls, item_vectors = self.item_table
         num_items = min(num_items, len(urls))
-        user_ids, at_once = list(vectors), max(1, SCORES_AT_ONCE // max(1, len(urls)))
-        best = {}
+        user_ids, at_once = list(found), max(1, SCORES_AT_ONCE // max(1, len(urls)))
+        best: dict[str, dict[str, Any]] = {"items": {}, "item_scores": {}}
         for start in range(0, len(user_ids), at_once):
             some = user_ids[start : start + at_once]
-            scores = np.stack([vectors[user_id] for user_id in some]) @ item_vectors.T
+            scores = np.stack([found[user_id][1] for user_id in some]) @ item_vectors.T
             top = np.argpartition(-scores, num_items - 1, axis=1)[:, :num_items]
             for user_id, row, columns in zip(some, scores, top, strict=True):
                 columns = columns[np.lexsort((columns, -row[columns]))]
-                best[user_id] = (urls[columns].tolist(), row[columns].tolist())
+                best["items"][user_id] = urls[columns].tolist()
+                best["item_scores"][user_id] = row[columns].tolist()
         return best
 
 
@@ -365,13 +342,9 @@ def read_count(params: dict[str, Any] | None, name: str) -> int:
 
 def as_id(value: Any) -> str | None:
     """A user id as text, None for a missing one; ids that pandas made floats for want of a missing integer lose their .0"""
-    if value is None or value is pd.NA or value is pd.NaT:
+    if pd.api.types.is_scalar(value) and pd.isna(value):
         return None
-    if isinstance(value, (float, np.floating)):
-        if math.isnan(value):
-            return None
-        return str(int(value)) if float(value).is_integer() else str(value)
-    return str(value)
+    return str(int(value)) if isinstance(value, (float, np.floating)) and value.is_integer() else str(value)
 
 
 def as_bytes(user_id: str) -> bytes:
@@ -380,14 +353,9 @@ def as_bytes(user_id: str) -> bytes:
 
 
 def partition_of(user_id: str, partitions: int) -> int:
-    """The micro-partition of a user: the low 64 bits of its md5, modulo their number."""
+    """The micro-partition of a user: the low 64 bits of the id's md5, modulo their number."""
     digest = hashlib.md5(as_bytes(user_id), usedforsecurity=False).digest()
     return int.from_bytes(digest[8:], "little") % partitions
-
-
-def pick(asked: list[str | None], answers: dict[str, Any]) -> list[Any]:
-    """The answers in the order asked, None where there is none."""
-    return [None if user_id is None else answers.get(user_id) for user_id in asked]
 
 
 def as_matrix(table: pa.Table) -> np.ndarray:

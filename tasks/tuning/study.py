@@ -169,7 +169,7 @@ class Study:
         )
 
     def _log_metrics(self, run_id: str, metrics: dict[str, float], at_ms: int) -> None:
-        points = [mlflow_runs.Point(name, float(value), at_ms) for name, value in metrics.items()]
+        points = [mlflow_runs.Metric(name, float(value), at_ms, 0) for name, value in metrics.items()]
         mlflow_runs.log_metrics(self.uri, run_id, points)
 
 

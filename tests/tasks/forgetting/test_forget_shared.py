@@ -10,7 +10,7 @@ import pytest
 from infra.services import Service, answers, find_port
 from infra.stack import QUIET
 from tasks.config import PublishConfig
-from tasks.registry import mlflow_runs, tracking
+from tasks.registry import tracking
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import pull
 from tasks.root.identity import ROOT_TAG
@@ -73,8 +73,13 @@ class Shared:
                 client.delete_model_version_tag(version.name, str(version.number), ROOT_TAG)
             for copy in tracking.list_copies(self.uri):
                 client.delete_logged_model_tag(copy.model_id, ROOT_TAG)
-            for run_id in mlflow_runs.list_runs(self.uri):
+            for run_id in self.list_runs():
                 client.delete_tag(run_id, ROOT_TAG)
+
+    def list_runs(self) -> list[str]:
+        with tracking.connect(self.uri) as client:
+            experiments = [one.experiment_id for one in client.search_experiments()]
+            return [run.info.run_id for run in client.search_runs(experiments, "tags.surf2vec_run_id LIKE '%'")]
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def test_two_roots_with_one_model_name_and_the_same_release(shared: Shared) -> N
     publish = shared.publish("users")
     root, other = shared.add("a", publish), shared.add("b", publish)
     assert shared.versions("users") == [1, 2]
-    assert len(mlflow_runs.list_runs(shared.uri)) == 2
+    assert len(shared.list_runs()) == 2
     told = erase(root, publish=publish)
     assert (told["release"], told["found"], shared.versions("users")) == (None, 0, [2])  # the other's version serves
     assert [left["used_by"] for left in told["elsewhere"]] == [["models:/users/2"]]
