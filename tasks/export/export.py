@@ -113,7 +113,11 @@ def export_vectors(
         manifest["user_files"] = {}
         for files in fan_out.run(write_users, write.divide(fan_out.num_parts), on_event):
             manifest["user_files"] |= files
-        manifest["item_files"] = _write_items(write) if generation.has_item_vectors else {}
+        manifest["item_files"] = {}
+        if generation.has_item_vectors:
+            path = folder / "item_vectors" / "part-00000.parquet"
+            write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS)
+            manifest["item_files"][path.name] = {"rows": generation.num_items} | describe_file(path)
         started = time.monotonic()
         manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
@@ -136,10 +140,8 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:
     """The path of a file of an export. Raises DamageError unless its bytes are those of the manifest."""
-    release = manifest["release"]
-    way_out = (
-        f"bring release {release} back with `surf2vec pull models:/NAME/VERSION --out {export_dir}`, or serve another"
-    )
+    pull = f"`surf2vec pull models:/NAME/VERSION --out {export_dir}`"
+    way_out = f"bring release {manifest['release']} back with {pull}, or serve another"
     return verify_once(export_dir / name, list_files(manifest)[name], way_out)
 
 
@@ -318,13 +320,6 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
         num_done += len(users)
         on_event("progress", {"step": "export", "done": num_done, "total": write.corpus["num_users"], "unit": "users"})
     return files
-
-
-def _write_items(write: Writing) -> dict[str, Any]:
-    """Write the item vectors, ITEM_BATCH_ROWS at a time; returns the manifest's entry."""
-    path = write.folder / "item_vectors" / "part-00000.parquet"
-    write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS)
-    return {path.name: {"rows": write.generation.num_items} | describe_file(path)}
 
 
 def _read_items(write: Writing) -> Iterator[pa.Table]:

@@ -90,7 +90,11 @@ def build_index(plan: IndexPlan, num_rows: int, dim: int, read_rows: ReadRows) -
         near = faiss.knn(queries, units, min(NEIGHBOURS + 1, len(rows)), metric=faiss.METRIC_INNER_PRODUCT)
         exact.add_result(near[0], rows[near[1]])
     exact.finalize()
-    _reserve(index, lists)
+    # Give each list room for its rows: it keeps its memory when it is emptied again.
+    counts = sum(np.bincount(chosen, minlength=index.nlist) for chosen in lists)
+    for number, count in enumerate(np.asarray(counts).tolist()):
+        index.invlists.resize(number, count)
+        index.invlists.resize(number, 0)
     for (_, units), chosen in zip(read_rows(1), lists, strict=True):
         own = chosen.astype(np.int64)
         index.add_core(len(units), faiss.swig_ptr(units), None, faiss.swig_ptr(own))
@@ -153,17 +157,6 @@ def _train(
     index.train(sample)
     chosen = np.unique(np.linspace(0, len(rows) - 1, _NUM_QUERIES).astype(np.int64))
     return rows[chosen], sample[chosen].copy()
-
-
-def _reserve(index: Any, lists: list[NDArray[np.int32]]) -> None:
-    """Give each list room for its rows: it keeps its memory when it is emptied again."""
-    counts = np.zeros(index.nlist, dtype=np.int64)
-    for chosen in lists:
-        counts += np.bincount(chosen, minlength=index.nlist)
-    for number, count in enumerate(counts.tolist()):
-        index.invlists.resize(number, count)
-    for number in range(index.nlist):
-        index.invlists.resize(number, 0)
 
 
 def _measure_recall(

@@ -1,7 +1,7 @@
 """Where users who are to be forgotten are: in the root and in the registry. Removes the releases that have some; makes the proof.
 
 A release is known by the sha256 of its export's manifest: its export in the root, the logged models that hold a copy of it, and
-the versions made of these have it. Only what this root registered goes (`tasks/registry/ownership.py`), and no copy while a
+the versions made of these have it. Only what this root registered goes (`tasks/registry/tracking.py`), and no copy while a
 version of somebody else is made of it. Copies that stay are searched all the same, and named.
 
 The proof does not rely on what was removed: it reads all rows of what is on the disk and in the registry now. Where rows have no
@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from tasks.export.export import EXPORT_MANIFEST, list_files, path_of
 from tasks.export.without_users import count_in_export, list_named
 from tasks.registry import tracking
-from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry
-from tasks.registry.tracking import Copy, Version
+from tasks.registry.tracking import Copy, Ownership, Version
 from tasks.root.identity import has_registry
 from tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
 from tasks.upkeep.gc import remove_folder

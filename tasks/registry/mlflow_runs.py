@@ -1,28 +1,141 @@
-"""MLflow runs: one for each run of a root, with its metrics, files and documents. Each function is safe to call again."""
+"""MLflow: a client whose failures become SurfErrors, downloads, and the MLflow run that each run of a root has.
 
+Every call of MLflow goes through `connect`, and may be made again. Importing MLflow takes some 3 seconds, so callers that may not
+need it import this folder late.
+"""
+
+import logging
+import os
+import re
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from tasks.registry.mlflow_connection import connect, download  # first: it settles how MLflow is imported
-
-# isort: split
-from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from tasks.root.credentials import mask_credentials
 from tasks.root.identity import ROOT_TAG
 from tasks.root.wording import shown
-from trainer.errors import DamageError
-from trainer.system.files import read_json
+from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
+from trainer.system.files import read_json, replace_file
+
+# MLflow reads these when it is imported. A person's own settings win.
+for _name, _value in {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # failures reach the person as one SurfError, not as a traceback as well
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}.items():
+    os.environ.setdefault(_name, _value)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # MLflow 3.17 warns of its own type hints when it is imported
+    import mlflow.artifacts
+    import mlflow.pyfunc
+    import mlflow.store.db.utils
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+    from sqlalchemy.exc import SQLAlchemyError
 
 RUN_TAG = "surf2vec_run_id"
 PARENT_TAG = MLFLOW_PARENT_RUN_ID  # with the id of a run as its value, this run is shown below that one
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
 MAX_PARAM_LENGTH = 6000
+_AWAY = re.compile(
+    r"(error code|too many|status code|^)\W*(429|5\d\d)\b|connection refused|max retries exceeded", re.IGNORECASE
+)
+
+logging.getLogger("alembic").setLevel(logging.WARNING)
+# MLflow tries ten times, doubling its waits, to open a database, even one whose password is wrong: 100 seconds.
+mlflow.store.db.utils.MAX_RETRY_COUNT = 4
+
+
+@contextmanager
+def connect(tracking_uri: str) -> Iterator[MlflowClient]:
+    """A client of the tracking server and registry; what they raise becomes a ResourceError that says what to do."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            path = Path(tracking_uri.removeprefix("sqlite:///"))
+            if tracking_uri.startswith("sqlite:///") and not path.exists():
+                # MLflow makes dozens of tables one by one, and cannot open a database in which a kill left only some of them.
+                with replace_file(path) as temporary:
+                    MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
+            yield MlflowClient(tracking_uri, tracking_uri)
+    except SurfError:
+        raise
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+        failure = UnavailableError if _is_away(error) else ResourceError
+        raise failure(
+            f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right and has "
+            "its password where it needs one, that the server is up and can be written to; the same command then goes on"
+        ) from None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, its cause, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether the server or the network is at fault, so that it may pass: refused, timed out, or a status of 5xx or 429."""
+    return any(isinstance(one, ConnectionError | TimeoutError) or _AWAY.search(str(one)) for one in _chain(error))
+
+
+def _reason(error: BaseException) -> str:
+    """The cause in a line: of a chain of exceptions the operating system's, for it is the plainest."""
+    if isinstance(error, ImportError):
+        return f"its database needs a driver that is not installed ({error})"
+    for one in _chain(error):
+        if isinstance(one, OSError) and one.strerror:
+            return f"{one.strerror}{f' ({one.filename})' if one.filename else ''}"
+    lines = [line for line in mask_credentials(str(error)).splitlines() if line.strip()]
+    return lines[0][:300].rstrip(";:. ") if lines else type(error).__name__
+
+
+@contextmanager
+def use_uri(tracking_uri: str) -> Iterator[None]:
+    """Some of MLflow learns where only from its process-wide setting, which is put back after."""
+    before, environment = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    mlflow.set_tracking_uri(tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before if environment is None else environment)
+        if environment is None:
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+def gather(search: Callable[..., Any]) -> list[Any]:
+    """All that a search of MLflow finds, page by page."""
+    page = search()
+    found = list(page)
+    while page.token:
+        page = search(page_token=page.token)
+        found += page
+    return found
+
+
+def download(tracking_uri: str, place: str, folder: Path, what: str) -> Path:
+    """Copy an artifact into the folder. Raises DamageError when there is none."""
+    with connect(tracking_uri):
+        try:
+            found = mlflow.artifacts.download_artifacts(
+                artifact_uri=place, dst_path=str(folder), tracking_uri=tracking_uri
+            )
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST" and "404" not in str(error):
+                raise
+            raise DamageError(f"{what} is missing in the registry") from None
+    return Path(found)
 
 
 def open_run(
@@ -33,16 +146,28 @@ def open_run(
     tags: dict[str, str],
     params: dict[str, Any],
 ) -> str:
-    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one. That of another root, by its
-    tag, is none of ours, though the run has the same id.
+    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one.
 
-    `artifacts` is the folder for artifacts where no server decides it. Params that are there stay as they are.
+    A run of another root, by its tag, does not count. `artifacts` is the folder for artifacts where no server decides it. Params
+    that are there stay as they are.
     """
     with connect(tracking_uri) as client:
-        experiment_id = _open_experiment(client, experiment, artifacts)
+        found_experiment, location = (
+            client.get_experiment_by_name(experiment),
+            artifacts.as_uri() if artifacts else None,
+        )
+        if found_experiment and location and found_experiment.artifact_location not in (location, str(artifacts)):
+            # The root was copied or moved, and MLflow keeps absolute paths: a run must not write into another root.
+            aside = f"{experiment} (before the root was moved, {found_experiment.experiment_id})"
+            client.rename_experiment(found_experiment.experiment_id, aside)
+            found_experiment = None
+        experiment_id = (
+            found_experiment.experiment_id if found_experiment else client.create_experiment(experiment, location)
+        )
         found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
+        # A run without the tag is from before there was one.
         ours = [run for run in found if run.data.tags.get(ROOT_TAG) in (None, tags.get(ROOT_TAG))]
-        if ours:  # one without the tag is from before there was one
+        if ours:
             run = max(ours, key=lambda run: ROOT_TAG in run.data.tags)
             client.update_run(run.info.run_id, status="RUNNING")
         else:
@@ -100,16 +225,3 @@ def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> 
     """Mark the MLflow run as finished, or as failed."""
     with connect(tracking_uri) as client:
         client.set_terminated(mlflow_run_id, "FAILED" if has_failed else "FINISHED")
-
-
-def _open_experiment(client: MlflowClient, name: str, artifacts: Path | None) -> str:
-    """The id of the experiment. One whose artifacts lie elsewhere (the root was copied or moved, and MLflow keeps
-    absolute paths) is renamed aside: a run must not write into another root."""
-    location = artifacts.as_uri() if artifacts else None
-    experiment = client.get_experiment_by_name(name)
-    if experiment and location and experiment.artifact_location not in (location, str(artifacts)):
-        client.rename_experiment(
-            experiment.experiment_id, f"{name} (before the root was moved, {experiment.experiment_id})"
-        )
-        experiment = None
-    return experiment.experiment_id if experiment else client.create_experiment(name, location)

@@ -17,8 +17,7 @@ from tasks.config import PublishConfig
 from tasks.corpus.window import ends_before
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.registry import tracking
-from tasks.registry.ownership import Ownership
-from tasks.registry.tracking import Registered, Version
+from tasks.registry.tracking import Ownership, Registered, Version
 from tasks.root.identity import has_registry, registry_uri
 from tasks.root.run import Root, Run, private_files
 from tasks.root.story import GateStep, Promotion, RegisterStep, Step, Story
@@ -132,7 +131,11 @@ def promote(
         if version.number == before:
             return _describe(publish, version, before, f"version {before} serves already", started)
         _check_is_there(root, version)
-        objection = _find_objection(version)
+        objection = None
+        if "rolled_back_at" in version.tags:
+            objection = f"version {version.number} was rolled back at {version.tags['rolled_back_at']}"
+        elif version.tags.get("gate") == "held":
+            objection = f"version {version.number} was held back by {version.tags.get('held_by', 'the gate')}"
         if objection and not override:
             raise HeldBackError(f'{objection}: to let it serve all the same, give --override "REASON"')
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
@@ -231,15 +234,6 @@ def _get_version(there: Registered, number: int) -> Version:
         return found
     newest = ", ".join(str(one.number) for one in there.versions[-10:]) or "none"
     raise InputError(f"there is no version {number} in this registry; the newest are: {newest}")
-
-
-def _find_objection(version: Version) -> str | None:
-    """Why this version may not serve without `--override`."""
-    if "rolled_back_at" in version.tags:
-        return f"version {version.number} was rolled back at {version.tags['rolled_back_at']}"
-    if version.tags.get("gate") == "held":
-        return f"version {version.number} was held back by {version.tags.get('held_by', 'the gate')}"
-    return None
 
 
 def _check_is_there(root: Root, version: Version) -> None:

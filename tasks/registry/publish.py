@@ -62,8 +62,12 @@ def publish_release(
     params = flatten(story.config)
     mlflow_run = mlflow_runs.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
 
-    versions = tracking.get_registered(uri, publish.model_name).versions
-    version = next((one for one in versions if _is_release(one, digest, root_id)), None)
+    def is_ours(one: Version) -> bool:
+        """Whether it is this release, registered by this root, and not made of another version."""
+        is_same = one.tags.get("manifest_sha256") == digest and one.tags.get(ROOT_TAG, root_id) == root_id
+        return is_same and not one.is_copied
+
+    version = next(filter(is_ours, tracking.get_registered(uri, publish.model_name).versions), None)
     if version is None or any(find_faults(uri, version)):
         version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
     alias = settle_aliases(root, publish, version.number, story.steps.gate)
@@ -81,12 +85,6 @@ def publish_release(
         "mlflow_run_id": mlflow_run,
         "mlflow_page": mlflow_runs.find_page(uri, mlflow_run),
     }
-
-
-def _is_release(version: Version, digest: str, root_id: str) -> bool:
-    """Whether it is the version of this release that this root registered, and not one that was made of it or by another root."""
-    is_ours = version.tags.get(ROOT_TAG, root_id) == root_id and not version.is_copied
-    return is_ours and version.tags.get("manifest_sha256") == digest
 
 
 def _copy_release(

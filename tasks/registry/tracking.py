@@ -8,16 +8,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from tasks.registry.mlflow_connection import (
-    connect,
-    download,
-    gather,
-    use_uri,
-)  # first: it settles how MLflow is imported
+# This import comes first: it settles how MLflow is imported.
+from tasks.registry.mlflow_runs import RUN_TAG, connect, download, gather, use_uri
 
 # isort: split
 import mlflow.pyfunc
@@ -29,7 +25,9 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-from tasks.root.run import use_temporary_folder
+from tasks.config import PublishConfig
+from tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
+from tasks.root.run import Root, read_stories, use_temporary_folder
 from trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
@@ -101,6 +99,63 @@ class Registered:
         return self.get(self.aliases.get("champion"))
 
 
+@dataclass(frozen=True)
+class Ownership:
+    """What a registry has of this root: nothing else there may be changed or removed.
+
+    The tag `surf2vec_root` of a logged model or a version names the root that made it. A version made of another version has
+    that one's tags, but is not the root's. What has no tag is from before there was one: it is this root's where its MLflow run
+    is that of one of the root's runs.
+    """
+
+    root: Root
+    publish: PublishConfig
+
+    @cached_property
+    def uri(self) -> str:
+        return registry_uri(self.root, self.publish)
+
+    @cached_property
+    def root_id(self) -> str | None:
+        return read_root_id(self.root)
+
+    def owns_version(self, version: Version) -> bool:
+        if version.is_copied or "manifest_sha256" not in version.tags:
+            return False
+        if ROOT_TAG in version.tags:
+            return version.tags[ROOT_TAG] == self.root_id
+        return version.name == self.publish.model_name and version.mlflow_run_id in self._untagged_runs
+
+    def owns_copy(self, copy: Copy) -> bool:
+        if self._is_own and not (copy.folder and copy.folder.is_relative_to(self.root.artifacts)):
+            return False  # the root is a copy of the one that has these files, or was moved away from them
+        if ROOT_TAG in copy.tags:
+            return copy.tags[ROOT_TAG] == self.root_id
+        return copy.mlflow_run_id in self._untagged_runs
+
+    @cached_property
+    def _is_own(self) -> bool:
+        return is_own_registry(self.root, self.publish)
+
+    @cached_property
+    def _untagged_runs(self) -> set[str]:
+        """The MLflow runs without the tag that belong to runs of the root: that of the story, or any in the root's experiment."""
+        made: dict[str, str | None] = {}
+        for story in read_stories(self.root):
+            registered = story.steps.registered or story.gone_steps.registered
+            made[story.run_id] = (registered and registered.mlflow_run_id) or None
+        ours = set()
+        with connect(self.uri) as client:
+            names = {one.experiment_id: one.name for one in gather(client.search_experiments)}
+            for run in gather(partial(client.search_runs, list(names), f"tags.{RUN_TAG} LIKE '%'")) if names else ():
+                recorded = made.get(run.data.tags[RUN_TAG], "")
+                is_told = recorded == run.info.run_id
+                is_here = recorded is None and names[run.info.experiment_id] == self.publish.experiment
+                if ROOT_TAG not in run.data.tags and (is_told or is_here):
+                    ours.add(run.info.run_id)
+        return ours
+
+
 def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requirements: list[str], temporary: Path) -> str:
     """Copy the content and the model's code into MLflow, once; returns the id of MLflow's logged model.
 
@@ -153,9 +208,8 @@ def _parts(content: Content, requirements: list[str]) -> dict[str, Any]:
     texts, numbers = Array(DataType.string), Array(DataType.double)
     outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
     optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
-    user_id = ColSpec(
-        AnyType(), "user_id"
-    )  # not string: MLflow would refuse ids that pandas holds as numbers, and an empty frame
+    # Any, not string: MLflow would refuse ids that pandas holds as numbers, and an empty frame.
+    user_id = ColSpec(AnyType(), "user_id")
     params = ParamSchema([ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0)])
     return {
         "python_model": str(MODEL_CODE),

@@ -156,7 +156,7 @@ def _examine_registry(root: Root) -> Problems:
         )
         return
     from tasks.registry import tracking  # MLflow takes seconds to import
-    from tasks.registry.registered_copies import find_faults
+    from tasks.registry.publish import find_faults
 
     way_out = "give the `surf2vec run` again that made release {}: it mends the copy"
     try:

@@ -24,9 +24,8 @@ from tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import find_orphans, read_catalog
 from tasks.registry import tracking
-from tasks.registry.ownership import Ownership
 from tasks.registry.promotion import read_registry, rollback_targets
-from tasks.registry.tracking import Registered, Version
+from tasks.registry.tracking import Ownership, Registered, Version
 from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
 from tasks.root.run import (
     Root,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.registry import mlflow_connection, tracking
+from tasks.registry import mlflow_runs, tracking
 from trainer.errors import ResourceError, UnavailableError
 
 
@@ -58,7 +58,7 @@ def test_only_what_may_pass_is_worth_another_try(status: int, may_pass: bool, mo
 
 
 def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlflow_connection.mlflow.store.db.utils, "MAX_RETRY_COUNT", 1)
+    monkeypatch.setattr(mlflow_runs.mlflow.store.db.utils, "MAX_RETRY_COUNT", 1)
     (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(ResourceError, match="file is not a database"):
         tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db")
