@@ -156,10 +156,7 @@ def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> 
 
 @contextmanager
 def replace_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; when the block ends well it becomes `path`, in place of what was there.
-
-    Raises ResourceError when the folder cannot be written to.
-    """
+    """Yield an empty folder that becomes `path` when the block ends well. Raises ResourceError when it cannot be written to."""
     new, old = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("new", "old"))
     try:
         for leftover in (new, old):
@@ -263,13 +260,10 @@ def _check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: s
 
 
 def _check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generation, vector_size: int) -> int:
-    """The bytes of the budget that are free; `vector_size`: of the vectors as exported.
-
-    Raises ResourceError when a micro-partition or a batch of items does not fit.
-    """
+    """The bytes of the budget that are free. Raises ResourceError when a micro-partition or a batch of items does not fit."""
     held_bytes = private_bytes()
     room_bytes = memory_bytes - held_bytes
-    # A row as read, widened, projected and encoded, and its name.
+    # A row as read, widened, projected and encoded to `vector_size` numbers, and its name.
     row_bytes = 4 * (3 * generation.vector_size + 2 * vector_size) + 200
     needs = {f"a micro-partition of {max(corpus['users']):,} users": max(corpus["users"]) * row_bytes}
     if generation.has_item_vectors:

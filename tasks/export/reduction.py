@@ -50,12 +50,10 @@ class SecondMoment:
 
 
 def project(vectors: NDArray[np.float32], projection: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """float32 (N, D) as (N, k); unchanged without a projection.
-
-    In blocks, so that a row's bits hang on its place in its block alone, not on how many rows are given at once.
-    """
+    """float32 (N, D) as (N, k); unchanged without a projection."""
     if projection is None:
         return vectors
+    # In blocks, so that a row's bits depend on its place in its block alone, not on how many rows are given at once.
     blocks = [vectors[start : start + _BLOCK_ROWS] @ projection for start in range(0, len(vectors), _BLOCK_ROWS)]
     return np.concatenate(blocks) if blocks else np.empty((0, projection.shape[1]), np.float32)
 

@@ -33,10 +33,7 @@ _INT8_MAX = 127
 
 
 def encode_vectors(vectors: NDArray[np.float32], dtype: str) -> dict[str, pa.Array]:
-    """float32 (N, D) as Arrow columns by name; float32 without a copy.
-
-    Raises ConfigError for a number that float16 cannot hold.
-    """
+    """float32 (N, D) as Arrow columns by name. Raises ConfigError for a number that float16 cannot hold."""
     if dtype == "int8":
         scales = np.abs(vectors).max(axis=1, initial=0).astype(np.float32) / np.float32(_INT8_MAX)
         steps = np.rint(vectors / np.where(scales == 0, np.float32(1), scales)[:, None])

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from trainer.events import OnEvent, ignore_event
 from trainer.system.files import digest_file, read_json, sync_folders, verify_all, verify_file
 from trainer.system.units import parse_bytes
 
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")
 
 
@@ -113,10 +111,10 @@ def _copy_release(
         on_event("log", {"message": told})
         sync_folders(export_dir)  # a state by reference was put there now
         if version:
-            tracking.mend_model(uri, version, content, pin_requirements(), root.temporary)
+            tracking.mend_model(uri, version, content, root.temporary)
             tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
             return version
-        model_id = tracking.log_model(uri, mlflow_run, content, pin_requirements(), root.temporary)
+        model_id = tracking.log_model(uri, mlflow_run, content, root.temporary)
     description = _describe_model(manifest, content.config.get("export_uri"))
     tags = _describe_version(story, manifest, size_bytes) | content.tags
     return tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
@@ -204,12 +202,6 @@ def _describe_model(manifest: dict[str, Any], export_uri: str | None) -> str:
         "(`items`, `item_scores`: dot product). "
         f"Vectors may be compared with those of releases that share space_id {manifest['space_id']}.{place}"
     )
-
-
-def pin_requirements() -> list[str]:
-    """What the model needs, at the versions it was made with."""
-    # A local part such as +cpu names a build that the package index does not have.
-    return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
 
 
 def list_metrics(story: Story) -> list[Metric]:

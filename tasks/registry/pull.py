@@ -45,10 +45,7 @@ class Fetcher:
     fetched_bytes: int = 0
 
     def get_manifest(self, version: Version, target: Path) -> dict[str, Any]:
-        """The release's manifest, which is then also in `target`.
-
-        Raises DamageError unless it is the one that was registered, and names only files inside the export.
-        """
+        """The release's manifest, also written to `target`. Raises DamageError for another one than was registered."""
         _fetch(self.tracking_uri, version, EXPORT_MANIFEST, target)
         what = f"{EXPORT_MANIFEST} of {version.place}"
         if digest_file(target) != version.tags["manifest_sha256"]:

@@ -138,10 +138,7 @@ def _find_links(
 
 
 def join_changes(folder: Path, links: list[Link], forgotten: Tombstones) -> dict[str, Any]:
-    """Write the changes of releases that follow one another as one; returns the entries of the files.
-
-    The newest change of a row counts. Users who were forgotten are among those who are gone.
-    """
+    """Write the changes of consecutive releases as one; returns the entries of the files. Users who were forgotten are gone."""
     files: dict[str, Any] = {}
     gone: dict[str, pl.Series] = {}
     for kind, key in KEYS.items():
@@ -152,6 +149,7 @@ def join_changes(folder: Path, links: list[Link], forgotten: Tombstones) -> dict
             {name.removeprefix(f"{CHANGES}/") for link in links for name in link.files if name.startswith(prefix)}
         ):
             steps = [rows for link in links for rows in (link.removed[kind], *link.read(name))]
+            # The newest change of a row counts: a removal has no vector.
             rows = pl.concat(steps, how="diagonal").unique(key, keep="last").filter(pl.col("vector").is_not_null())
             if kind == "users" and forgotten:
                 is_forgotten = pl.Series(forgotten.is_forgotten(rows[key]))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tasks.root.run import Root, read_stories, use_temporary_folder
 from trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Ownership:
         return ours
 
 
-def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requirements: list[str], temporary: Path) -> str:
+def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary: Path) -> str:
     """Copy the content and the model's code into MLflow, once; returns the id of MLflow's logged model.
 
     MLflow first gathers a model in a temporary folder: `temporary`, as the system's own may be small. What an earlier call copied
@@ -170,20 +172,20 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, requireme
                 client.delete_logged_model(model.model_id)
             elif content.tags.items() <= model.tags.items():
                 if _local(model.artifact_location):  # what made it was cut off, perhaps before all was on the disk
-                    _fill_model(client, model, content, requirements)
+                    _fill_model(client, model, content)
                 return model.model_id
         with mlflow.start_run(run_id=mlflow_run_id):
-            logged = mlflow.pyfunc.log_model(name="user-vectors", tags=content.tags, **_parts(content, requirements))
+            logged = mlflow.pyfunc.log_model(name="user-vectors", tags=content.tags, **_parts(content))
         _sync_model(client, logged.model_id)
         return logged.model_id
 
 
-def mend_model(tracking_uri: str, version: Version, content: Content, requirements: list[str], temporary: Path) -> None:
+def mend_model(tracking_uri: str, version: Version, content: Content, temporary: Path) -> None:
     """Copy the content and the model's code once more to where a version has them: its number and aliases stay."""
     with connect(tracking_uri) as client, use_uri(tracking_uri), use_temporary_folder(temporary):
         source = str(client.get_model_version(version.name, str(version.number)).source)
         model = client.get_logged_model(source.removeprefix("models:/"))
-        _fill_model(client, model, content, requirements)
+        _fill_model(client, model, content)
         client.set_logged_model_tags(model.model_id, content.tags)
 
 
@@ -193,17 +195,17 @@ def find_folder(tracking_uri: str, version: Version) -> Path | None:
         return _local(client.get_model_version_download_uri(version.name, str(version.number)))
 
 
-def _fill_model(client: MlflowClient, model: Any, content: Content, requirements: list[str]) -> None:
+def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
     """Make the files of a logged model anew. Those there were go first: whoever has one mapped keeps it."""
     about = Model(model.artifact_location, model.source_run_id, model_uuid=model.model_id, model_id=model.model_id)
     with tempfile.TemporaryDirectory() as scratch:
-        mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content, requirements))
+        mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content))
         get_artifact_repository(model.artifact_location).delete_artifacts()
         client.log_model_artifacts(model.model_id, f"{scratch}/model")
     _sync_model(client, model.model_id)
 
 
-def _parts(content: Content, requirements: list[str]) -> dict[str, Any]:
+def _parts(content: Content) -> dict[str, Any]:
     """The arguments of MLflow's functions that save a model."""
     texts, numbers = Array(DataType.string), Array(DataType.double)
     outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
@@ -215,10 +217,16 @@ def _parts(content: Content, requirements: list[str]) -> dict[str, Any]:
         "python_model": str(MODEL_CODE),
         "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},
         "model_config": content.config or None,
-        "pip_requirements": requirements,
+        "pip_requirements": pin_requirements(),
         "signature": ModelSignature(Schema([user_id]), Schema([user_id, *optional]), params),
         "input_example": (pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
     }
+
+
+def pin_requirements() -> list[str]:
+    """What the model needs, at the versions it was made with."""
+    # A local part such as +cpu names a build that the package index does not have.
+    return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
 
 
 def _sync_model(client: MlflowClient, model_id: str) -> None:

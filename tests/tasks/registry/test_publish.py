@@ -14,7 +14,6 @@ from tasks.registry.publish import (
     attach_report,
     current_release,
     list_metrics,
-    pin_requirements,
     publish_release,
 )
 from tasks.report.tables import flatten
@@ -105,7 +104,7 @@ def test_the_version_has_tags_signature_example_and_requirements(
     assert "for each of 67 users" in version.description
     assert (root.export("r1").as_uri() in version.description) == (storage == "reference")
     [folder] = models_of(root)
-    assert (folder / "artifacts" / "requirements.txt").read_text().split() == pin_requirements()
+    assert (folder / "artifacts" / "requirements.txt").read_text().split() == tracking.pin_requirements()
     assert (folder / "artifacts" / "input_example.json").exists()
     info = mlflow.models.Model.load(str(folder / "artifacts"))
     assert info.signature.inputs.input_names() == ["user_id"]

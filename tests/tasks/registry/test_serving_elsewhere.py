@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from infra.services import answers, find_port
-from tasks.registry.publish import pin_requirements, publish_release
+from tasks.registry import tracking
+from tasks.registry.publish import publish_release
 from tasks.root.run import Root
 from tests.infra.nights import wait_until
 from tests.releases import STORAGES, make_release, read_users, tell_story
@@ -88,7 +89,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     venv.create(elsewhere / ".venv", with_pip=True)
     python = str(elsewhere / ".venv" / "bin" / "python")
-    (elsewhere / "requirements.txt").write_text("\n".join(pin_requirements()))
+    (elsewhere / "requirements.txt").write_text("\n".join(tracking.pin_requirements()))
     constraints = Path(__file__).parents[3] / "constraints.txt"
     there = Elsewhere(elsewhere)
     pip = [python, "-m", "pip", "install", "-qq", "--no-compile", "--disable-pip-version-check", "-c", str(constraints)]
@@ -104,7 +105,7 @@ def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: st
     users = read_users(folder)
     publish_release(root, STORAGES[storage], tell_story(), folder, None)
     [requirements] = root.artifacts.rglob("requirements.txt")
-    assert requirements.read_text().split() == pin_requirements()
+    assert requirements.read_text().split() == tracking.pin_requirements()
     if storage == "reference":
         folder = folder.rename(tmp_path / "moved ü%20")
         done = elsewhere.consume(root.tracking_uri)
