@@ -152,18 +152,13 @@ def open_run(
     that are there stay as they are.
     """
     with connect(tracking_uri) as client:
-        found_experiment, location = (
-            client.get_experiment_by_name(experiment),
-            artifacts.as_uri() if artifacts else None,
-        )
-        if found_experiment and location and found_experiment.artifact_location not in (location, str(artifacts)):
+        place, location = client.get_experiment_by_name(experiment), artifacts.as_uri() if artifacts else None
+        if place and location and place.artifact_location not in (location, str(artifacts)):
             # The root was copied or moved, and MLflow keeps absolute paths: a run must not write into another root.
-            aside = f"{experiment} (before the root was moved, {found_experiment.experiment_id})"
-            client.rename_experiment(found_experiment.experiment_id, aside)
-            found_experiment = None
-        experiment_id = (
-            found_experiment.experiment_id if found_experiment else client.create_experiment(experiment, location)
-        )
+            aside = f"{experiment} (before the root was moved, {place.experiment_id})"
+            client.rename_experiment(place.experiment_id, aside)
+            place = None
+        experiment_id = place.experiment_id if place else client.create_experiment(experiment, location)
         found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
         # A run without the tag is from before there was one.
         ours = [run for run in found if run.data.tags.get(ROOT_TAG) in (None, tags.get(ROOT_TAG))]

@@ -177,12 +177,12 @@ def rollback(
                 f"version {target.number} was held back and never served: see `surf2vec promote --override`"
             )
         _check_is_there(root, target)
-        away = {"rolled_back_at": _now()}
-        _move(root, publish, champion, away, [])
-        for left in there.versions:  # those that served after the target: a night that runs again brings none back
-            served = left.number > target.number and "promoted_at" in left.tags
-            if served and left != champion and "rolled_back_at" not in left.tags:
-                _move(root, publish, left, away, [])
+        for left in there.versions:  # also those that served after the target: a night that runs again brings none back
+            has_served = left.number > target.number and {"promoted_at", "rolled_back_at"} & left.tags.keys() == {
+                "promoted_at"
+            }
+            if left == champion or has_served:
+                _move(root, publish, left, {"rolled_back_at": _now()}, [])
         back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
         _move(root, publish, target, back, [CHAMPION])
         message = (
