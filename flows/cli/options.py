@@ -166,7 +166,7 @@ def check_logs(logs: Sequence[str], call: Call) -> None:
     """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on this
     machine that are not there or not of a shape that can be read.
     """
-    from tasks.ingest.check_logs import check_shapes
+    from tasks.ingest.formats import check_shapes
     from tasks.ingest.remote_logs import refuse_credentials
 
     refuse_credentials(*logs)

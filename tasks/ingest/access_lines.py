@@ -8,10 +8,9 @@ The site of the latter is part of the page. Servers write \\" and \\\\ inside qu
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -20,25 +19,24 @@ from trainer.errors import InputError
 
 NO_ACCESS_LINE = "not an access-log line"
 FITS_NO_PATTERN = "does not fit ingest.access_pattern"
-_ACCESS_LINE = re.compile(r'.*\[[^\]]+\] "[^"]*" \d{3}(?: |$)')
+ACCESS_LINE = re.compile(r'.*\[[^\]]+\] "[^"]*" \d{3}(?: |$)')  # whatever is in front of the time
 _QUOTED = r'(?:[^"\\]|\\.)*'
 _USER = r'(?:- [^"\n]*|[^ "\n]+ [^ "\n]+ )'  # IDENT, nearly always -, and USER, which may have spaces
 _REST = (
     rf'\[(?P<time>[^\]"]+)\] "(?P<method>(?:[^"\\ ]|\\.)*)(?: (?P<url>{_QUOTED}?))?(?: HTTP/{_QUOTED})?" '
     rf'(?P<status>[1-9][0-9][0-9])(?: [^ \n]+(?: "{_QUOTED}" "(?P<agent>{_QUOTED})"?)?)?(?: |\n|$)'
 )
+_NAME = r"(?:[A-Za-z0-9_-]+\.)+[A-Za-z_][A-Za-z0-9_-]*"
+_SITE = rf'(?:{_NAME}|localhost)(?::[0-9]+)?|[^ :"\n]+:[0-9]+|\[[0-9A-Fa-f:]+\]:[0-9]+|_'
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """How the lines of a log are laid out, and what a person is told of it."""
 
     pattern: str
     fields: str
 
 
-_NAME = r"(?:[A-Za-z0-9_-]+\.)+[A-Za-z_][A-Za-z0-9_-]*"
-_SITE = rf'(?:{_NAME}|localhost)(?::[0-9]+)?|[^ :"\n]+:[0-9]+|\[[0-9A-Fa-f:]+\]:[0-9]+|_'
 LAYOUTS = (  # the first that fits a line is the line's
     Layout(
         rf"^(?P<user>[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{3}}|\[[0-9A-Fa-f:.]+\]):[0-9]+ {_USER}{_REST}",
@@ -52,20 +50,15 @@ LAYOUTS = (  # the first that fits a line is the line's
 )
 
 
-def is_access_line(text: str) -> bool:
-    """Whether a line looks like one of an access log, whatever is in front of its time."""
-    return bool(_ACCESS_LINE.match(text))
-
-
 def recognise_layout(path: Path, lines: Sequence[str]) -> Layout:
     """The layout that most of the first lines have. Raises InputError when most fit none: the user may be anywhere in them."""
-    texts = pl.Series([line for line in lines if is_access_line(line)], dtype=pl.String)
-    left, counts = texts, Counter[Layout]()
+    texts = pl.Series([line for line in lines if ACCESS_LINE.match(line)], dtype=pl.String)
+    left, counts = texts, list[int]()
     for layout in LAYOUTS:
         fits = left.str.contains(layout.pattern)
-        counts[layout] = int(fits.sum())
+        counts.append(int(fits.sum()))
         left = left.filter(~fits)
-    layout, number = max(counts.items(), key=lambda item: item[1])
+    number = max(counts)
     if 2 * number <= len(texts):
         raise InputError(
             f"{path} looks like an access log, but {len(texts) - number:,} of its first {len(texts):,} lines have no layout that "
@@ -73,52 +66,24 @@ def recognise_layout(path: Path, lines: Sequence[str]) -> Layout:
             "field is the user with --set 'ingest.access_pattern=...', a regular expression with the groups (?P<user>...), "
             "(?P<url>...) and (?P<time>...)"
         )
-    return layout
+    return LAYOUTS[counts.index(number)]
 
 
-def check_fit(path: Path, lines: Sequence[str], pattern: str) -> None:
-    """Raise InputError when a pattern fits none of the first lines of a log."""
-    texts = pl.Series([line for line in lines if line.strip()], dtype=pl.String)
-    if not texts.str.contains(pattern).any():
-        raise InputError(
-            f"ingest.access_pattern fits none of the first {len(texts):,} lines of {path}: mend the pattern, or leave the file "
-            "out of --logs (names that end in .csv, .tsv, .jsonl or .parquet are read as what they say)"
-        )
-
-
-def split_fields(lines: pa.RecordBatch, pattern: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Lines (line, text, rejected) as a batch of the delimited fields' `schema`; blank lines are left out."""
+def split_fields(lines: pa.Table, pattern: str, schema: pa.Schema) -> pa.Table:
+    """Lines (line, text, rejected) as a table of the delimited fields' `schema`; blank lines are left out."""
     table = pl.DataFrame(lines)
     table = table.filter(pl.col("rejected").is_not_null() | (pl.col("text").str.strip_chars(" \t\r\n") != ""))
-    fields = table["text"].str.extract_groups(pattern).struct.unnest()
-    there = {name: fields[name] for name in fields.columns}
+    table = table.with_columns(pl.col("text").str.extract_groups(pattern).alias("groups")).unnest("groups")
+    missing = {"host", *schema.names} - {"user_id", *table.columns}
+    table = table.with_columns(pl.lit(None, pl.String).alias(name) for name in missing)
     fault = NO_ACCESS_LINE if any(layout.pattern == pattern for layout in LAYOUTS) else FITS_NO_PATTERN
-    is_bad = there["user"].is_null()
-    url = (
-        there["url"]
-        .fill_null("")
-        .str.replace_all("\\\\", "%5C", literal=True)
-        .str.replace_all('\\"', "%22", literal=True)
+    url = pl.col("url").fill_null("")
+    url = url.str.replace_all("\\\\", "%5C", literal=True).str.replace_all('\\"', "%22", literal=True)
+    site = pl.col("host").str.replace(r":[0-9]+$", "")  # its port does not matter
+    has_site = url.str.starts_with("/") & ~site.is_in(["", "_", "-"])
+    fields = table.with_columns(
+        pl.col("user").replace("-", "").alias("user_id"),  # servers write - for what they do not know
+        pl.when(has_site).then("http://" + site + url).otherwise(url).alias("url"),
+        pl.coalesce("rejected", pl.when(pl.col("user").is_null()).then(pl.lit(fault))).alias("rejected"),
     )
-    columns = {
-        "line": table["line"],
-        "user_id": there["user"].replace("-", ""),  # servers write - for what they do not know
-        "url": _add_site(url, there["host"]) if "host" in there else url,
-        "rejected": table["rejected"].fill_null(
-            pl.select(pl.when(is_bad).then(pl.lit(fault)).otherwise(None)).to_series()
-        ),
-    }
-    columns |= {name: there[name] for name in ("time", "method", "status", "agent") if name in there}
-    nulls = pa.nulls(len(table), pa.string())
-    arrays = [
-        columns[name].to_arrow().cast(kind) if name in columns else nulls
-        for name, kind in zip(schema.names, schema.types, strict=True)
-    ]
-    return pa.record_batch(arrays, schema=schema)
-
-
-def _add_site(url: pl.Series, site: pl.Series) -> pl.Series:
-    """Paths as URLs of their site, whose port does not matter; of a nameless site they stay paths."""
-    name = site.str.replace(r":[0-9]+$", "")
-    has_site = url.str.starts_with("/") & ~name.is_in(["", "_", "-"])
-    return pl.select(pl.when(has_site).then("http://" + name + url).otherwise(url)).to_series()
+    return fields.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)

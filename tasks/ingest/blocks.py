@@ -5,57 +5,34 @@ leaves out without a word what follows the break in a truncated zstd file, and l
 2.0.0). Reading here costs about a tenth more and accounts for every line. Three blocks are in memory at a time.
 """
 
+import io
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import chain
 from typing import IO
 
-import numpy as np
 import pyarrow as pa
 
 from tasks.ingest.access_lines import split_fields
-from tasks.ingest.delimited import (
-    FIELDS_SCHEMA,
-    MAX_RECORD_LINES,
-    NOT_UTF8,
-    NUL_BYTE,
-    Layout,
-    count_lines,
-    is_utf8,
-    parse_fields,
-)
+from tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, Layout, is_utf8, parse_fields
 from tasks.ingest.formats import LogFile, explain_stream, open_log
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
-MAX_BLOCK_LINES = 1 << 16  # tiny lines are objects of Python where some of them are at fault
 LINES_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string()), ("rejected", pa.string())])
 LINE_TOO_LONG = "line too long"
 
 
-@dataclass(frozen=True)
-class Block:
-    """Whole lines, each with its newline, the first of which is line `first_line` of the file (1-based).
-
-    A line over MAX_LINE_BYTES is a block by itself, and without its data.
-    """
-
-    data: bytes
-    first_line: int
-    is_too_long: bool = False
-
-
 class BlockReader:
-    """The batches of a log, as fields if it is delimited, else as lines.
+    """The batches of a log, as fields if it is delimited or has a pattern, else as lines.
 
     DuckDB pulls them; it would wrap an error of theirs, so `error` keeps it. `done_bytes` of the file were read so far, and
     the lines before `at_line`.
     """
 
-    def __init__(self, log: LogFile) -> None:
+    def __init__(self, log: LogFile, on_read: Callable[[int], None] = lambda num_bytes: None) -> None:
         self.log = log
+        self.on_read = on_read
         self.error: Exception | None = None
         self.done_bytes = 0
         self.at_line = 1
@@ -69,115 +46,85 @@ class BlockReader:
         try:
             stream, raw = open_log(self.log)
             with raw, stream, ThreadPoolExecutor(2) as pool:
-                pending: deque[Future[pa.RecordBatch]] = deque()
-                for block in cut_blocks(
-                    stream, joins_quotes=self.layout is not None, skips_header=self.layout is not None
-                ):
-                    self.at_line = block.first_line
-                    pending.append(pool.submit(self._parse, block))
+                pending: deque[Future[pa.Table]] = deque()
+                for line, data in cut_blocks(stream, self.layout is not None):
+                    self.at_line = line
+                    pending.append(pool.submit(self._parse, data, line))
                     if len(pending) > 2:
-                        yield pending.popleft().result()
+                        yield from pending.popleft().result().to_batches()
+                    self.on_read(raw.tell() - self.done_bytes)
                     self.done_bytes = raw.tell()
                 while pending:
-                    yield pending.popleft().result()
-        except OSError as error:
-            self.error = explain_stream(self.log.path, error)
-            raise
+                    yield from pending.popleft().result().to_batches()
         except Exception as error:
-            self.error = error
+            self.error = explain_stream(self.log.path, error) if isinstance(error, OSError) else error
             raise
 
-    def _parse(self, block: Block) -> pa.RecordBatch:
-        if block.is_too_long:
-            values = {"line": [block.first_line], "rejected": [LINE_TOO_LONG]}
-            return pa.RecordBatch.from_pydict(
-                {name: values.get(name, [None]) for name in self.schema.names}, self.schema
-            )
+    def _parse(self, data: bytes, first_line: int) -> pa.Table:
+        if not data:
+            return pa.Table.from_pylist([{"line": first_line, "rejected": LINE_TOO_LONG}], self.schema)
         if self.layout:
-            return parse_fields(block.data, block.first_line, self.layout)
-        lines = parse_text(block.data, block.first_line)
-        return split_fields(lines, self.log.pattern, FIELDS_SCHEMA) if self.log.pattern else lines
+            return parse_fields(data, first_line, self.layout)
+        lines = parse_text(data, first_line)
+        return split_fields(lines, self.log.pattern, self.schema) if self.log.pattern else lines
 
 
-def cut_blocks(stream: IO[bytes], joins_quotes: bool, skips_header: bool) -> Iterator[Block]:
-    """Cut a stream into blocks. With `joins_quotes`, a record that goes over several lines stays in one block."""
-    chunks = _read_chunks(stream)
+def cut_blocks(stream: IO[bytes], is_delimited: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield (number of the first line, whole lines); a line over MAX_LINE_BYTES comes alone, and without its bytes.
+
+    Of a delimited log the header is left out, and a record that goes over several lines stays in one block.
+    """
+    file = io.BufferedReader(stream, BLOCK_BYTES)  # type: ignore[arg-type]
+    if file.peek(3).startswith(b"\xef\xbb\xbf"):  # some programs begin UTF-8 with it
+        file.read(3)
     rest, line = b"", 1
-    if skips_header:
-        chunks, line = chain([_drop_line(chunks)], chunks), 2
-    while (chunk := next(chunks, None)) is not None:
+    if is_delimited:
+        _skip_line(file)
+        line = 2
+    while chunk := file.read(BLOCK_BYTES):
+        if not chunk.endswith(b"\n"):
+            chunk += file.readline(MAX_LINE_BYTES)
         data = rest + chunk
-        if b"\n" not in chunk and len(data) <= MAX_LINE_BYTES:
-            rest = data
-            continue
-        keep = data.rfind(b"\n") + 1
-        if joins_quotes:
-            keep = _cut_before_open_quote(data, keep)
-        for piece in _cut_lines(data[:keep], joins_quotes):
-            yield Block(piece, line)
-            line += count_lines(piece)
+        end = keep = data.rfind(b"\n") + 1
+        is_too_long = len(data) - end >= MAX_LINE_BYTES
+        if is_delimited and not is_too_long:
+            keep = _cut_before_open_quote(data, end)
+        if keep:
+            yield line, data[:keep]
+            line += data.count(b"\n", 0, keep)
         rest = data[keep:]
-        if len(rest) > MAX_LINE_BYTES and b"\n" not in rest:
-            yield Block(b"", line, is_too_long=True)
-            chunks, rest, line = chain([_drop_line(chunks)], chunks), b"", line + 1
+        if is_too_long:
+            _skip_line(file)
+            yield line, b""
+            rest, line = b"", line + 1
     if rest:
-        yield Block(rest if rest.endswith(b"\n") else rest + b"\n", line)
+        yield line, rest if rest.endswith(b"\n") else rest + b"\n"
 
 
-def _cut_lines(data: bytes, joins_quotes: bool) -> Iterator[bytes]:
-    """Whole lines in pieces of about MAX_BLOCK_LINES at most."""
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
-    start = 0
-    for end in ends[MAX_BLOCK_LINES - 1 : -1 : MAX_BLOCK_LINES].tolist():
-        piece = data[start:end]
-        piece = piece[: _cut_before_open_quote(piece, len(piece))] if joins_quotes else piece
-        yield piece
-        start += len(piece)
-    if start < len(data):
-        yield data[start:]
-
-
-def _read_chunks(stream: IO[bytes]) -> Iterator[bytes]:
-    """The stream in pieces, without the mark that some programs begin UTF-8 with."""
-    yield stream.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
-    while chunk := stream.read(BLOCK_BYTES):
-        yield chunk
-
-
-def _drop_line(chunks: Iterator[bytes]) -> bytes:
-    """What follows the next newline in the chunk that has it."""
-    for chunk in chunks:
-        _, newline, rest = chunk.partition(b"\n")
-        if newline:
-            return rest
-    return b""
+def _skip_line(file: io.BufferedReader) -> None:
+    while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
+        pass
 
 
 def _cut_before_open_quote(data: bytes, end: int) -> int:
     """Where to cut before `end` so that a record left open by the last lines goes to the next block; `end` if none is."""
-    if b'"' not in data or data.count(b'"', 0, end) % 2 == 0:
+    if data.count(b'"', 0, end) % 2 == 0:
         return end
     line_end = end
     for _ in range(MAX_RECORD_LINES):
         start = data.rfind(b"\n", 0, line_end - 1) + 1
         if data.count(b'"', start, line_end) % 2:
             return start or end
-        if not start:
-            break
         line_end = start
     return end
 
 
-def parse_text(data: bytes, first_line: int) -> pa.RecordBatch:
-    """The lines of a block as a batch of LINES_SCHEMA, each text with its newline."""
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")).astype(np.int32) + 1
-    num_lines = len(ends)
-    numbers = pa.array(np.arange(first_line, first_line + num_lines))
-    if b"\0" not in data and is_utf8(data):
-        offsets = np.concatenate((np.zeros(1, np.int32), ends))
-        texts = pa.StringArray.from_buffers(num_lines, pa.py_buffer(offsets), pa.py_buffer(data))
-        return pa.record_batch([numbers, texts, pa.nulls(num_lines, pa.string())], schema=LINES_SCHEMA)
+def parse_text(data: bytes, first_line: int) -> pa.Table:
+    """The lines of a block as a table of LINES_SCHEMA, without their newlines."""
     lines = data.removesuffix(b"\n").split(b"\n")
-    faults = [NUL_BYTE if b"\0" in line else None if is_utf8(line) else NOT_UTF8 for line in lines]
-    good = [None if fault else line.decode() for line, fault in zip(lines, faults, strict=True)]
-    return pa.record_batch([numbers, pa.array(good, pa.string()), pa.array(faults, pa.string())], schema=LINES_SCHEMA)
+    faults: list[str | None] = [None] * len(lines)
+    if b"\0" in data or not is_utf8(data):
+        faults = [NUL_BYTE if b"\0" in line else None if is_utf8(line) else NOT_UTF8 for line in lines]
+    good = [None if fault else line for line, fault in zip(lines, faults, strict=True)]
+    numbers = pa.array(range(first_line, first_line + len(lines)))
+    return pa.table([numbers, pa.array(good, pa.string()), pa.array(faults, pa.string())], schema=LINES_SCHEMA)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tasks.ingest.sources import Catalog, SourceFile, Stamp, events_files, expan
 from tasks.root.run import Root
 from tasks.root.wording import several
 from trainer.errors import ConfigError, DamageError, InputError
-from trainer.events import OnEvent, ignore_event
+from trainer.events import OnEvent
 from trainer.system.files import digest_file, verify_all
 from trainer.system.units import size
 
@@ -55,10 +56,7 @@ class Delivery:
 
 
 def find_sources(
-    patterns: Sequence[str],
-    known: Mapping[str, tuple[Stamp, str]] | None = None,
-    on_event: OnEvent = ignore_event,
-    remote: RemoteLogs | None = None,
+    patterns: Sequence[str], known: Mapping[str, tuple[tuple[int, ...], str]], remote: RemoteLogs, on_event: OnEvent
 ) -> list[SourceFile]:
     """The files that the globs name, each once, sorted by name. A file that `known` has with this stamp is not read again.
 
@@ -67,33 +65,28 @@ def find_sources(
     paths: dict[str, str] = {}
     stamps: dict[str, Stamp] = {}
     for pattern in patterns:
-        if remote and is_remote(pattern):
+        if is_remote(pattern):
             stamps |= remote.list(pattern)
-            continue
-        for path in expand(pattern):
-            paths.setdefault(os.path.realpath(path), path)
-    known = known or {}
+        else:
+            for path in expand(pattern):
+                paths.setdefault(os.path.realpath(path), path)
     stamps |= {path: read_stamp(path) for path in paths.values()}
-    stamps = {name: stamps[name] for name in sorted(stamps)}
-    unread = [path for path in stamps if path not in known or known[path][0] != stamps[path]]
+    unread = [name for name in stamps if name not in known or known[name][0] != stamps[name]]
     if unread:
-        total_bytes = sum(stamps[path][0] for path in unread)
-        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(total_bytes)}"})
-    digests = {path: digest for path, (_, digest) in known.items()}
+        num_bytes = sum(stamps[name][0] for name in unread)
+        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(num_bytes)}"})
 
     def digest(name: str) -> str:
-        return remote.digest(name, stamps[name]) if remote and is_remote(name) else _digest(name)
+        if is_remote(name):
+            return remote.digest(name, stamps[name])
+        try:
+            return digest_file(Path(name))
+        except OSError as error:
+            raise InputError(f"cannot read {name}: {error.strerror}; permit it, or leave it out of --logs") from None
 
     with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
-        digests |= zip(unread, pool.map(digest, unread), strict=True)
-    return [SourceFile(path, digests[path], stamps[path]) for path in stamps]
-
-
-def _digest(path: str) -> str:
-    try:
-        return digest_file(Path(path))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; permit it, or leave it out of --logs") from None
+        digests = {name: known[name][1] for name in known} | dict(zip(unread, pool.map(digest, unread), strict=True))
+    return [SourceFile(name, digests[name], stamps[name]) for name in sorted(stamps)]
 
 
 def rules_of(config: IngestConfig) -> dict[str, Any]:
@@ -117,23 +110,19 @@ def read_by(config: IngestConfig) -> dict[str, Any]:
 
 def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """How rules differ from those that a root was made by, in words; a setting that the old ones lack came with a version."""
-    versions = [rules.get("version") for rules in (old, new)]
-    told = ["the rules from URL to item (docs/urls.md) are of version {1}, but were of {0}".format(*versions)]
-    old_settings, new_settings = _as_set(old), _as_set(new)
-    changes = [
-        f"ingest.{name} is {value!r}, but was {old_settings[name]!r}"
-        for name, value in new_settings.items()
-        if name in old_settings and value != old_settings[name]
+    changes = []
+    if old and old.get("version") != new["version"]:
+        changes.append(
+            f"the rules from URL to item (docs/urls.md) are of version {new['version']}, but were of {old.get('version')}"
+        )
+    before, now = (
+        rules | ({"granularity": f"prefix:{rules['prefix_depth']}"} if rules.get("prefix_depth") else {})
+        for rules in (old, new)
+    )
+    names = [name for name in now if name in before and name not in ("version", "prefix_depth")]
+    return changes + [
+        f"ingest.{name} is {now[name]!r}, but was {before[name]!r}" for name in names if now[name] != before[name]
     ]
-    return (told if old and versions[0] != versions[1] else []) + changes
-
-
-def _as_set(rules: dict[str, Any]) -> dict[str, Any]:
-    """Rules by the names and values of the settings that make them."""
-    settings = {name: value for name, value in rules.items() if name not in ("version", "prefix_depth")}
-    if rules.get("prefix_depth"):
-        settings["granularity"] = f"prefix:{rules['prefix_depth']}"
-    return settings
 
 
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
@@ -142,25 +131,29 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
 
     Raises ConfigError when the rules changed and sources made by the old ones would stay.
     """
-    rules = rules_of(config)
+    rules, old_rules = rules_of(config), catalog.rules or {}
     delivered = {source.name: source.sha256 for source in sources}
     known_names = catalog.names
-    if catalog.entries and catalog.rules != rules:
+    intact, changes = set[str](), list[str]()
+    if catalog.entries and old_rules != rules:
+        changes = list_changes(old_rules, rules)
         digests = set(delivered.values())
         staying = sorted(n for n, digest in known_names.items() if n not in delivered and digest not in digests)
         if staying:
-            raise _refuse_rules(root, catalog.rules or {}, rules, staying)
-        intact = set()
-        changes = list_changes(catalog.rules or {}, rules)
+            way_back = "" if old_rules.get("version") != rules["version"] else "set it back, or "
+            shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
+            raise ConfigError(
+                f"{'; '.join(changes)} when {root.path} was made: {way_back}give all logs again in one call "
+                f"({len(staying):,} are missing: {shown}), or begin a new --root"
+            )
     else:
-        changes = []
         settings = read_by(config)
-        known = {digest: catalog.entries[digest] for digest in catalog.entries.keys() & delivered.values()}
-        intact = {
-            digest
-            for digest, entry in known.items()
-            if entry.get("read_by", settings) == settings and _is_whole(root, entry)
-        }
+        for digest in catalog.entries.keys() & delivered.values():
+            entry = catalog.entries[digest]
+            if entry.get("read_by", settings) == settings:
+                with suppress(DamageError):
+                    verify_all(events_files(root, entry))
+                    intact.add(digest)
     to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
     num_replaced = sum(source.name in known_names for source in to_ingest.values())
     return Delivery(
@@ -172,24 +165,4 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
         num_replaced=num_replaced,
         num_known=len(sources) - len(to_ingest),
         changes=changes,
-    )
-
-
-def _is_whole(root: Root, entry: dict[str, Any]) -> bool:
-    """Whether the files of a source are there, every byte of them."""
-    try:
-        verify_all(events_files(root, entry))
-    except DamageError:
-        return False
-    return True
-
-
-def _refuse_rules(root: Root, old: dict[str, Any], new: dict[str, Any], staying: list[str]) -> ConfigError:
-    """The settings changed, and some sources would keep what the old ones made of them."""
-    changes = "; ".join(list_changes(old, new))
-    way_back = "" if old.get("version") != new["version"] else "set it back, or "
-    shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
-    return ConfigError(
-        f"{changes} when {root.path} was made: {way_back}give all logs again in one call "
-        f"({len(staying):,} are missing: {shown}), or begin a new --root"
     )

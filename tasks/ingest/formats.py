@@ -6,26 +6,31 @@ shape that can be read raises InputError here, before anything is written.
 
 import csv
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.config import ColumnsConfig, IngestConfig, pattern_groups
-from tasks.ingest.access_lines import check_fit, is_access_line, recognise_layout
-from tasks.ingest.log_columns import OPTIONAL, REQUIRED, Columns, find_columns
+from tasks.ingest.access_lines import ACCESS_LINE, recognise_layout
+from tasks.ingest.log_columns import REQUIRED, ROLES, find_columns
+from tasks.ingest.sources import expand, is_remote
 from trainer.errors import InputError
 
 HEAD_BYTES = 65_536
 HEAD_LINES = 100
+_LOOKED_AT_ONCE = 8
+_FAULTS_SHOWN = 5
 _EXTENSIONS = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_COMPRESSED = (".gz", ".gzip", ".zst", ".zstd")
 _DELIMITERS = ",\t;|"
 
 
@@ -42,7 +47,7 @@ class LogFile:
     header       names of the columns as the file has them; of JSON lines, the keys of the first lines
     columns      role (user, url, time, method, status, agent) → name of its column, or group, None where there is none
     pattern      the regular expression that splits a line into fields; empty where there is another way
-    fields       which field is the user and which the page, for a person
+    layout       which field of an access log is the user and which the page, for a person
     """
 
     path: Path
@@ -50,75 +55,96 @@ class LogFile:
     compression: str = "none"
     delimiter: str = ","
     header: tuple[str, ...] = ()
-    columns: Columns = ()
+    columns: dict[str, str | None] = field(default_factory=dict)
     pattern: str = ""
-    fields: str = ""
-
-    def column(self, role: str) -> str | None:
-        return dict(self.columns)[role]
+    layout: str = ""
 
     @property
     def is_access_log(self) -> bool:
         """Whether lines are requests, so that some of them are no visits to a page."""
-        return self.format == "access" or self.column("method") is not None or self.column("status") is not None
+        return self.format == "access" or self.columns["method"] is not None or self.columns["status"] is not None
 
     @property
-    def has_times(self) -> bool:
-        return self.format == "access" or self.column("time") is not None
+    def fields(self) -> str:
+        """Which field is the user and which the page, for a person."""
+        words = {"user": "user", "page": "url"}
+        return self.layout or ", ".join(
+            f"{word}: {self.columns[role]}" for word, role in words.items() if self.columns[role]
+        )
 
     def without_pages(self) -> "LogFile":
         """The same log with fewer columns to read: enough to tell its users."""
-        columns = tuple((role, None if role in ("url", "time") else name) for role, name in self.columns)
-        return replace(self, columns=columns)
+        return replace(self, columns=self.columns | {"url": None, "time": None})
 
     def describe(self) -> str:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"
 
 
+def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
+    """Raise one InputError for all files on this machine that the globs name and that cannot be read, also when a glob names
+    none. Logs elsewhere are looked at when they are fetched.
+    """
+
+    def find_fault(path: str) -> str | None:
+        try:
+            recognise(Path(path), config)
+        except EmptyLogError:  # for ingest to judge: it may be left out until it has lines
+            return None
+        except InputError as error:
+            return str(error)
+        except OSError as error:
+            return f"cannot read {path}: {error.strerror}"
+        return None
+
+    paths = dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in expand(pattern))
+    with ThreadPoolExecutor(_LOOKED_AT_ONCE) as pool:
+        faults = [fault for fault in pool.map(find_fault, paths) if fault]
+    if faults:
+        more = [f"and {len(faults) - _FAULTS_SHOWN:,} more files"] if len(faults) > _FAULTS_SHOWN else []
+        raise InputError("\n".join([*faults[:_FAULTS_SHOWN], *more]))
+
+
 def recognise(path: Path, config: IngestConfig) -> LogFile:
     """What the file at `path` is. Raises InputError when it is empty, damaged, or lacks a column that is needed."""
-    log = _recognise(path, config)
-    if log.fields:
-        return log
-    told = [f"{word}: {name}" for word, role in (("user", "user"), ("page", "url")) if (name := log.column(role))]
-    return replace(log, fields=", ".join(told))
-
-
-def _recognise(path: Path, config: IngestConfig) -> LogFile:
-    wanted = config.columns
     with open(path, "rb") as file:
         magic = file.read(4)
     if not magic:
         raise EmptyLogError(f"{path} is empty (0 bytes): deliver it whole, or leave it out of --logs")
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    expected = next((_EXTENSIONS[s] for s in reversed(suffixes) if s in _EXTENSIONS and s not in _COMPRESSED), None)
+    expected = next((_EXTENSIONS[suffix] for suffix in reversed(suffixes) if suffix in _EXTENSIONS), None)
     if magic == b"PAR1":
-        return _recognise_parquet(path, wanted)
+        return _recognise_parquet(path, config.columns)
     if expected == "parquet":
         raise InputError(
             f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or name it rightly"
         )
     compression = next((name for start, name in _COMPRESSIONS.items() if magic.startswith(start)), "none")
-    if compression == "none" and suffixes and suffixes[-1] in _COMPRESSED:
+    if compression == "none" and suffixes and suffixes[-1] in (".gz", ".gzip", ".zst", ".zstd"):
         raise InputError(
             f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}"
         )
-    lines, is_all = _read_head(path, compression)
+    head, is_all = _read_head(path, compression)
+    lines = [line for line in head if line.strip()]
+    log = LogFile(path, expected or "", compression)
     if not expected and config.access_pattern:
-        check_fit(path, lines[:HEAD_LINES], config.access_pattern)
+        if not pl.Series(lines[:HEAD_LINES]).str.contains(config.access_pattern).any():
+            raise InputError(
+                f"ingest.access_pattern fits none of the first {len(lines[:HEAD_LINES]):,} lines of {path}: mend the pattern, "
+                "or leave the file out of --logs (names that end in .csv, .tsv, .jsonl or .parquet are read as what they say)"
+            )
         groups = pattern_groups(config.access_pattern)
-        columns = tuple((role, role if role in groups else None) for role in (*REQUIRED, *OPTIONAL))
-        return LogFile(path, "pattern", compression, columns=columns, pattern=config.access_pattern)
-    format = expected or _guess_format(lines)
-    if format == "access":
-        layout = recognise_layout(path, lines[:HEAD_LINES])
-        columns = tuple((role, role) for role in (*REQUIRED, *OPTIONAL))
-        return LogFile(path, format, compression, columns=columns, pattern=layout.pattern, fields=layout.fields)
-    if format == "jsonl":
+        columns = {role: role if role in groups else None for role in ROLES}
+        return replace(log, format="pattern", columns=columns, pattern=config.access_pattern)
+    if expected == "jsonl" or (not expected and lines[0].lstrip().startswith(("{", "[{"))):
         header = _json_keys(path, lines)
-        return LogFile(path, format, compression, header=header, columns=find_columns(path, header, wanted))
-    log = _recognise_delimited(path, format, compression, lines, wanted)
-    if is_all and len(lines) == 1:
+        return replace(log, format="jsonl", header=header, columns=find_columns(path, header, config.columns))
+    if not expected and any(ACCESS_LINE.match(line) for line in lines[:HEAD_LINES]):
+        pattern, layout = recognise_layout(path, head[:HEAD_LINES])
+        return replace(log, format="access", columns={role: role for role in ROLES}, pattern=pattern, layout=layout)
+    if not head[0].strip():
+        raise InputError(f"the first line of {path} is blank: it must name the columns")
+    log = _recognise_delimited(log, head[0], config.columns)
+    if is_all and len(head) == 1:
         raise EmptyLogError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
     return log
 
@@ -126,16 +152,7 @@ def _recognise(path: Path, config: IngestConfig) -> LogFile:
 def open_log(log: LogFile) -> tuple[IO[bytes], IO[bytes]]:
     """The bytes of a log without its compression, and the file under them (whose position tells how far one is)."""
     raw = pa.OSFile(str(log.path))
-    if log.compression == "none":
-        return raw, raw
-    return pa.CompressedInputStream(raw, log.compression), raw
-
-
-def largest_group(path: Path) -> int:
-    """Bytes of the largest row group of a Parquet file, without compression."""
-    with pq.ParquetFile(path) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    return max(group.total_byte_size for group in groups)
+    return (raw if log.compression == "none" else pa.CompressedInputStream(raw, log.compression)), raw
 
 
 def explain_stream(path: Path, error: OSError) -> InputError:
@@ -164,16 +181,8 @@ def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
     is_all = len(head) < HEAD_BYTES
     if not is_all and b"\n" in head:
         head = head[: head.rindex(b"\n")]
-    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
+    text = head.decode("utf-8-sig", errors="replace")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")], is_all
-
-
-def _guess_format(lines: list[str]) -> str:
-    """The format of a text file whose name does not tell."""
-    first = [line for line in lines if line.strip()][:HEAD_LINES]
-    if first[0].lstrip().startswith(("{", "[{")):
-        return "jsonl"
-    return "access" if any(is_access_line(line) for line in first) else "csv"
 
 
 def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
@@ -185,7 +194,7 @@ def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
         except (ValueError, RecursionError):
             continue
         keys.update(dict.fromkeys(value if isinstance(value, dict) else ()))
-    if not keys or next(line for line in lines if line.strip()).lstrip().startswith("["):
+    if not keys or lines[0].lstrip().startswith("["):
         raise InputError(
             f"{path} has no JSON object a line: an array, or objects over several lines, cannot be read; "
             "convert it, for instance with jq -c '.[]'"
@@ -193,29 +202,25 @@ def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _recognise_delimited(path: Path, format: str, compression: str, lines: list[str], wanted: ColumnsConfig) -> LogFile:
+def _recognise_delimited(log: LogFile, first: str, wanted: ColumnsConfig) -> LogFile:
     """A file with a header line; the delimiter is the one that makes the wanted columns appear."""
-    first = next(line for line in lines if line.strip())
-    if first is not lines[0]:
-        raise InputError(f"the first line of {path} is blank: it must name the columns")
-    headers = {d: _split_header(first, d) for d in (_DELIMITERS if format == "csv" else "\t")}
-    delimiter = max(headers, key=lambda d: (_count_found(headers[d], wanted), len(headers[d])))
+    headers: dict[str, tuple[str, ...]] = {}
+    for delimiter in "\t" if log.format == "tsv" else _DELIMITERS:
+        try:
+            headers[delimiter] = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter)))
+        except (csv.Error, StopIteration):
+            headers[delimiter] = ()
+
+    def count_found(header: tuple[str, ...]) -> int:
+        names = {name.casefold() for name in header}
+        return sum(any(name.casefold() in names for name in getattr(wanted, role)) for role in REQUIRED)
+
+    delimiter = max(headers, key=lambda one: (count_found(headers[one]), len(headers[one])))
     header = headers[delimiter]
-    columns = find_columns(path, header, wanted)
-    name = {",": "csv", "\t": "tsv"}.get(delimiter, "csv")
-    return LogFile(path, name, compression, delimiter, header, columns)
-
-
-def _split_header(line: str, delimiter: str) -> tuple[str, ...]:
-    try:
-        return tuple(name.strip() for name in next(csv.reader([line], delimiter=delimiter)))
-    except (csv.Error, StopIteration):
-        return ()
-
-
-def _count_found(header: tuple[str, ...], wanted: ColumnsConfig) -> int:
-    there = {name.casefold() for name in header}
-    return sum(any(name.casefold() in there for name in getattr(wanted, role)) for role in REQUIRED)
+    return replace(
+        log, format="tsv" if delimiter == "\t" else "csv", delimiter=delimiter, header=header,
+        columns=find_columns(log.path, header, wanted),
+    )  # fmt: skip
 
 
 def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:

@@ -10,20 +10,20 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tasks.config import IngestConfig
 from tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
-from tasks.ingest.formats import EmptyLogError, recognise
+from tasks.ingest.formats import EmptyLogError
 from tasks.ingest.rejects import FAILED
-from tasks.ingest.remote_logs import RemoteLogs, open_remote_logs
+from tasks.ingest.remote_logs import RemoteLogs
 from tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
-from tasks.ingest.stage_here import Log, Staging
-from tasks.ingest.stage_parts import choose_stagers
+from tasks.ingest.stage_logs import Log, Staging, sample_users, stage_logs
 from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Progress, Staged
-from tasks.ingest.times import tell_bad_times
-from tasks.ingest.user_key import check_user_key
+from tasks.ingest.times import explain_bad_times
+from tasks.ingest.user_key import read_user_key
 from tasks.root.failures import explain_failures
 from tasks.root.run import Root, open_scratch_folder
 from tasks.users.pseudonyms import fingerprint
@@ -35,7 +35,7 @@ from trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
-_STAGING_PREFIX = "ingest."
+_PREFIX = "ingest."
 
 
 def ingest(
@@ -58,36 +58,39 @@ def ingest(
     The numbers returned are of all delivered sources, or without globs of all there are: the same call again returns the same.
     `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there is then untouched.
     """
-    with (
-        explain_failures(root, "logs are ingested", memory_bytes),
-        open_remote_logs(root, lambda path: recognise(path, config)) as remote,
-    ):
+    with explain_failures(root, "logs are ingested", memory_bytes):
         catalog = read_catalog(root)
-        key = check_user_key(root, catalog, config)
-        _check_partitions(root, catalog, partitions)
+        key = read_user_key(root, config)
+        if partitions and catalog.partitions and partitions != catalog.partitions:
+            raise ConfigError(
+                f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the "
+                "setting out, or change the root with `surf2vec repartition`"
+            )
         read_tombstones(root)  # their damage is told before a log is read
-        sources = find_sources(patterns, catalog.stamps, on_event, remote)
-        delivery = plan_delivery(root, catalog, sources, config)
-        if delivery.changes:
-            on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
-        delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
         remove_leftovers(root, catalog)
-        if logs:
-            with open_scratch_folder(root, f"{_STAGING_PREFIX}{os.getpid()}") as folder:
-                user_key = fingerprint(key) if key else None
-                staging = Staging(root, folder, remote.folder, config, user_key, memory_bytes, threads)
-                partitions = catalog.partitions or partitions
-                catalog.partitions, staged = _stage_all(staging, logs, partitions, remote, fan_out, on_event)
-                _check_rejects(root, staged, config)
-                catalog.user_key_fingerprint = user_key
+        with open_scratch_folder(root, f"{_PREFIX}{os.getpid()}") as folder:
+            remote = RemoteLogs(folder / "downloads", config)
+            sources = find_sources(patterns, catalog.stamps, remote, on_event)
+            delivery = plan_delivery(root, catalog, sources, config)
+            if delivery.changes:
+                on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
+            delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
+            if logs:
+                catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
+                staging = Staging(
+                    root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads, tuple(logs),
+                    catalog.partitions or partitions or 0,
+                )  # fmt: skip
+                catalog.partitions, staged = _stage_all(staging, fan_out, on_event)
+                _check_rejects(root, staged, config)
                 _commit(root, catalog, delivery, staged)
-        elif delivery.stamps:
-            catalog.rename(delivery.names, delivery.stamps)
-            catalog.write(root)
-        elif not catalog.entries:
-            raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
-    return _tell(catalog, delivery)
+            elif delivery.stamps:
+                catalog.rename(delivery.names, delivery.stamps)
+                catalog.write(root)
+            elif not catalog.entries:
+                raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
+    return _summarise(catalog, delivery)
 
 
 def _recognise_logs(
@@ -114,14 +117,6 @@ def _recognise_logs(
     return delivery.without(empty), logs
 
 
-def _check_partitions(root: Root, catalog: Catalog, partitions: int | None) -> None:
-    if partitions and catalog.partitions and partitions != catalog.partitions:
-        raise ConfigError(
-            f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the setting "
-            "out, or change the root with `surf2vec repartition`"
-        )
-
-
 def choose_partitions(num_users: int) -> int:
     """A power of two with about PARTITION_USERS users in each micro-partition."""
     wanted = 2 ** round(math.log2(max(1.0, num_users / PARTITION_USERS)))
@@ -129,8 +124,8 @@ def choose_partitions(num_users: int) -> int:
 
 
 def remove_leftovers(root: Root, catalog: Catalog) -> None:
-    """Remove what calls that died left: staged files, and files under events/ that sources.json does not name."""
-    for folder in root.temporary.glob(f"{_STAGING_PREFIX}*"):
+    """Remove what calls that died left: staged files, and files under events/ and rejects/ that sources.json does not name."""
+    for folder in root.temporary.glob(f"{_PREFIX}*"):
         shutil.rmtree(folder)
     for path in root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}"):
         path.unlink()
@@ -138,58 +133,52 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
 
 
 def _remove_orphans(root: Root, catalog: Catalog) -> None:
-    """Delete the files under events/ and rejects/ that no source has."""
     rejects = {entry["sha256"][:16] for entry in catalog.entries.values() if entry["rejected"]}
-    for path in find_orphans(root, catalog):
+    orphans = [path for path in root.rejects.glob("*.parquet") if path.stem not in rejects]
+    for path in find_orphans(root, catalog) + orphans:
         path.unlink()
     for folder in root.events.glob("day=*"):
         if not any(folder.iterdir()):
             folder.rmdir()
-    for path in root.rejects.glob("*.parquet"):
-        if path.stem not in rejects:
-            path.unlink()
 
 
-def _stage_all(
-    staging: Staging, logs: list[Log], partitions: int | None, remote: RemoteLogs, fan_out: FanOut, on_event: OnEvent
-) -> tuple[int, list[Staged]]:
+def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> tuple[int, list[Staged]]:
     """Stage every source; returns the number of micro-partitions, chosen from the users if it was open, and the sources."""
-    is_loaded = partitions is None and len(logs) == 1
-    passes = 2 if partitions is None and len(logs) > 1 else 1
-    progress = Progress(passes * sum(source.bytes for _, source in logs), on_event)
+    progress = Progress((1 if staging.partitions else 2) * staging.num_bytes, on_event)
+    if not staging.partitions:
+        num_users = len(sample_users(staging, fan_out, progress)) * SAMPLE_FACTOR
+        staging = replace(staging, partitions=choose_partitions(num_users))
+        users = f"about {num_users:,} users" if num_users else "few users"
+        on_event("log", {"message": f"{staging.partitions} micro-partitions, for {users}"})
     staged = []
-    with choose_stagers(staging, remote, len(logs), progress, fan_out) as stagers:
-        if partitions is None:
-            num_users = len(stagers.sample_users(logs)) * SAMPLE_FACTOR
-            partitions = choose_partitions(num_users)
-            told = f"about {num_users:,} users" if num_users else "few users"
-            on_event("log", {"message": f"{partitions} micro-partitions, for {told}"})
-        for source in stagers.stage(logs, partitions, is_loaded):
-            staged.append(source)
-            on_event("log", {"message": _describe(source, staging.config.time_format)})
-    return partitions, staged
+    for source in stage_logs(staging, fan_out, progress):
+        staged.append(source)
+        on_event("log", {"message": _describe(source, staging.config.time_format)})
+    return staging.partitions, staged
 
 
 def _describe(staged: Staged, time_formats: Sequence[str]) -> str:
     """A line about a source for a person."""
     entry = staged.entry
-    told = f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
-    told += f"{entry['lines']:,} lines, {entry['events']:,} events"
+    line = (
+        f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
+        f"{entry['lines']:,} lines, {entry['events']:,} events"
+    )
     for word in ("left_out", "rejected"):
         if entry[word]:
-            told += f"; {word.replace('_', ' ')}: {_list_counts(entry[word])}"
-    return f"{told}; {tell_bad_times(staged.bad_times, time_formats)}" if staged.bad_times else told
+            line += f"; {word.replace('_', ' ')}: {_list_counts(entry[word])}"
+    return f"{line}; {explain_bad_times(staged.bad_times, time_formats)}" if staged.bad_times else line
 
 
-def _list_counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{number:,} {reason}" for reason, number in sum_counts([counts]).items())
+def _list_counts(*counts: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {reason}" for reason, number in sum_counts(counts).items())
 
 
 def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> None:
     """Raise RejectedError when a source is unusable, or too many lines are; their rejects are then kept under rejects/failed/."""
     num_lines = sum(source.entry["lines"] for source in staged)
     num_rejected = sum(source.num_rejected for source in staged)
-    reasons = _list_counts(sum_counts(source.entry["rejected"] for source in staged))
+    reasons = _list_counts(*(source.entry["rejected"] for source in staged))
     unusable = [source for source in staged if not source.entry["events"] and source.num_rejected]
     if unusable:
         entry = unusable[0].entry
@@ -198,7 +187,7 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
             f"({_list_counts(entry['left_out'] | entry['rejected'])})"
         )
     elif not any(source.entry["events"] or FORGOTTEN in source.entry["left_out"] for source in staged):
-        reasons = _list_counts(sum_counts(source.entry["left_out"] for source in staged)) or "no lines"
+        reasons = _list_counts(*(source.entry["left_out"] for source in staged)) or "no lines"
         raise RejectedError(
             f"nothing is usable in {len(staged):,} new logs with {num_lines:,} lines ({reasons}): give other logs; "
             "what was there before is untouched"
@@ -218,9 +207,9 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
         if source.rejects:
             os.replace(source.rejects, folder / source.rejects.name)
     bad_times = next((source.bad_times for source in staged if source.bad_times), ())
-    told = f"; {tell_bad_times(bad_times, config.time_format)}" if bad_times else ""
+    times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
     raise RejectedError(
-        f"{message}{told}. The lines are listed in {folder}, which `surf2vec rejects` prints. Mend the logs or the settings, or "
+        f"{message}{times}. The lines are listed in {folder}, which `surf2vec rejects` prints. Mend the logs or the settings, or "
         "raise ingest.max_reject_ratio; what was there before is untouched"
     )
 
@@ -230,7 +219,7 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
 
     All files are synced at once, before the first is moved: a log of many days has many.
     """
-    sync_files(path for source in staged for path in source.paths)
+    sync_files(path for source in staged for path in (*source.files.values(), source.rejects) if path)
     in_use = catalog.files
     folders = {root.events}
     for source in staged:
@@ -266,20 +255,14 @@ def free_name(name: str, in_use: set[str]) -> str:
     return name
 
 
-def _join_hints(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pages with the most different queries, each with what the log says where it has the most."""
-    by_page: dict[str, dict[str, Any]] = {}
-    for hint in (hint for entry in entries for hint in entry.get("many_queries", ())):
-        if hint["num_queries"] > by_page.get(hint["page"], {"num_queries": 0})["num_queries"]:
-            by_page[hint["page"]] = hint
-    return sorted(by_page.values(), key=lambda hint: (-hint["num_queries"], hint["page"]))[:MOST_HINTS]
-
-
-def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
+def _summarise(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
     """The story's "ingest": what came of the delivered sources."""
     digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
     entries = [catalog.entries[digest] for digest in sorted(digests)]
     rejected = sum_counts(entry["rejected"] for entry in entries)
+    hints = [hint for entry in entries for hint in entry.get("many_queries", ())]
+    hints.sort(key=lambda hint: (-hint["num_queries"], hint["page"]))
+    first = {hint["page"]: hint for hint in reversed(hints)}  # what the log says where the page has the most queries
     return {
         "sources_new": delivery.num_new,
         "sources_replaced": delivery.num_replaced,
@@ -289,7 +272,7 @@ def _tell(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
         "left_out": sum_counts(entry["left_out"] for entry in entries),
         "rejected": rejected,
         "num_rejected": sum(rejected.values()),
-        "many_queries": _join_hints(entries),
+        "many_queries": [hint for hint in hints if hint is first[hint["page"]]][:MOST_HINTS],
         "formats": dict(sorted(Counter(entry["format"] for entry in entries).items())),
         "times": dict(sorted(Counter(entry["time"] for entry in entries).items())),
     }

@@ -9,10 +9,9 @@ from pathlib import Path
 from tasks.config import ColumnsConfig
 from trainer.errors import InputError
 
-REQUIRED = ("user", "url", "time")
-OPTIONAL = ("method", "status", "agent")
-Columns = tuple[tuple[str, str | None], ...]
-_ROLES = {"user": "the user", "url": "the URL", "time": "the time"}
+ROLES = ("user", "url", "time", "method", "status", "agent")
+REQUIRED = ROLES[:3]
+_WORDS = {"user": "the user", "url": "the URL", "time": "the time"}
 # Names that logs have, letters and digits alone, the likeliest first.
 _KNOWN = {
     "user": (
@@ -31,49 +30,45 @@ _KNOWN = {
 }  # fmt: skip
 
 
-def find_columns(path: Path, header: Sequence[str], wanted: ColumnsConfig) -> Columns:
+def find_columns(path: Path, header: Sequence[str], wanted: ColumnsConfig) -> dict[str, str | None]:
     """For each role its column, None where there is none: the first of its names that is there as written, else the first that
     is there but for upper and lower case.
 
     Raises InputError when it cannot be told which column is meant, and one for all that are needed and missing.
     """
-    columns = {role: _find(path, header, getattr(wanted, role)) for role in (*REQUIRED, *OPTIONAL)}
+    columns = {role: _find(path, header, getattr(wanted, role)) for role in ROLES}
     missing = [role for role in REQUIRED if columns[role] is None and getattr(wanted, role)]
     if missing:
-        raise InputError(_tell_missing(path, header, wanted, missing))
-    return tuple(columns.items())
+        raise InputError(_describe_missing(path, header, wanted, missing))
+    return columns
 
 
 def _find(path: Path, header: Sequence[str], names: Sequence[str]) -> str | None:
-    for name in names:
-        if name in header:
-            if header.count(name) > 1:
+    for fold in (str, str.casefold):
+        for name in names:
+            found = [column for column in header if fold(column) == fold(name)]
+            if len(found) > 1 and fold is str:
+                raise InputError(f"{path} has {len(found)} columns named {name!r}: rename all but the one meant")
+            if len(found) > 1:
+                listed = " and ".join(repr(column) for column in found)
                 raise InputError(
-                    f"{path} has {header.count(name)} columns named {name!r}: rename all but the one meant"
+                    f"{path} has {listed}, and {name!r} may be either: name the one meant as it is written"
                 )
-            return name
-    for name in names:
-        found = [column for column in header if column.casefold() == name.casefold()]
-        if len(found) > 1:
-            listed = " and ".join(repr(column) for column in found)
-            raise InputError(f"{path} has {listed}, and {name!r} may be either: name the one meant as it is written")
-        if found:
-            return found[0]
+            if found:
+                return found[0]
     return None
 
 
-def _tell_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, missing: Sequence[str]) -> str:
+def _describe_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, missing: Sequence[str]) -> str:
     """The columns that are missing, those that are there, and settings that can be pasted."""
     looked_for = " and ".join(
-        f"no column {' or '.join(repr(name) for name in getattr(wanted, role))} for {_ROLES[role]}" for role in missing
+        f"no column {' or '.join(repr(name) for name in getattr(wanted, role))} for {_WORDS[role]}" for role in missing
     )
-    if _looks_like_data(header):
+    if any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header):  # may be of a person: not shown
         return (
             f"{path} has {looked_for}; its first line looks like data, not like names of columns: give it a header line"
         )
-    guesses = guess_columns(
-        header, missing, taken=[name for role in (*REQUIRED, *OPTIONAL) for name in getattr(wanted, role)]
-    )
+    guesses = guess_columns(header, missing, taken=[name for role in ROLES for name in getattr(wanted, role)])
     settings = ["--set " + shlex.quote(f"ingest.columns.{role}={guesses.get(role, 'NAME')}") for role in missing]
     way_out = (
         f"{'perhaps' if guesses else 'name them with' if len(missing) > 1 else 'name it with'} {' '.join(settings)}"
@@ -86,25 +81,15 @@ def _tell_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, miss
 
 def guess_columns(header: Sequence[str], roles: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:
     """Role → the column that is likely to be meant, by names that logs have, or the nearest to them; no column twice."""
-    free = {_plain(name): name for name in reversed(header) if name not in taken and _plain(name)}
+    plain = {name: re.sub(r"[^a-z0-9]", "", name.casefold()) for name in reversed(header)}
+    free = {word: name for name, word in plain.items() if name not in taken and word}
     guesses: dict[str, str] = {}
     for is_exact in (True, False):
         for role in roles:
-            if role in guesses:
-                continue
-            known = _KNOWN[role]
-            near = (
-                known if is_exact else [n for k in known for n in difflib.get_close_matches(k, free, n=1, cutoff=0.75)]
-            )
-            if found := next((name for name in near if name in free), None):
+            names: Sequence[str] = _KNOWN[role]
+            if not is_exact:
+                names = [near for name in names for near in difflib.get_close_matches(name, free, n=1, cutoff=0.75)]
+            found = next((name for name in names if name in free), None)
+            if found and role not in guesses:
                 guesses[role] = free.pop(found)
     return guesses
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.casefold())
-
-
-def _looks_like_data(header: Sequence[str]) -> bool:
-    """Whether names of columns are none: they may then be of a person, and are not shown."""
-    return any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header)

@@ -7,8 +7,8 @@ once: `tasks/ingest/staging.py` gives as many as may be.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -31,7 +31,7 @@ _US_A_DAY = 86_400_000_000
 
 @dataclass(frozen=True)
 class SourceRules:
-    """By what rules the lines of a source become events; `sql` has the parameters of the SQL steps.
+    """By what rules the lines of a source become events.
 
     user_key: of pseudonyms, if there are any. Lines of users who were `forgotten` make no events.
     """
@@ -41,7 +41,6 @@ class SourceRules:
     drops_assets: bool
     is_dated: bool
     partitions: int
-    sql: dict[str, Any]
     user_key: bytes | None = field(default=None, repr=False)
     forgotten: Tombstones = NOBODY
 
@@ -49,9 +48,7 @@ class SourceRules:
 @dataclass(frozen=True)
 class Events:
     """Events by day and then in the order of events files, as the columns of EVENTS_SCHEMA, of which strings may be
-    dictionaries; day int64[n] from 1970-01-01.
-
-    refused (line, verdict): lines that make none.
+    dictionaries; day int64[n] from 1970-01-01. refused (line, verdict): lines that make none.
     """
 
     rows: pa.Table
@@ -71,19 +68,20 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     line, us = lines["line"].to_numpy(), lines["us"].fill_null(0).to_numpy()
     user, raw_ids = number_strings(lines["user_id"])
     page, page_keys = number_strings(lines["page_key"])
-    time_code, time_verdicts = number_strings(lines["time_verdict"])
+    time, time_verdicts = number_strings(lines["time_verdict"])
     del lines  # their strings
-    users, rank_of_code = _look_up_users(con, raw_ids, rules)
-    items, page_verdicts = find_pages(
-        page_keys, rules.urls, rules.drops_assets, lambda tokens: _find_shared(con, tokens)
-    )
-    rank = rank_of_code[user]
-    verdict, words = _judge(
-        (users["verdict"], rank),
-        (pc.if_else(page_keys.is_null(), "no URL", None), page),
-        (time_verdicts, time_code),
-        (page_verdicts, page),
-    )
+    users, rank_of_user = _look_up_users(con, raw_ids, rules)
+    items, page_verdicts = find_pages(page_keys, rules.urls, rules.drops_assets, partial(_find_shared, con))
+    rank = rank_of_user[user]
+    # The first reason counts. Verdicts are few strings: of each line, the numbers of its reasons among all of them.
+    verdict, words = np.full(len(line), -1, dtype=np.int32), list[str]()
+    no_url = pc.if_else(page_keys.is_null(), "no URL", None)
+    reasons = ((users["verdict"], rank), (no_url, page), (time_verdicts, time), (page_verdicts, page))
+    for verdicts, places in reasons:
+        code, distinct = number_strings(verdicts)
+        number = np.where(np.asarray(distinct.is_null()), -1, len(words) + np.arange(len(distinct))).astype(np.int32)
+        verdict = np.where(verdict < 0, number[code][places], verdict)
+        words += distinct.to_pylist()
     chosen, refused = np.flatnonzero(verdict < 0), np.flatnonzero(verdict >= 0)
     day = us[chosen] // _US_A_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
     order = sort_by(line[chosen], us[chosen], rank[chosen], day)
@@ -96,7 +94,9 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         "line": line[chosen],
         "url": _take_later(items, page[chosen]),
     }
-    verdicts = pa.DictionaryArray.from_arrays(verdict[refused], words)  # all lines of a log may be refused
+    verdicts = pa.DictionaryArray.from_arrays(
+        verdict[refused], pa.array(words, pa.string())
+    )  # all lines may be refused
     return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdicts}))
 
 
@@ -125,8 +125,8 @@ def _look_up_users(
     )
     verdicts = verdicts.take(pa.array(user_code))
     if rules.forgotten:
-        is_gone = _is_null(verdicts) & rules.forgotten.is_forgotten(placed["user_id"])
-        verdicts = pc.if_else(pa.array(is_gone), FORGOTTEN, verdicts)
+        is_forgotten = np.asarray(verdicts.is_null()) & rules.forgotten.is_forgotten(placed["user_id"])
+        verdicts = pc.if_else(pa.array(is_forgotten), FORGOTTEN, verdicts)
     return placed.append_column("verdict", verdicts), rank_of_code
 
 
@@ -142,21 +142,3 @@ def _take_later(strings: pa.Array | pa.ChunkedArray, places: NDArray) -> pa.Dict
     """The strings at these places, not copied until they are written: most are there many times."""
     whole = strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
     return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), whole)
-
-
-def _judge(*reasons: tuple[pa.Array | pa.ChunkedArray, NDArray]) -> tuple[NDArray[np.int32], pa.Array]:
-    """For each line the first of its reasons (verdicts, the line's places among them) that is not null, as its number among the
-    words returned with them; -1 where all are.
-    """
-    words: list[str] = []
-    first = np.full(len(reasons[0][1]), -1, dtype=np.int32)
-    for verdicts, places in reasons:
-        code, distinct = number_strings(verdicts)
-        number = np.where(_is_null(distinct), -1, len(words) + np.arange(len(distinct))).astype(np.int32)
-        first = np.where(first < 0, number[code][places], first)
-        words += distinct.to_pylist()
-    return first, pa.array(words, pa.string())
-
-
-def _is_null(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-    return np.asarray(values.is_null())

@@ -17,15 +17,12 @@ _SAME = rf"^(?:/{_PART})+/?$|^[A-Za-z0-9_]{{1,31}}$"  # paths and page ids that 
 _NOT_PLAIN = r"/(?i:index|default)\.|eyJ"
 _LONG = "[A-Za-z0-9_+=%-]{32}"
 
-FindShared = Callable[[pl.Series], pl.Series]
-"""Which of these tokens several users have."""
-
 
 def find_pages(
-    page_keys: pa.Array, rules: UrlRules, drops_assets: bool, find_shared: FindShared = lambda tokens: tokens
+    page_keys: pa.Array, rules: UrlRules, drops_assets: bool, find_shared: Callable[[pl.Series], pl.Series]
 ) -> tuple[pa.Array, pa.Array]:
     """The items and the verdicts of n distinct page keys, n large strings each; the verdict says why a key is no page, and is
-    null where it is one. Without `find_shared` no token is a secret.
+    null where it is one. `find_shared` returns those of some tokens that several users have: they are no secrets.
     """
     keys = pl.Series("key", pl.from_arrow(page_keys), pl.String)
     is_plain = (keys.str.contains(_PLAIN) & ~keys.str.contains(_NOT_PLAIN)).fill_null(False)
@@ -35,21 +32,22 @@ def find_pages(
     tokens = _find_tokens(others) if rules.mask_secrets else others[:0]
     shared = find_shared(tokens) if len(tokens) else tokens
     plain = pl.concat([_make_plain(batch, rules) for batch in _cut(keys.filter(is_plain))])
-    other = pl.concat([_make_others(batch, rules, shared) for batch in _cut(others)])
+    kept = frozenset(shared)
+    made = (pl.Series([canonical_item(key, rules, kept) for key in batch], dtype=pl.String) for batch in _cut(others))
+    other = pl.concat(list(made))
     items = keys.clone().scatter(is_plain.arg_true(), plain).scatter(is_other.arg_true(), other)
-    is_asset = pl.lit(False)
-    if drops_assets:
-        is_asset = pl.col("key").str.extract("^([^?#]*)").str.contains(ASSET_PATTERN)
+    path = pl.col("key").str.extract("^([^?#]*)")
     verdict = (
         pl.when(pl.col("key").is_null() | (pl.col("key").str.strip_chars() == ""))
         .then(pl.lit("no URL"))
-        .when(is_asset)
+        .when(path.str.contains(ASSET_PATTERN) if drops_assets else pl.lit(False))
         .then(pl.lit("static asset"))
         .when(pl.col("item").is_null())
         .then(pl.lit("not a page"))
     )
     verdicts = pl.DataFrame({"key": keys, "item": items}).select(verdict).to_series()
-    return _to_arrow(items), _to_arrow(verdicts)
+    oldest = pl.CompatLevel.oldest()
+    return items.to_arrow(compat_level=oldest), verdicts.to_arrow(compat_level=oldest)
 
 
 def _cut(keys: pl.Series) -> Iterator[pl.Series]:
@@ -68,12 +66,6 @@ def _find_tokens(keys: pl.Series) -> pl.Series:
     return pl.concat(found).unique()
 
 
-def _make_others(keys: pl.Series, rules: UrlRules, shared: pl.Series) -> pl.Series:
-    """The items of any URLs, of which those of `shared` tokens are no secrets."""
-    kept = frozenset(shared.filter(shared.is_in(_find_tokens(keys).implode()))) if len(shared) else frozenset()
-    return pl.Series([canonical_item(key, rules, kept) for key in keys], dtype=pl.String)
-
-
 def _make_plain(keys: pl.Series, rules: UrlRules) -> pl.Series:
     """The items of plain URLs: the item of each host is made once, and behind it stands what is kept of the path."""
     scheme, _, host, path = pl.DataFrame({"key": keys}).select(pl.col("key").str.splitn("/", 4)).unnest("key")
@@ -86,7 +78,3 @@ def _make_plain(keys: pl.Series, rules: UrlRules) -> pl.Series:
     if rules.granularity == "prefix":
         path = path.str.split("/").list.head(rules.prefix_depth).list.join("/")
     return origins.replace_strict(distinct, hosts) + path
-
-
-def _to_arrow(strings: pl.Series) -> pa.Array:
-    return strings.to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -1,6 +1,5 @@
 """What a person is shown of lines that could not be used: where they are and why, and nothing that is in them."""
 
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -20,11 +19,15 @@ def list_rejects(root: Root, most: int) -> dict[str, Any]:
     """
     if not root.sources.exists() and not root.rejects.exists():
         raise InputError(f"{root.path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")
-    frames = [
-        _read(path, told)
-        for name, told in _DELIVERIES.items()
-        for path in sorted((root.rejects / name).glob("*.parquet"))
-    ]
+    frames = []
+    for name, delivery in _DELIVERIES.items():
+        for path in sorted((root.rejects / name).glob("*.parquet")):
+            try:
+                frame = pl.read_parquet(path, columns=["source", "line", "reason"])
+            except (pl.exceptions.PolarsError, OSError) as error:
+                reason = str(error).splitlines()[0]
+                raise DamageError(f"{path} cannot be read ({reason}): remove it; the logs are as they were") from None
+            frames.append(frame.select(pl.lit(delivery).alias("delivery"), "source", "line", "reason"))
     if not frames:
         return {"num_rejected": 0, "counts": [], "rejects": []}
     counts = [frame.group_by("delivery", "source", "reason").len("lines") for frame in frames]
@@ -34,13 +37,3 @@ def list_rejects(root: Root, most: int) -> dict[str, Any]:
         "counts": pl.concat(counts).sort("lines", "source", "reason", descending=[True, False, False]).to_dicts(),
         "rejects": shown.to_dicts(),
     }
-
-
-def _read(path: Path, delivery: str) -> pl.DataFrame:
-    try:
-        frame = pl.read_parquet(path, columns=["source", "line", "reason"])
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DamageError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}): remove it; the logs are as they were"
-        ) from None
-    return frame.select(pl.lit(delivery).alias("delivery"), "source", "line", "reason")

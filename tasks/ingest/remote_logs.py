@@ -1,9 +1,8 @@
 """Logs that are not on this machine (`s3://bucket/day=*/part-*.csv.gz`), through fsspec: listed, and fetched while needed.
 
-An object is fetched block by block into the root's temporary folder; a block that does not arrive is asked for again, with
-longer and longer waits. Its name is its URL, its sha256 that of the bytes that came. What is trusted without fetching it
-again: an object with the size, time of change and ETag that it had when it was read. Up to KEPT_BYTES stay on the disk until
-the ingest ends; objects beyond that go at once, and are fetched again when their lines are read, two at a time.
+An object is fetched block by block into the call's folder; a block that does not arrive is fetched again, with longer and
+longer waits. Its name is its URL. An object with the size, time of change and ETag that it had when it was read is not fetched
+again. Up to KEPT_BYTES stay on the disk until the ingest ends; others go at once, and are fetched again to read their lines.
 
 Credentials come from the environment, as the store's own tools take them; one in a URL is refused.
 """
@@ -11,36 +10,35 @@ Credentials come from the environment, as the store's own tools take them; one i
 import glob
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from tasks.ingest.formats import LogFile
-from tasks.ingest.sources import SourceFile, Stamp, check_unchanged, is_remote
+from tasks.config import IngestConfig
+from tasks.ingest.formats import LogFile, recognise
+from tasks.ingest.sources import SourceFile, Stamp, is_remote, read_stamp
 from tasks.root.credentials import mask_credentials
-from tasks.root.run import Root
 from trainer.errors import InputError, ResourceError, SurfError
 from trainer.system.files import digest_file
 
 BLOCK_BYTES = 8 << 20
 KEPT_BYTES = 2 << 30
 WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
-_PREFIX = "downloads."
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _Result = TypeVar("_Result")
 
 
 @dataclass
 class RemoteLogs:
-    """The remote logs of one ingest. `look`: what is asked of each log when it is on the disk for the first time."""
+    """The remote logs of one ingest, recognised by `config` when they are in `folder` for the first time."""
 
     folder: Path
-    look: Callable[[Path], LogFile]
+    config: IngestConfig
     seen: dict[str, LogFile | SurfError] = field(default_factory=dict)
     stores: dict[str, Any] = field(default_factory=dict)
     kept_bytes: int = 0
@@ -49,12 +47,9 @@ class RemoteLogs:
     def list(self, pattern: str) -> dict[str, Stamp]:
         """The objects that a pattern, or a plain URL, names, with their stamps. Raises InputError when there are none."""
         store = self._store(pattern)
-        found: dict[str, Any] = {}
-        if glob.has_magic(pattern):
-            found = _ask(pattern, lambda: store.glob(pattern, detail=True), {})
-        if not found:
-            info = _ask(pattern, lambda: store.info(pattern), None)
-            found = {info["name"]: info} if info else {}
+        found = _ask(pattern, lambda: store.glob(pattern, detail=True), {}) if glob.has_magic(pattern) else {}
+        if not found and (info := _ask(pattern, lambda: store.info(pattern), None)):
+            found = {info["name"]: info}
         files = {store.unstrip_protocol(name): _stamp(info) for name, info in found.items() if info["type"] == "file"}
         if not files:
             raise InputError(
@@ -71,7 +66,7 @@ class RemoteLogs:
         with _named(url, path):
             digest = digest_file(path)
             try:
-                self.seen[url] = self.look(path)
+                self.seen[url] = recognise(path, self.config)
             except SurfError as error:
                 self.seen[url] = error
         if not is_kept:
@@ -81,7 +76,7 @@ class RemoteLogs:
     def log_of(self, source: SourceFile) -> LogFile:
         """What a source's log is, remote or not. Raises InputError when it is nothing that can be read."""
         if not is_remote(source.name):
-            return self.look(Path(source.name))
+            return recognise(Path(source.name), self.config)
         if source.name not in self.seen:  # known by its stamp, but to be read again: its files are damaged
             self.digest(source.name, source.stamp)
         seen = self.seen[source.name]
@@ -94,8 +89,9 @@ class RemoteLogs:
     def present(self, source: SourceFile) -> Iterator[None]:
         """Have the bytes of a source on the disk while they are read. Raises InputError when they changed meanwhile."""
         if not is_remote(source.name):
-            with check_unchanged(source):
-                yield
+            yield
+            if read_stamp(source.name) != source.stamp:
+                raise _changed(source.name)
             return
         path = self._path(source.name)
         is_kept = path.exists()
@@ -116,9 +112,17 @@ class RemoteLogs:
         """Bring an object to its path, block by block."""
         store, path, num_bytes = self._store(url), self._path(url), stamp[0]
         path.parent.mkdir(parents=True, exist_ok=True)
+
+        def read_block(start: int) -> bytes:
+            end = min(start + BLOCK_BYTES, num_bytes)
+            block: bytes = store.cat_file(url, start=start, end=end)
+            if len(block) != end - start:
+                raise OSError(f"{len(block):,} of {end - start:,} bytes arrived")
+            return block
+
         with open(path, "wb") as file:
             for start in range(0, num_bytes, BLOCK_BYTES):
-                file.write(_ask(url, lambda: _read_block(store, url, start, min(start + BLOCK_BYTES, num_bytes))))  # noqa: B023
+                file.write(_ask(url, partial(read_block, start)))
         if _stamp(_ask(url, lambda: store.info(url))) != stamp:
             raise _changed(url)
         return path
@@ -134,7 +138,7 @@ class RemoteLogs:
                 try:
                     self.stores[scheme] = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
                 except (ValueError, ImportError) as error:
-                    raise InputError(f"{url!r} cannot be read: {_tell(error)}; s3:// can") from None
+                    raise InputError(f"{url!r} cannot be read: {_describe(error)}; s3:// can") from None
             return self.stores[scheme]
 
 
@@ -146,25 +150,6 @@ def refuse_credentials(*urls: str) -> None:
                 f"{mask_credentials(url)!r} has credentials in it: take them out, and give them in the environment "
                 "(for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)"
             )
-
-
-@contextmanager
-def open_remote_logs(root: Root, look: Callable[[Path], LogFile]) -> Iterator[RemoteLogs]:
-    """Remote logs with a folder on the root's disk, which goes at the end; those of calls that died go first."""
-    for leftover in root.temporary.glob(f"{_PREFIX}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    folder = root.temporary / f"{_PREFIX}{os.getpid()}"
-    try:
-        yield RemoteLogs(folder, look)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _read_block(store: Any, url: str, start: int, end: int) -> bytes:
-    block = store.cat_file(url, start=start, end=end)
-    if len(block) != end - start:
-        raise OSError(f"{len(block):,} of {end - start:,} bytes arrived")
-    return block
 
 
 def _ask(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
@@ -180,19 +165,17 @@ def _ask(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
                 return absent
             raise InputError(f"{url} is not there any more: deliver it again, or leave it out of --logs") from None
         except Exception as error:  # each kind of store has its own
+            way_out = f"tried {len(WAITS_SECONDS) + 1} times; see that it is up (for S3 also AWS_ENDPOINT_URL)"
             is_refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
+            if is_refused:
+                way_out = "give credentials that may read it, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             if is_refused or wait_seconds is None:
-                way_out = (
-                    "give credentials that may read it, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-                    if is_refused
-                    else f"tried {len(WAITS_SECONDS) + 1} times; see that it is up (for S3 also AWS_ENDPOINT_URL)"
-                )
                 raise ResourceError(
-                    f"{url} cannot be read: {_tell(error)}; {way_out}, then run the same command again; what was there "
+                    f"{url} cannot be read: {_describe(error)}; {way_out}, then run the same command again; what was there "
                     "before is untouched"
                 ) from None
             time.sleep(wait_seconds)
-    raise AssertionError("the last try answers or raises")
+    raise AssertionError("the last try returns or raises")
 
 
 def _stamp(info: dict[str, Any]) -> Stamp:
@@ -220,7 +203,7 @@ def _changed(url: str) -> InputError:
     return InputError(f"{url} changed while it was read: deliver it again when it is complete")
 
 
-def _tell(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """An error in a line, without anything secret."""
     text = mask_credentials(str(error).partition("\n")[0])[:300]
     for name in _SECRETS:

@@ -7,8 +7,8 @@ name with other bytes replaces its own rows and nobody else's.
 import glob
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,22 +38,9 @@ class SourceFile:
         return self.sha256[:16]
 
 
-def find_there(patterns: Sequence[str]) -> list[str]:
-    """The files on this machine that globs name, each once. Raises InputError for a glob that names none."""
-    return list(dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in expand(pattern)))
-
-
 def is_remote(name: str) -> bool:
     """Whether a log, or a glob of logs, is not on this machine: a URL."""
     return "://" in name
-
-
-@contextmanager
-def check_unchanged(source: SourceFile) -> Iterator[None]:
-    """Raise InputError when the file of a source changed while the block read it."""
-    yield
-    if read_stamp(source.name) != source.stamp:
-        raise InputError(f"{source.name} changed while it was read: deliver it again when it is complete")
 
 
 def expand(pattern: str) -> list[str]:
@@ -96,13 +83,13 @@ class Catalog:
     @property
     def names(self) -> dict[str, str]:
         """Name → sha256, copies too."""
-        return {name: digest for digest, entry in self.entries.items() for name in names_of(entry)}
+        return {name: digest for digest, entry in self.entries.items() for name in (entry["name"], *entry["copies"])}
 
     @property
-    def stamps(self) -> dict[str, tuple[Stamp, str]]:
+    def stamps(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name → (stamp, sha256)."""
         return {
-            name: ((stamp[0], stamp[1], stamp[2]), digest)
+            name: (tuple(stamp), digest)
             for digest, entry in self.entries.items()
             for name, stamp in entry.get("stamps", {}).items()
         }
@@ -117,46 +104,31 @@ class Catalog:
         by_digest: dict[str, list[str]] = {}
         for name in sorted(names):
             by_digest.setdefault(names[name], []).append(name)
-        self.entries = {digest: self.entries[digest] for digest in self.entries if digest in by_digest}
+        self.entries = {digest: entry for digest, entry in self.entries.items() if digest in by_digest}
         for digest, entry in self.entries.items():
-            main = entry["name"] if entry["name"] in by_digest[digest] else by_digest[digest][0]
-            known = entry.get("stamps", {})
-            kept = {name: list(stamps[name]) if name in stamps else known.get(name) for name in by_digest[digest]}
-            self.entries[digest] = entry | {
-                "name": main,
-                "copies": [name for name in by_digest[digest] if name != main],
-                "stamps": {name: stamp for name, stamp in kept.items() if stamp},
-            }
+            own = by_digest[digest]
+            first = entry["name"] if entry["name"] in own else own[0]
+            known = {name: list(stamp) for name, stamp in (entry.get("stamps", {}) | stamps).items() if name in own}
+            copies = [name for name in own if name != first]
+            self.entries[digest] = entry | {"name": first, "copies": copies, "stamps": known}
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def write(self, root: Root) -> None:
+        """Replace sources.json, if it would change: from then on this is what was ingested."""
+        value = {
             "format_version": FORMAT_VERSION,
             "partitions": self.partitions,
             "user_key_fingerprint": self.user_key_fingerprint,
             "rules": self.rules,
             "sources": sorted(self.entries.values(), key=lambda entry: entry["name"]),
         }
-
-    def write(self, root: Root) -> None:
-        """Replace sources.json, if it would change: from then on this is what was ingested."""
-        value = self.to_json()
         if not root.sources.exists() or read_json(root.sources) != value:
             write_manifest_json(root.sources, value)
 
 
 def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """The events files of a source, what is recorded of each, and what repairs it, as `trainer.system.files.verify_all`
-    takes them."""
-    for name, about in sorted(entry["files"].items()):
-        yield (
-            root.path / name,
-            about,
-            f"give the log {entry['name']} again with `surf2vec run --logs`, which repairs it",
-        )
-
-
-def names_of(entry: Mapping[str, Any]) -> list[str]:
-    return [entry["name"], *entry["copies"]]
+    """The events files of a source, what is recorded of each, and what repairs it, as `verify_all` takes them."""
+    way_out = f"give the log {entry['name']} again with `surf2vec run --logs`, which repairs it"
+    return ((root.path / name, about, way_out) for name, about in sorted(entry["files"].items()))
 
 
 def read_catalog(root: Root) -> Catalog:
@@ -166,12 +138,8 @@ def read_catalog(root: Root) -> Catalog:
     value = read_json(root.sources)
     if not isinstance(value, dict) or value.get("format_version") != FORMAT_VERSION:
         raise DamageError(f"{root.sources} is not of format {FORMAT_VERSION}: it was altered or is of another version")
-    return Catalog(
-        value["partitions"],
-        value["user_key_fingerprint"],
-        value["rules"],
-        {entry["sha256"]: entry for entry in value["sources"]},
-    )
+    entries = {entry["sha256"]: entry for entry in value["sources"]}
+    return Catalog(value["partitions"], value["user_key_fingerprint"], value["rules"], entries)
 
 
 def find_orphans(root: Root, catalog: Catalog) -> list[Path]:
@@ -182,8 +150,5 @@ def find_orphans(root: Root, catalog: Catalog) -> list[Path]:
 
 def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Counts by reason, added up, the largest first."""
-    total: dict[str, int] = {}
-    for count in counts:
-        for reason, number in count.items():
-            total[reason] = total.get(reason, 0) + number
+    total = sum((Counter(count) for count in counts), Counter[str]())
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

@@ -5,6 +5,7 @@ to 1e17, nanoseconds above. Below 1e8 (March 1973) they are no times but an orde
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -32,7 +33,7 @@ class TimeScale:
         return self.kind not in ("order", "line")
 
 
-def tell_bad_times(times: Sequence[str], formats: Sequence[str]) -> str:
+def explain_bad_times(times: Sequence[str], formats: Sequence[str]) -> str:
     """The first times that could not be read, for a person, and the setting that reads them, if one that is usual does."""
     shown = ", ".join("(not shown: no time)" if "@" in text or "://" in text else repr(text[:40]) for text in times)
     setting = " or ".join(f"--set 'ingest.time_format={found}'" for found in guess_formats(times))
@@ -43,23 +44,20 @@ def tell_bad_times(times: Sequence[str], formats: Sequence[str]) -> str:
 
 def guess_formats(times: Sequence[str]) -> list[str]:
     """The usual formats that fit all of these times; two where day and month may be either."""
-    usual = [date + clock for date in _DATES for clock in _CLOCKS]
-    return [format for format in usual if times and all(_fits(text, format) for text in times)]
-
-
-def _fits(text: str, format: str) -> bool:
-    try:
-        datetime.strptime(text.strip(), format)
-    except ValueError:
-        return False
-    return True
+    found = []
+    for format in (date + clock for date in _DATES for clock in _CLOCKS):
+        with suppress(ValueError):
+            for text in times:
+                datetime.strptime(text.strip(), format)
+            found.append(format)
+    return found if times else []
 
 
 def recognise_times(
-    con: duckdb.DuckDBPyConnection, log: LogFile, num_lines: int, timezone: str, formats: Sequence[str] = ()
+    con: duckdb.DuckDBPyConnection, log: LogFile, num_lines: int, timezone: str, formats: Sequence[str]
 ) -> TimeScale:
     """How the times of the loaded `stg_lines` are to be read: text by `formats`, where there are some."""
-    if not log.has_times:
+    if log.columns["time"] is None:
         return TimeScale("line", "order of the lines")
     if log.format == "access":
         return TimeScale("calendar", "access-log times")
@@ -69,12 +67,12 @@ def recognise_times(
         return TimeScale("calendar", "timestamps" if has_zone else f"timestamps without zone, taken as {timezone}")
     if formats and column_type == "VARCHAR":
         return TimeScale("format", f"as {' or '.join(formats)}")
-    profile = fetch_rows(con, "intermediate/int_time_profile", {"stride": max(1, num_lines // PROFILE_LINES)})[0]
+    [profile] = fetch_rows(con, "intermediate/int_time_profile", {"stride": max(1, num_lines // PROFILE_LINES)})
     if 2 * profile["num_numbers"] > profile["num_times"]:
         return scale_of(profile["median"])
-    if profile["num_zoned"]:
-        return TimeScale("calendar", "text with zone")
-    return TimeScale("calendar", f"text without zone, taken as {timezone}")
+    return TimeScale(
+        "calendar", "text with zone" if profile["num_zoned"] else f"text without zone, taken as {timezone}"
+    )
 
 
 def scale_of(median: float) -> TimeScale:

@@ -4,7 +4,7 @@ import os
 import socket
 
 from tasks.config import IngestConfig
-from tasks.ingest.sources import Catalog, read_catalog
+from tasks.ingest.sources import read_catalog
 from tasks.root.run import Root
 from tasks.users.pseudonyms import fingerprint
 from trainer.errors import ConfigError
@@ -12,12 +12,8 @@ from trainer.errors import ConfigError
 
 def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
     """The key that the settings name, or None. Raises ConfigError when it is not there, or not the root's."""
-    return check_user_key(root, read_catalog(root), config)
-
-
-def check_user_key(root: Root, catalog: Catalog, config: IngestConfig) -> bytes | None:
-    """As `read_user_key`, for a catalog that was read before."""
     name, key = config.user_key_env, _look_up_key(config)
+    catalog = read_catalog(root)
     known = catalog.user_key_fingerprint
     if not catalog.entries or known == (fingerprint(key) if key else None):
         return key
@@ -49,7 +45,6 @@ def check_fingerprint(config: IngestConfig, wanted: str | None) -> bytes | None:
 
 
 def _look_up_key(config: IngestConfig) -> bytes | None:
-    """What the environment variable holds that the settings name. Raises ConfigError when it holds nothing."""
     name = config.user_key_env
     key = os.environb.get(name.encode()) if name else None
     if name and not key:

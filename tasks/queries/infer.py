@@ -24,7 +24,7 @@ from tasks.ingest.deliveries import list_changes, rules_of
 from tasks.ingest.ingest import ingest
 from tasks.ingest.rejects import FAILED
 from tasks.ingest.sources import read_catalog
-from tasks.ingest.user_key import check_user_key
+from tasks.ingest.user_key import read_user_key
 from tasks.queries.held_release import Release, open_release
 from tasks.queries.infer_parts import ROW_GROUP_ROWS, InferPart, infer_part, join_pieces
 from tasks.root.failures import explain_failures
@@ -82,7 +82,7 @@ def infer(
     _check_out(asked.out)
     catalog = read_catalog(root)
     config = _follow_rules(root, catalog.rules or {}, asked.ingest)
-    check_user_key(root, catalog, config)
+    read_user_key(root, config)
     with (
         explain_failures(root, "vectors are inferred", asked.memory_bytes),
         open_scratch_folder(root, "infer") as folder,

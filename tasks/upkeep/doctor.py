@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-from sql.runner import connect, count_rows
+from sql.runner import connect, fetch_rows
 from tasks.corpus.check import find_misfits
 from tasks.export.export import list_files
 from tasks.root.run import Root, Run, list_folders
@@ -29,7 +29,7 @@ Level = Literal["ok", "warning", "damage"]
 Problems = Iterator[tuple[str, str]]
 """Place and message of what is damaged."""
 EVENTS_BYTES, EVENTS_THREADS = 400_000_000, 2  # of DuckDB, which spills beyond, while events are checked, file by file
-EVENTS_CHECKS = {  # of sql/checks
+EVENTS_CHECKS = {  # of sql/checks/event_faults.sql
     "incomplete_events": "without a value",
     "misplaced_events": "outside the micro-partition of the user",
     "misdated_events": "outside the day of the folder",
@@ -184,9 +184,10 @@ def _broken_events(files: dict[Path, dict[str, Any]], partitions: int) -> Proble
             if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
                 yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
             params = {"files": [glob.escape(str(path))], "partitions": partitions}
+            [faults] = fetch_rows(con, "checks/event_faults", params)
             for check, fault in EVENTS_CHECKS.items():
-                if number := count_rows(con, f"checks/{check}", params):
-                    yield str(path), f"{path} has {several(number, 'event')} {fault} ({check})"
+                if faults[check]:
+                    yield str(path), f"{path} has {several(faults[check], 'event')} {fault} ({check})"
 
 
 def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:

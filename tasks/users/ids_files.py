@@ -1,5 +1,6 @@
 """Lists of users as people have them: one id a line, or a column of a CSV or Parquet file."""
 
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -7,7 +8,11 @@ import polars as pl
 from tasks.config import ColumnsConfig
 from trainer.errors import InputError
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_SCANS = {
+    ".csv": partial(pl.scan_csv, infer_schema=False),
+    ".tsv": partial(pl.scan_csv, infer_schema=False, separator="\t"),
+    ".parquet": pl.scan_parquet,
+}
 
 
 def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
@@ -17,7 +22,8 @@ def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
     line. Raises InputError when the file cannot be read, has no such column, or has no id.
     """
     try:
-        found = _read_column(path, columns) if path.suffix in {*_SEPARATORS, ".parquet"} else _read_lines(path)
+        is_table = path.suffix in _SCANS  # in a text, an id may begin or end with a space
+        found = _read_column(path, columns) if is_table else path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(f"cannot read the ids in {path}: {reason}") from None
@@ -27,22 +33,13 @@ def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
     return ids
 
 
-def _read_lines(path: Path) -> list[str]:
-    """Lines as they are, without what ends them: an id may begin or end with a space."""
-    with open(path, encoding="utf-8-sig", newline=None) as file:
-        return [line.rstrip("\n") for line in file]
-
-
 def _read_column(path: Path, columns: ColumnsConfig) -> list[str]:
-    if path.suffix == ".parquet":
-        table = pl.scan_parquet(path)
-    else:
-        table = pl.scan_csv(path, separator=_SEPARATORS[path.suffix], infer_schema=False)
-    there = table.collect_schema().names()
-    name = next((name for name in columns.user if name in there), None)
+    table: pl.LazyFrame = _SCANS[path.suffix](path)  # type: ignore[operator]
+    header = table.collect_schema().names()
+    name = next((name for name in columns.user if name in header), None)
     if name is None:
         raise InputError(
-            f"{path} has no column {' or '.join(columns.user)}, only {', '.join(there)}: name it with "
+            f"{path} has no column {' or '.join(columns.user)}, only {', '.join(header)}: name it with "
             "--set ingest.columns.user=NAME"
         )
     ids = table.select(name).collect()[name].drop_nulls()

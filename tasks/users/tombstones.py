@@ -44,9 +44,7 @@ class Tombstones:
 
     def is_forgotten(self, user_ids: Iterable[Any]) -> NDArray[np.bool_]:
         """Which of these users were forgotten, bool[n]; ids as the root has them, None is nobody."""
-        ids = user_ids.to_pylist() if hasattr(user_ids, "to_pylist") else list(user_ids)
-        if not self.days:
-            return np.zeros(len(ids), dtype=bool)
+        ids = user_ids.to_pylist() if hasattr(user_ids, "to_pylist") else user_ids
         return np.array([user_id is not None and self.day_of(user_id) is not None for user_id in ids], dtype=bool)
 
     def day_of(self, user_id: str) -> date | None:
@@ -77,14 +75,16 @@ def read_tombstones(root: Root) -> Tombstones:
 def add_tombstones(root: Root, user_ids: list[str]) -> int:
     """Write down that these users are forgotten; returns how many were not before. The caller holds the lock of writers."""
     known = read_tombstones(root)
-    key = known.key or _make_key(root)
+    if not known.key:
+        known = Tombstones(os.urandom(KEY_BYTES))
+        _write_secret(root.path / KEY_FILE, known.key)
     today = datetime.now(UTC).date()
-    new = {digest: today for digest in (keyed_digest(user_id, key) for user_id in user_ids) if digest not in known.days}
+    digests = (keyed_digest(user_id, known.key) for user_id in user_ids)
+    new = {digest: today for digest in digests if digest not in known.days}
     if new:
-        days = known.days | new
-        digests = sorted(days)
-        rows = pa.table({"digest": digests, "forgotten_on": [days[digest] for digest in digests]}, schema=SCHEMA)
-        rows = rows.replace_schema_metadata({_FINGERPRINT: fingerprint(key).encode()})
+        days = dict(sorted((known.days | new).items()))
+        rows = pa.table({"digest": list(days), "forgotten_on": list(days.values())}, schema=SCHEMA)
+        rows = rows.replace_schema_metadata({_FINGERPRINT: fingerprint(known.key).encode()})
         with replace_file(root.path / FILE) as temporary:
             pq.write_table(rows, temporary, compression="none")
             temporary.chmod(0o600)
@@ -96,12 +96,6 @@ def copy_tombstones(root: Root, other: Root) -> None:
     for name in (KEY_FILE, FILE):
         if (root.path / name).exists():
             _write_secret(other.path / name, (root.path / name).read_bytes())
-
-
-def _make_key(root: Root) -> bytes:
-    key = os.urandom(KEY_BYTES)
-    _write_secret(root.path / KEY_FILE, key)
-    return key
 
 
 def _write_secret(path: Path, content: bytes) -> None:

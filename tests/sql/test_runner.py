@@ -30,18 +30,18 @@ def test_a_table_is_named_for_its_model_and_made_anew(con: duckdb.DuckDBPyConnec
     assert con.execute("select * from stg_numbers").fetchall() == [(0,), (1,)]
 
 
+def test_a_table_may_read_other_models(con: duckdb.DuckDBPyConnection) -> None:
+    (runner.FOLDER / "doubled.sql").write_text("-- doubled: numbers, doubled.\nselect 2 * n as m from numbers\n")
+    runner.create_table(con, "doubled", {"limit": 2}, numbers="staging/stg_numbers")
+    assert con.execute("select * from doubled").fetchall() == [(0,), (2,)]
+
+
 def test_rows_are_dictionaries(con: duckdb.DuckDBPyConnection) -> None:
     assert runner.fetch_rows(con, "staging/stg_numbers", {"limit": 2}) == [{"n": 0}, {"n": 1}]
 
 
-def test_a_file_is_written_and_its_name_may_have_quotes(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    path = tmp_path / "it's.parquet"
-    runner.copy_to_parquet(con, "staging/stg_numbers", path, {"limit": 5}, "row_group_size 2048")
-    assert con.execute("select count(*) from read_parquet($path)", {"path": str(path)}).fetchall() == [(5,)]
-
-
 def test_a_macro_is_an_expression_of_its_arguments(con: duckdb.DuckDBPyConnection) -> None:
-    assert runner.create_macro(con, "twice", ["n"]) == "twice"
+    runner.create_macro(con, "twice", ["n"])
     assert con.execute("select twice($x)", {"x": 21}).fetchall() == [(42,)]
 
 

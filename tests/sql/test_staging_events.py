@@ -178,11 +178,6 @@ def test_what_becomes_of_refused_lines(con: duckdb.DuckDBPyConnection) -> None:
     assert make(con, "int_rejects", source_name="/logs/a.csv", left_out=list(LEFT_OUT)) == [
         ("/logs/a.csv", 5, "no user"), ("/logs/a.csv", 8, "no user"),
     ]  # fmt: skip
-    counts = fetch_rows(con, "intermediate/int_verdict_counts")
-    assert counts == [
-        {"verdict": "crawler", "num_lines": 1}, {"verdict": "no user", "num_lines": 2},
-        {"verdict": "static asset", "num_lines": 1},
-    ]  # fmt: skip
 
 
 def test_the_size_of_a_source(con: duckdb.DuckDBPyConnection) -> None:

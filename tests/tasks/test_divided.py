@@ -14,8 +14,7 @@ from tasks.corpus.build import build_corpus
 from tasks.corpus.window import Base, CorpusRequest
 from tasks.export.export import Export, export_vectors
 from tasks.ingest.ingest import ingest
-from tasks.ingest.stage_here import Staging
-from tasks.ingest.stage_parts import LogsPart, stage_part
+from tasks.ingest.stage_logs import Staging, stage_part
 from tasks.queries.infer import infer
 from tasks.root.run import Root, open_root
 from tests.corpora import planted_histories
@@ -146,9 +145,9 @@ def test_the_user_key_is_looked_up_where_a_part_is_done(
     with pytest.raises(ConfigError, match="USER_KEY, which is not set or empty on"):  # those processes are older
         take_in(open_root(tmp_path / "root"), tmp_path / "logs", processes, user_key_env="USER_KEY")
     config = CONFIG.model_copy(update={"user_key_env": "USER_KEY"})
-    staging = Staging(Root(tmp_path), tmp_path, tmp_path, config, "0123456789abcdef", MEMORY_BYTES, 1)
+    staging = Staging(Root(tmp_path), tmp_path, tmp_path, config, "0123456789abcdef", MEMORY_BYTES, 1, (), 8)
     with pytest.raises(ConfigError, match=r"has the fingerprint \w{16} on .* but 0123456789abcdef where the command"):
-        stage_part(LogsPart(staging, ()), ignore_event)
+        stage_part(staging, ignore_event)
     assert "secret-1" not in repr(replace(staging, user_key=None))
 
 

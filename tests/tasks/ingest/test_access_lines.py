@@ -33,7 +33,7 @@ def split(pattern: str, *lines: str) -> list[tuple[Any, ...]]:
         (f'1.2.3.4 - - [{TIME}] "GET /a?x=1 HTTP/1.1" 200 12 "http://r/" "{BROWSER}"',
          ("1.2.3.4", "/a?x=1", "GET", "200", BROWSER)),
         (f'1.2.3.4 - - [{TIME}] "GET /a HTTP/1.1" 200 12 "-" "Googlebot/2.1; cut',
-         ("1.2.3.4", "/a", "GET", "200", "Googlebot/2.1; cut\n")),
+         ("1.2.3.4", "/a", "GET", "200", "Googlebot/2.1; cut")),
         (f'1.2.3.4 - - [{TIME}] "GET /a HTTP/1.1" 200 12 "-" "A" "5.6.7.8" 0.003 up=1', ("1.2.3.4", "/a", "GET", "200", "A")),
         (f'::1 - Jane Doe [{TIME}] "GET /a b HTTP/1.0" 304 -', ("::1", "/a b", "GET", "304", None)),
         (f'h ident jane [{TIME}] "GET /a HTTP/1.0" 200', ("h", "/a", "GET", "200", None)),

@@ -28,23 +28,14 @@ def test_blocks_join_to_the_stream(lines: list[str], block_bytes: int, ends_with
     data = "\n".join(lines).encode() + (b"\n" if ends_with_newline and lines else b"")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logblocks, "BLOCK_BYTES", block_bytes)
-        blocks = list(cut_blocks(io.BytesIO(data), joins_quotes=True, skips_header=False))
-    joined = b"".join(block.data for block in blocks)
+        blocks = list(cut_blocks(io.BytesIO(b"header\n" + data), is_delimited=True))
+    joined = b"".join(block for _, block in blocks)
     assert joined == data + (b"\n" if data and not data.endswith(b"\n") else b"")
-    line = 1
-    for block in blocks:
-        assert block.first_line == line
-        assert block.data.endswith(b"\n")
-        line += block.data.count(b"\n")
-
-
-@pytest.mark.parametrize("joins_quotes", [False, True])
-def test_blocks_have_no_more_lines_than_may_be_objects_of_python(joins_quotes: bool) -> None:
-    data = b'xy\n"\nz"\n' * 100_000
-    blocks = list(cut_blocks(io.BytesIO(data), joins_quotes=joins_quotes, skips_header=False))
-    assert b"".join(block.data for block in blocks) == data
-    assert max(block.data.count(b"\n") for block in blocks) <= (1 << 16) + 100  # and what a record goes on for
-    assert all(block.data.count(b'"') % 2 == 0 for block in blocks) or not joins_quotes
+    line = 2
+    for first_line, block in blocks:
+        assert first_line == line
+        assert block.endswith(b"\n")
+        line += block.count(b"\n")
 
 
 @pytest.mark.parametrize("block_bytes", [32, 64, 100, 1000, 1 << 20])
@@ -81,7 +72,7 @@ def test_text_lines_with_their_faults() -> None:
     assert [tuple(row.values()) for row in batch.to_pylist()] == [
         (5, "good", None), (6, None, "invalid UTF-8"), (7, "é", None), (8, None, "NUL byte"),
     ]  # fmt: skip
-    assert parse_text(b"a\nb\n", 1)["text"].to_pylist() == ["a\n", "b\n"]
+    assert parse_text(b"a\nb\n", 1)["text"].to_pylist() == ["a", "b"]
 
 
 @pytest.mark.parametrize(("codec", "suffix"), [("gzip", ".gz"), ("zstd", ".zst")])

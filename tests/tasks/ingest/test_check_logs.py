@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.config import IngestConfig
-from tasks.ingest.check_logs import check_shapes
+from tasks.ingest.formats import check_shapes
 from tests.ingested import write_log
 from trainer.errors import InputError
 

@@ -64,8 +64,8 @@ def test_zstd_and_parquet(tmp_path: Path) -> None:
 def test_the_first_name_that_a_file_has_is_taken(tmp_path: Path) -> None:
     wanted = IngestConfig(columns=ColumnsConfig(user=("uid", "host", "user_id"), time=()))
     log = recognise(put(tmp_path / "a.csv", "user_id,host,url,status\nu,h,/a,200\n"), wanted)
-    assert log.column("user") == "host"
-    assert not log.has_times
+    assert log.columns["user"] == "host"
+    assert log.columns["time"] is None
     assert log.is_access_log
 
 
@@ -127,4 +127,4 @@ def test_without_pages_only_what_tells_users_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("user_id,url,ts,status\nu,/a,1,200\n")
     log = recognise(path, IngestConfig()).without_pages()
-    assert [log.column(role) for role in ("user", "url", "time", "status")] == ["user_id", None, None, "status"]
+    assert [log.columns[role] for role in ("user", "url", "time", "status")] == ["user_id", None, None, "status"]

@@ -14,7 +14,7 @@ WANTED = ColumnsConfig()
 
 
 def find(header: str, wanted: ColumnsConfig = WANTED) -> dict[str, str | None]:
-    return dict(find_columns(PATH, tuple(header.split(",")), wanted))
+    return find_columns(PATH, tuple(header.split(",")), wanted)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,12 @@ URL = st.builds(
 )
 
 
+def ALL(tokens: pl.Series) -> pl.Series:  # noqa: N802
+    return tokens
+
+
 def items_of(page_keys: pa.Array, rules: UrlRules) -> pa.Array:
-    return find_pages(page_keys, rules, drops_assets=False)[0]
+    return find_pages(page_keys, rules, False, ALL)[0]
 
 
 def rows_of(pages: tuple[pa.Array, pa.Array]) -> list[tuple[str | None, str | None]]:
@@ -75,13 +79,13 @@ def test_arrays_of_any_kind(width: pa.DataType) -> None:
             assert made.to_pylist() == items[first:last]
     assert items_of(pa.array([], width), UrlRules()).to_pylist() == []
     assert items_of(pa.nulls(2, width), UrlRules()).to_pylist() == [None, None]
-    assert rows_of(find_pages(pa.array([], width), UrlRules(), drops_assets=True)) == []
+    assert rows_of(find_pages(pa.array([], width), UrlRules(), True, ALL)) == []
 
 
 def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
     offsets, is_there = pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"\x01")
     keys = pa.Array.from_buffers(pa.string(), 2, [is_there, offsets, pa.py_buffer(b"/a/b")])
-    assert rows_of(find_pages(keys, UrlRules(), drops_assets=True)) == [("/a", None), (None, "no URL")]
+    assert rows_of(find_pages(keys, UrlRules(), True, ALL)) == [("/a", None), (None, "no URL")]
 
 
 def test_plain_pages_are_not_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +156,13 @@ def test_why_something_is_no_page() -> None:
         "\u00a0",
         "-",
     ]
-    items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=True)
+    items, verdicts = find_pages(pa.array(keys), UrlRules(), True, ALL)
     assert dict(zip(keys, verdicts.to_pylist(), strict=True)) == {
         "/a": None, "https://www.example.com/b/": None, "about:blank": "not a page", "/logo.png": "static asset",
         "/x.css?v=1": "static asset", "  ": "no URL", "": "no URL", None: "no URL",
         "\t": "no URL", "\u00a0": "no URL", "-": "not a page",
     }  # fmt: skip
     assert items.to_pylist()[:2] == ["/a", "https://example.com/b"]
-    items, verdicts = find_pages(pa.array(keys), UrlRules(), drops_assets=False)
+    items, verdicts = find_pages(pa.array(keys), UrlRules(), False, ALL)
     assert verdicts.to_pylist()[3:5] == [None, None]
     assert items.to_pylist()[3:5] == ["/logo.png", "/x.css"]

@@ -53,7 +53,7 @@ def test_events_are_those_of_the_same_files_here(bucket: Bucket, tmp_path: Path)
 
 
 def test_what_a_killed_call_fetched_is_removed(bucket: Bucket, tmp_path: Path) -> None:
-    left = tmp_path / "root" / ".tmp" / "downloads.999999" / "0123456789abcdef" / "part-0.csv"
+    left = tmp_path / "root" / ".tmp" / "ingest.999999" / "0123456789abcdef" / "part-0.csv"
     left.parent.mkdir(parents=True)
     left.write_text("half of")
     take_in(tmp_path / "root", GLOB)  # which checks that the temporary folder is empty afterwards

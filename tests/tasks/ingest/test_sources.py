@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.config import IngestConfig
-from tasks.ingest.deliveries import Delivery, find_sources, plan_delivery, rules_of
-from tasks.ingest.sources import Catalog, SourceFile, find_there, read_catalog, sum_counts
+from tasks.ingest import deliveries
+from tasks.ingest.deliveries import Delivery, plan_delivery, rules_of
+from tasks.ingest.formats import check_shapes
+from tasks.ingest.remote_logs import RemoteLogs
+from tasks.ingest.sources import Catalog, SourceFile, Stamp, read_catalog, sum_counts
 from tasks.root.run import Root
 from trainer.errors import ConfigError, DamageError, InputError
+from trainer.events import ignore_event
 
 CONFIG = IngestConfig()
 ROOT = Root(Path("/nowhere"))
@@ -22,6 +26,10 @@ def put(path: Path, text: str = "x") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def find_sources(patterns: list[str], known: dict[str, tuple[Stamp, str]] | None = None) -> list[SourceFile]:
+    return deliveries.find_sources(patterns, known or {}, RemoteLogs(Path("/nowhere"), CONFIG), ignore_event)
 
 
 def names(sources: list[SourceFile]) -> list[str]:
@@ -55,9 +63,9 @@ def test_nothing_matches(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file matches '.*nothing\*\.csv'.*quote a glob"):
         find_sources([f"{tmp_path}/nothing*.csv"])
     with pytest.raises(InputError, match="no file matches"):
-        find_there([f"{tmp_path}/nothing*.csv"])
-    put(tmp_path / "a.csv")
-    find_there([f"{tmp_path}/*.csv", "s3://nowhere/*.csv"])  # nobody asks elsewhere for it
+        check_shapes([f"{tmp_path}/nothing*.csv"], CONFIG)
+    put(tmp_path / "a.csv", "user_id,url,ts\nu,/a,1\n")
+    check_shapes([f"{tmp_path}/*.csv", "s3://nowhere/*.csv"], CONFIG)  # nobody asks elsewhere for it
 
 
 @pytest.mark.parametrize("pattern", ["logs", "logs/", "l*"])

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.config import IngestConfig
-from tasks.ingest.times import guess_formats, scale_of, tell_bad_times
+from tasks.ingest.times import explain_bad_times, guess_formats, scale_of
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_formats_that_fit(times: list[str], formats: list[str]) -> None:
 
 
 def test_what_is_said_of_times_that_cannot_be_read() -> None:
-    assert tell_bad_times(["01.11.2026 08:21"], ()) == (
+    assert explain_bad_times(["01.11.2026 08:21"], ()) == (
         "the first times that could not be read: '01.11.2026 08:21'; say how they are written with "
         "--set 'ingest.time_format=%d.%m.%Y %H:%M'"
     )
-    told = tell_bad_times(["ann@example.com", "\x1b[2J" + "x" * 99], ("%d.%m.%Y",))
+    told = explain_bad_times(["ann@example.com", "\x1b[2J" + "x" * 99], ("%d.%m.%Y",))
     assert told.startswith(
         "the first times that could not be read by ingest.time_format (%d.%m.%Y): (not shown: no time), '\\x1b[2J"
     )

@@ -1,0 +1,38 @@
+-- event_faults: how many events of some files break each of the rules of events: they lack nothing, are in the micro-partition of
+--         their user and in the folder of their UTC day (undated ones are of no day), sorted, and of a line each.
+-- grain:  one row, of zeros where all is well
+-- reads:  events files
+-- params: $files, $partitions
+with events as (
+    select
+        *,
+        regexp_extract(filename, 'day=([^/]+)/[^/]+$', 1) as day,
+        row(micro_partition, user_id, ts, source, line) as place,
+        lag(place) over (partition by filename order by file_row_number) as place_above
+    from read_parquet($files, hive_partitioning = false, filename = true, file_row_number = true)
+),
+
+duplicates as (
+    select 1
+    from events
+    group by
+        source,
+        line
+    having count(*) > 1
+)
+
+select
+    count(*) filter (
+        micro_partition is null
+        or ts is null
+        or source is null
+        or line is null
+        or line < 1
+        or coalesce(user_id, '') = ''
+        or coalesce(url, '') = ''
+    ) as incomplete_events,
+    count(*) filter (micro_partition <> md5_number_lower(user_id) % $partitions) as misplaced_events,
+    count(*) filter (day <> 'undated' and day <> strftime(ts, '%Y-%m-%d')) as misdated_events,
+    count(*) filter (place <= place_above) as unsorted_events,
+    (select count(*) from duplicates) as duplicate_events
+from events

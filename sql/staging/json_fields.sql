@@ -1,0 +1,30 @@
+-- json_fields: the source_fields of a log with a JSON object a line; blank lines do not count.
+-- grain:  line (1-based)
+-- reads:  delivered_lines (line, text, rejected)
+-- params: $pointers (JSON pointers to user, url, time, method, status, agent)
+with parsed_lines as (
+    select
+        line,
+        text,
+        case
+            when rejected is not null then rejected
+            when not json_valid(text) then 'not JSON'
+            when contains(text, '\u0000') then 'NUL byte'
+        end as fault,
+        case when rejected is null and json_valid(text) then json_extract_string(text, $pointers::varchar[]) end as fields,
+        case when regexp_matches(fields[1], '^-?\d+[.eE]') then json_type(text, $pointers[1]) else '' end as user_type,
+        case when regexp_matches(fields[2], '^-?\d+[.eE]') then json_type(text, $pointers[2]) else '' end as url_type
+    from delivered_lines
+    where rejected is not null or trim(text, chr(9) || chr(10) || chr(13) || ' ') <> ''
+)
+
+select
+    line,
+    whole_number(fields[1], user_type) as user_id,
+    whole_number(fields[2], url_type) as url,
+    fields[3] as time,
+    fields[4] as method,
+    fields[5] as status,
+    fields[6] as agent,
+    coalesce(fault, number_fault(user_id, user_type, url, url_type)) as rejected
+from parsed_lines

@@ -1,0 +1,37 @@
+-- parquet_fields: the source_fields of a log in Parquet, bytes without a type taken for UTF-8; a column that the file lacks is
+--         named surf2vec_absent.
+-- grain:  line (row of the file, 1-based)
+-- reads:  the file
+-- params: $path, $user_column, $url_column, $time_column, $method_column, $status_column, $agent_column
+with file_rows as (
+    select
+        *,
+        null::varchar as surf2vec_absent
+    from read_parquet($path, hive_partitioning = false, file_row_number = true, binary_as_string = true)
+),
+
+named_columns as (
+    select
+        file_row_number + 1 as line,
+        columns([$user_column]) as raw_user,
+        columns([$url_column]) as raw_url,
+        columns([$time_column]) as raw_time,
+        columns([$method_column])::varchar as method,
+        columns([$status_column])::varchar as status,
+        columns([$agent_column])::varchar as agent
+    from file_rows
+)
+
+select
+    line,
+    whole_number(raw_user::varchar, typeof(raw_user)) as user_id,
+    whole_number(raw_url::varchar, typeof(raw_url)) as url,
+    raw_time as time,
+    method,
+    status,
+    agent,
+    case
+        when contains(user_id, chr(0)) or contains(url, chr(0)) then 'NUL byte'
+        else number_fault(user_id, typeof(raw_user), url, typeof(raw_url))
+    end as rejected
+from named_columns

@@ -1,0 +1,155 @@
+"""Stages the logs of a call: two at a time in a process, and some of the logs on each machine where there are several.
+
+Each of DuckDB's steps has an end at which cores idle, and the other source's steps take them. What is written does not depend
+on it; memory is shared, and where there is little, one source goes after the other. Only paths, counts and settings go to
+another machine and back.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
+
+import numpy as np
+
+from sql.runner import connect
+from tasks.config import IngestConfig
+from tasks.ingest.formats import LogFile
+from tasks.ingest.remote_logs import RemoteLogs
+from tasks.ingest.sources import SourceFile
+from tasks.ingest.staging import Progress, Staged, Stager, define_session
+from tasks.ingest.user_key import check_fingerprint
+from tasks.root.memory import spare_bytes
+from tasks.root.run import Root
+from tasks.users.tombstones import read_tombstones
+from trainer.events import OnEvent
+from trainer.system.fan_out import FanOut, cut
+
+AT_ONCE = 2
+SOURCE_BYTES = 128_000_000  # of DuckDB's memory, for each source that is staged at the same time
+DUCKDB_SHARE = 45  # per cent of what is spare; blocks of logs, and what DuckDB does not count, took 50 MB beside it
+PART_SHARE = 40  # per cent, of all parts of sources that are in memory at the same time, at their peak
+LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
+REPORT_SECONDS = 0.5
+Log = tuple[LogFile, SourceFile]
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Logs to be staged, as plain data: the user key and who was forgotten are read where that is done.
+
+    folder: for the files; downloads: where remote logs are while they are read; user_key: the key's fingerprint; threads: 0
+    takes all; partitions: 0 while they are not chosen; now: the moment after which a day's events are from the future.
+    """
+
+    root: Root
+    folder: Path
+    downloads: Path
+    config: IngestConfig
+    user_key: str | None
+    memory_bytes: int
+    threads: int
+    logs: tuple[Log, ...]
+    partitions: int
+    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.bytes for _, source in self.logs)
+
+
+def sample_users(staging: Staging, fan_out: FanOut, progress: Progress) -> set[int]:
+    """Return the hashes of one in SAMPLE_FACTOR of the users of all logs."""
+    if parts := _divide(staging, fan_out):
+        paths = fan_out.run(sample_part, parts, progress.on_event)
+        return {user_hash for path in paths for user_hash in np.load(path, allow_pickle=False).tolist()}
+    return set().union(*_each_log(staging, progress, Stager.sample_users))
+
+
+def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterator[Staged]:
+    """Stage every log; yields the sources in order.
+
+    Raises InputError when a log cannot be read or changes meanwhile, ConfigError when the user key is not the root's.
+    """
+    if parts := _divide(staging, fan_out):
+        for staged in fan_out.run(stage_part, parts, progress.on_event):
+            yield from staged
+    else:
+        yield from _each_log(staging, progress, Stager.stage)
+
+
+def sample_part(part: Staging, on_event: OnEvent) -> Path:
+    """Return a file with the hashes of one in SAMPLE_FACTOR of the users of a part, uint64[n]."""
+    path = Path(tempfile.mkdtemp(dir=part.folder, prefix="users.")) / "hashes.npy"
+    hashes = sorted(set().union(*_each_log(_own(part), Progress(part.num_bytes, on_event), Stager.sample_users)))
+    np.save(path, np.array(hashes, dtype=np.uint64), allow_pickle=False)
+    return path
+
+
+def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
+    """Stage the logs of a part into a folder of its own."""
+    return list(_each_log(_own(part), Progress(part.num_bytes, on_event), Stager.stage))
+
+
+def _own(part: Staging) -> Staging:
+    return replace(part, folder=Path(tempfile.mkdtemp(dir=part.folder, prefix="part.")))
+
+
+def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
+    """Parts of about as many bytes; none for an only log or machine."""
+    if fan_out.num_parts == 1 or len(staging.logs) == 1:
+        return []
+    places = cut([max(1, source.bytes) for _, source in staging.logs], fan_out.num_parts)
+    threads = fan_out.choose_threads(staging.threads)
+    return [replace(staging, threads=threads, logs=tuple(staging.logs[at] for at in place)) for place in places]
+
+
+def _each_log(
+    staging: Staging, progress: Progress, work: Callable[[Stager, LogFile, SourceFile], _Result]
+) -> Iterator[_Result]:
+    """Do `work` for each log with as many stagers as the memory allows; yields in order, and reports progress meanwhile."""
+    key = check_fingerprint(staging.config, staging.user_key)
+    spare = spare_bytes(staging.memory_bytes)
+    duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))
+    num_stagers = max(1, min(AT_ONCE, len(staging.logs), duckdb_bytes // SOURCE_BYTES))
+    part_bytes = spare * PART_SHARE // 100 // num_stagers
+    remote = RemoteLogs(staging.downloads, staging.config)
+    forgotten = read_tombstones(staging.root)
+    free: SimpleQueue[Stager] = SimpleQueue()
+
+    def work_alone(log: LogFile, source: SourceFile) -> _Result:
+        stager = free.get()
+        try:
+            return work(stager, log, source)
+        finally:
+            free.put(stager)
+
+    threads = staging.threads or os.cpu_count() or 1
+    with connect(duckdb_bytes, staging.folder / "spill", threads) as con, ThreadPoolExecutor(num_stagers) as pool:
+        cursors = [con.cursor() for _ in range(num_stagers)]
+        for cursor in cursors:
+            define_session(cursor, staging.config)
+            free.put(
+                Stager(
+                    cursor, staging.config, key, staging.folder, part_bytes, staging.partitions, progress, forgotten,
+                    remote.present, staging.now,
+                )
+            )  # fmt: skip
+        futures = [pool.submit(work_alone, log, source) for log, source in staging.logs]
+        try:
+            for future in futures:
+                while not wait([future], timeout=REPORT_SECONDS).done:
+                    progress.report()
+                yield future.result()
+                progress.report()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for cursor in cursors:
+                cursor.interrupt()
+            raise
