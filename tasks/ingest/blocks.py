@@ -14,7 +14,7 @@ from typing import IO
 import pyarrow as pa
 
 from tasks.ingest.access_lines import split_fields
-from tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, Layout, is_utf8, parse_fields
+from tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
 from tasks.ingest.formats import LogFile, explain_stream, open_log
 
 BLOCK_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class BlockReader:
         self.error: Exception | None = None
         self.done_bytes = 0
         self.at_line = 1
-        self.layout = Layout.of(log) if log.format in ("csv", "tsv") else None
+        self.is_delimited = log.format in ("csv", "tsv")
         self.schema = LINES_SCHEMA if log.format == "jsonl" else FIELDS_SCHEMA
 
     def open(self) -> pa.RecordBatchReader:
@@ -47,7 +47,7 @@ class BlockReader:
             stream, raw = open_log(self.log)
             with raw, stream, ThreadPoolExecutor(2) as pool:
                 pending: deque[Future[pa.Table]] = deque()
-                for line, data in cut_blocks(stream, self.layout is not None):
+                for line, data in cut_blocks(stream, self.is_delimited):
                     self.at_line = line
                     pending.append(pool.submit(self._parse, data, line))
                     if len(pending) > 2:
@@ -63,8 +63,8 @@ class BlockReader:
     def _parse(self, data: bytes, first_line: int) -> pa.Table:
         if not data:
             return pa.Table.from_pylist([{"line": first_line, "rejected": LINE_TOO_LONG}], self.schema)
-        if self.layout:
-            return parse_fields(data, first_line, self.layout)
+        if self.is_delimited:
+            return parse_fields(data, first_line, self.log)
         lines = parse_text(data, first_line)
         return split_fields(lines, self.log.pattern, self.schema) if self.log.pattern else lines
 

@@ -7,14 +7,12 @@ two of them inside stand for one, elsewhere they are themselves.
 """
 
 import csv
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from tasks.ingest.formats import LogFile
-from tasks.ingest.log_columns import ROLES
 
 FIELDS = ("user_id", "url", "time", "method", "status", "agent")
 FIELDS_SCHEMA = pa.schema([("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())])
@@ -28,26 +26,11 @@ NUL_BYTE = "NUL byte"
 csv.field_size_limit(1 << 24)  # the module's own limit is less than a long URL; a block bounds a field here
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the fields are: positions[i] is the column of FIELDS[i], None where the log has none."""
-
-    delimiter: str
-    num_columns: int
-    positions: tuple[int | None, ...]
-
-    @classmethod
-    def of(cls, log: LogFile) -> "Layout":
-        names = [log.columns[role] for role in ROLES]
-        positions = tuple(None if name is None else log.header.index(name) for name in names)
-        return cls(log.delimiter, len(log.header), positions)
-
-
-def parse_fields(data: bytes, first_line: int, layout: Layout) -> pa.Table:
+def parse_fields(data: bytes, first_line: int, log: LogFile) -> pa.Table:
     """The lines of a block (each ends with a newline) as a table of FIELDS_SCHEMA; blank lines are left out."""
     has_stray_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
     if not has_stray_return and b"\0" not in data and is_utf8(data):
-        fields, invalid = _read_by_arrow(data, layout)
+        fields, invalid = _read_by_arrow(data, log)
         num_lines = data.count(b"\n")
         if len(fields) + len(invalid) == num_lines and not any(row.text.count('"') % 2 for row in invalid):
             bad = np.array([row.number for row in invalid], dtype=np.int64) - 1
@@ -56,12 +39,12 @@ def parse_fields(data: bytes, first_line: int, layout: Layout) -> pa.Table:
             good = {"line": pa.array(np.delete(lines, bad))}
             good |= {
                 name: fields.column(f"c{position}")
-                for name, position in zip(FIELDS, layout.positions, strict=True)
+                for name, position in zip(FIELDS, log.positions, strict=True)
                 if position is not None
             }
             tables = [FIELDS_SCHEMA.empty_table(), pa.table(good), rejected]
             return pa.concat_tables(tables, promote_options="default")
-    return _parse_slowly(data, first_line, layout)
+    return _parse_slowly(data, first_line, log)
 
 
 def is_utf8(data: bytes) -> bool:
@@ -72,7 +55,7 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def _read_by_arrow(data: bytes, layout: Layout) -> tuple[pa.Table, list[pacsv.InvalidRow]]:
+def _read_by_arrow(data: bytes, log: LogFile) -> tuple[pa.Table, list[pacsv.InvalidRow]]:
     """The rows of the columns in use, and the rows that have another number of columns."""
     invalid: list[pacsv.InvalidRow] = []
 
@@ -80,26 +63,26 @@ def _read_by_arrow(data: bytes, layout: Layout) -> tuple[pa.Table, list[pacsv.In
         invalid.append(row)
         return "skip"
 
-    wanted = list(dict.fromkeys(f"c{position}" for position in layout.positions if position is not None))
-    names = [f"c{position}" for position in range(layout.num_columns)]
+    wanted = list(dict.fromkeys(f"c{position}" for position in log.positions if position is not None))
+    names = [f"c{position}" for position in range(len(log.header))]
     table = pacsv.read_csv(
         pa.BufferReader(data),
         read_options=pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
-        parse_options=pacsv.ParseOptions(delimiter=layout.delimiter, invalid_row_handler=skip),
+        parse_options=pacsv.ParseOptions(delimiter=log.delimiter, invalid_row_handler=skip),
         convert_options=pacsv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
     )
     return table, invalid
 
 
-def _parse_slowly(data: bytes, first_line: int, layout: Layout) -> pa.Table:
+def _parse_slowly(data: bytes, first_line: int, log: LogFile) -> pa.Table:
     lines = data.removesuffix(b"\n").split(b"\n")
     rows = []
     at = 0
     while at < len(lines):
         num_lines = 1
         if lines[at].strip():
-            fields, fault, num_lines = _read_record(lines, at, layout)
-            used = [None if position is None or fault else fields[position] for position in layout.positions]
+            fields, fault, num_lines = _read_record(lines, at, log)
+            used = [None if position is None or fault else fields[position] for position in log.positions]
             for field in used:
                 if field and not fault:
                     is_text = field.isascii() or not any("\udc80" <= char <= "\udcff" for char in field)
@@ -113,26 +96,26 @@ def _parse_slowly(data: bytes, first_line: int, layout: Layout) -> pa.Table:
     )
 
 
-def _read_record(lines: list[bytes], at: int, layout: Layout) -> tuple[list[str], str | None, int]:
+def _read_record(lines: list[bytes], at: int, log: LogFile) -> tuple[list[str], str | None, int]:
     """The fields of the record that begins at line `at`, what is wrong with it, and how many lines it takes.
 
     A quote left open may go on in the next lines; if no good record comes of it, the line alone is at fault.
     """
     text = _decode(lines[at])
     if '"' not in text:
-        fields = text.split(layout.delimiter)
+        fields = text.split(log.delimiter)
     elif "\r" in text:
         return [], STRAY_RETURN, 1
-    elif text.count('"') % 2 == 0 or not _is_open(text, layout):
-        fields = _split(text, layout, strict=False)
+    elif text.count('"') % 2 == 0 or not _is_open(text, log):
+        fields = _split(text, log, strict=False)
     else:
         for num_lines in range(2, min(MAX_RECORD_LINES, len(lines) - at) + 1):
             text += "\n" + _decode(lines[at + num_lines - 1]).replace("\r", " ")
             if text.count('"') % 2 == 0:
-                fields = _split(text, layout, strict=True)
-                return (fields, None, num_lines) if len(fields) == layout.num_columns else ([], OPEN_QUOTE, 1)
+                fields = _split(text, log, strict=True)
+                return (fields, None, num_lines) if len(fields) == len(log.header) else ([], OPEN_QUOTE, 1)
         return [], OPEN_QUOTE, 1
-    fault = None if len(fields) == layout.num_columns else WRONG_COLUMNS
+    fault = None if len(fields) == len(log.header) else WRONG_COLUMNS
     return fields, fault if fields else OPEN_QUOTE, 1
 
 
@@ -140,15 +123,15 @@ def _decode(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", errors="surrogateescape")
 
 
-def _is_open(text: str, layout: Layout) -> bool:
+def _is_open(text: str, log: LogFile) -> bool:
     """Whether a quote that encloses a field is not closed: a newline at the end then becomes part of the field."""
-    fields = next(csv.reader([text + "\n"], delimiter=layout.delimiter))
+    fields = next(csv.reader([text + "\n"], delimiter=log.delimiter))
     return bool(fields) and fields[-1].endswith("\n")
 
 
-def _split(text: str, layout: Layout, strict: bool) -> list[str]:
+def _split(text: str, log: LogFile, strict: bool) -> list[str]:
     """The fields of a record; none where its quotes are at fault."""
     try:
-        return next(csv.reader([text], delimiter=layout.delimiter, strict=strict))
+        return next(csv.reader([text], delimiter=log.delimiter, strict=strict))
     except csv.Error:
         return []

@@ -1,10 +1,10 @@
 """A delivery: the files that globs name, which of them are new, changed or known, and whether the settings still fit the root."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,6 @@ class Delivery:
     num_replaced: int
     num_known: int
     changes: list[str]
-
-    def without(self, empty: Collection[SourceFile]) -> "Delivery":
-        """The same without files that have no lines: it is as if they had not been delivered."""
-        digests = {source.sha256 for source in empty}
-        gone = {name for name in self.stamps if self.names[name] in digests}
-        return replace(
-            self,
-            to_ingest=[source for source in self.to_ingest if source.sha256 not in digests],
-            names={name: digest for name, digest in self.names.items() if name not in gone},
-            stamps={name: stamp for name, stamp in self.stamps.items() if name not in gone},
-            num_new=self.num_new - len(empty),
-        )
 
 
 def find_sources(

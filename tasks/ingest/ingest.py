@@ -20,8 +20,8 @@ from tasks.ingest.formats import EmptyLogError
 from tasks.ingest.rejects import FAILED
 from tasks.ingest.remote_logs import RemoteLogs
 from tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
-from tasks.ingest.stage_logs import Log, Staging, sample_users, stage_logs
-from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Progress, Staged
+from tasks.ingest.stage_logs import sample_users, stage_logs
+from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Log, Progress, Staged, Staging
 from tasks.ingest.times import explain_bad_times
 from tasks.ingest.user_key import read_user_key
 from tasks.root.failures import explain_failures
@@ -70,11 +70,7 @@ def ingest(
         remove_leftovers(root, catalog)
         with open_scratch_folder(root, f"{_PREFIX}{os.getpid()}") as folder:
             remote = RemoteLogs(folder / "downloads", config)
-            sources = find_sources(patterns, catalog.stamps, remote, on_event)
-            delivery = plan_delivery(root, catalog, sources, config)
-            if delivery.changes:
-                on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
-            delivery, logs = _recognise_logs(catalog, delivery, remote, on_event)
+            delivery, logs = _find_logs(root, catalog, patterns, remote, on_event)
             if logs:
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
@@ -93,14 +89,19 @@ def ingest(
     return _summarise(catalog, delivery)
 
 
-def _recognise_logs(
-    catalog: Catalog, delivery: Delivery, remote: RemoteLogs, on_event: OnEvent
+def _find_logs(
+    root: Root, catalog: Catalog, patterns: Sequence[str], remote: RemoteLogs, on_event: OnEvent
 ) -> tuple[Delivery, list[Log]]:
-    """What the logs to be read are; without those that have no lines, of which a day that was delivered whole has some.
+    """The delivery, and the logs of it that are to be read. Logs without lines, of which a day that was delivered whole has
+    some, count as not delivered.
 
     Raises InputError when there are no others, or one had lines before.
     """
-    logs, empty, reason = [], [], None
+    sources = find_sources(patterns, catalog.stamps, remote, on_event)
+    delivery = plan_delivery(root, catalog, sources, remote.config)
+    if delivery.changes:
+        on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
+    logs, empty = [], {}
     for source in delivery.to_ingest:
         try:
             logs.append((remote.log_of(source), source))
@@ -109,12 +110,14 @@ def _recognise_logs(
                 raise InputError(
                     f"{error}; when it was delivered before, it had lines, which stay as they are"
                 ) from None
-            empty.append(source)
-            reason = reason or error
+            empty[source.sha256] = error
             on_event("log", {"message": f"{error}; it is left out until it has lines"})
-    if reason and len(empty) == len({delivery.names[name] for name in delivery.stamps}):
-        raise InputError(str(reason))
-    return delivery.without(empty), logs
+    if empty:
+        sources = [source for source in sources if source.sha256 not in empty]
+        if not sources:
+            raise InputError(str(next(iter(empty.values()))))
+        delivery = plan_delivery(root, catalog, sources, remote.config)
+    return delivery, logs
 
 
 def choose_partitions(num_users: int) -> int:

@@ -9,8 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
@@ -18,14 +17,12 @@ from typing import TypeVar
 import numpy as np
 
 from sql.runner import connect
-from tasks.config import IngestConfig
 from tasks.ingest.formats import LogFile
 from tasks.ingest.remote_logs import RemoteLogs
 from tasks.ingest.sources import SourceFile
-from tasks.ingest.staging import Progress, Staged, Stager, define_session
+from tasks.ingest.staging import Progress, Staged, Stager, Staging, define_session
 from tasks.ingest.user_key import check_fingerprint
 from tasks.root.memory import spare_bytes
-from tasks.root.run import Root
 from tasks.users.tombstones import read_tombstones
 from trainer.events import OnEvent
 from trainer.system.fan_out import FanOut, cut
@@ -36,32 +33,7 @@ DUCKDB_SHARE = 45  # per cent of what is spare; blocks of logs, and what DuckDB 
 PART_SHARE = 40  # per cent, of all parts of sources that are in memory at the same time, at their peak
 LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
 REPORT_SECONDS = 0.5
-Log = tuple[LogFile, SourceFile]
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True)
-class Staging:
-    """Logs to be staged, as plain data: the user key and who was forgotten are read where that is done.
-
-    folder: for the files; downloads: where remote logs are while they are read; user_key: the key's fingerprint; threads: 0
-    takes all; partitions: 0 while they are not chosen; now: the moment after which a day's events are from the future.
-    """
-
-    root: Root
-    folder: Path
-    downloads: Path
-    config: IngestConfig
-    user_key: str | None
-    memory_bytes: int
-    threads: int
-    logs: tuple[Log, ...]
-    partitions: int
-    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(source.bytes for _, source in self.logs)
 
 
 def sample_users(staging: Staging, fan_out: FanOut, progress: Progress) -> set[int]:
@@ -114,13 +86,13 @@ def _each_log(
     staging: Staging, progress: Progress, work: Callable[[Stager, LogFile, SourceFile], _Result]
 ) -> Iterator[_Result]:
     """Do `work` for each log with as many stagers as the memory allows; yields in order, and reports progress meanwhile."""
-    key = check_fingerprint(staging.config, staging.user_key)
     spare = spare_bytes(staging.memory_bytes)
     duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))
     num_stagers = max(1, min(AT_ONCE, len(staging.logs), duckdb_bytes // SOURCE_BYTES))
-    part_bytes = spare * PART_SHARE // 100 // num_stagers
-    remote = RemoteLogs(staging.downloads, staging.config)
-    forgotten = read_tombstones(staging.root)
+    shared = (
+        staging, progress, spare * PART_SHARE // 100 // num_stagers, check_fingerprint(staging.config, staging.user_key),
+        read_tombstones(staging.root), RemoteLogs(staging.downloads, staging.config),
+    )  # fmt: skip
     free: SimpleQueue[Stager] = SimpleQueue()
 
     def work_alone(log: LogFile, source: SourceFile) -> _Result:
@@ -135,12 +107,7 @@ def _each_log(
         cursors = [con.cursor() for _ in range(num_stagers)]
         for cursor in cursors:
             define_session(cursor, staging.config)
-            free.put(
-                Stager(
-                    cursor, staging.config, key, staging.folder, part_bytes, staging.partitions, progress, forgotten,
-                    remote.present, staging.now,
-                )
-            )  # fmt: skip
+            free.put(Stager(cursor, *shared))
         futures = [pool.submit(work_alone, log, source) for log, source in staging.logs]
         try:
             for future in futures:

@@ -9,10 +9,8 @@ unless it is large, and the sorted parts of a day are merged. The files do not d
 import glob
 import math
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,12 +23,13 @@ from tasks.config import IngestConfig
 from tasks.events.events_files import write_events
 from tasks.ingest.blocks import BlockReader
 from tasks.ingest.deliveries import read_by
-from tasks.ingest.formats import LogFile
-from tasks.ingest.log_columns import ROLES
+from tasks.ingest.formats import ROLES, LogFile
 from tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events, name_users
+from tasks.ingest.remote_logs import RemoteLogs
 from tasks.ingest.sources import SourceFile
 from tasks.ingest.times import EARLIEST, TimeScale, recognise_times
 from tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from tasks.users.tombstones import FORGOTTEN, Tombstones
 from trainer.errors import InputError
@@ -46,6 +45,7 @@ SAMPLE_FACTOR = 256
 LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page that is told of, and such pages of a source
 # What a part of a source takes at its peak: a line beside its text, a distinct string, and copies of its text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
+Log = tuple[LogFile, SourceFile]
 _ABSENT = "surf2vec_absent"
 _MACROS = {
     "page_key": ("url", "keeps_query", "max_url_bytes"),
@@ -96,23 +96,40 @@ def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None
 
 
 @dataclass(frozen=True)
-class Stager:
-    """Stages one source at a time on a cursor of its own.
+class Staging:
+    """Logs to be staged, as plain data: the user key and who was forgotten are read where that is done.
 
-    user_key: of pseudonyms; folder: for the files; part_bytes: memory of a part; partitions: 0 while they are not chosen;
-    present: has the bytes of a source on the disk meanwhile; now: the moment after which a day's events are from the future.
+    folder: for the files; downloads: where remote logs are while they are read; user_key: the key's fingerprint; threads: 0
+    takes all; partitions: 0 while they are not chosen; now: the moment after which a day's events are from the future.
     """
 
-    con: duckdb.DuckDBPyConnection
-    config: IngestConfig
-    user_key: bytes | None = field(repr=False)
+    root: Root
     folder: Path
-    part_bytes: int
+    downloads: Path
+    config: IngestConfig
+    user_key: str | None
+    memory_bytes: int
+    threads: int
+    logs: tuple[Log, ...]
     partitions: int
+    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.bytes for _, source in self.logs)
+
+
+@dataclass(frozen=True)
+class Stager:
+    """Stages one source at a time on a cursor of its own. part_bytes: memory of a part; user_key: of pseudonyms."""
+
+    con: duckdb.DuckDBPyConnection
+    staging: Staging
     progress: Progress
+    part_bytes: int
+    user_key: bytes | None = field(repr=False)
     forgotten: Tombstones
-    present: Callable[[SourceFile], AbstractContextManager[None]]
-    now: datetime
+    remote: RemoteLogs
 
     def sample_users(self, log: LogFile, source: SourceFile) -> set[int]:
         """Return the hashes of one in SAMPLE_FACTOR of the users of a source."""
@@ -127,7 +144,7 @@ class Stager:
 
     def stage(self, log: LogFile, source: SourceFile) -> Staged:
         """Write the files of a source. Raises InputError when the log cannot be read or changes meanwhile."""
-        con, config = self.con, self.config
+        con, config = self.con, self.staging.config
         self._load(log, source)
         [found] = fetch_rows(con, "intermediate/int_source_size")
         scale = recognise_times(con, log, found["num_lines"], config.timezone, config.time_format)
@@ -167,13 +184,13 @@ class Stager:
 
     def _load(self, log: LogFile, source: SourceFile) -> None:
         """Make `stg_lines` of a log."""
-        config, path = self.config, glob.escape(str(log.path))
+        config, path = self.staging.config, glob.escape(str(log.path))
         params = {
             "keeps_query": bool(config.keep_query), "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES,
             "max_time_bytes": MAX_TIME_BYTES, "crawler_pattern": CRAWLER_PATTERN, "path": path,
         }  # fmt: skip
         reader, sources = None, {}
-        with self.present(source):
+        with self.remote.present(source):
             try:
                 if log.format == "parquet":
                     # DuckDB knows no upper and lower case in names, and renames columns that are alike then.
@@ -195,7 +212,7 @@ class Stager:
 
     @property
     def _url_rules(self) -> UrlRules:
-        config = self.config
+        config = self.staging.config
         return UrlRules(config.item_kind, config.prefix_depth, config.keep_query, config.mask_secrets)
 
     def _find_query_hints(self) -> list[dict[str, Any]]:
@@ -208,15 +225,15 @@ class Stager:
     def _write_parts(self, log: LogFile, source: SourceFile, scale: TimeScale, parts: range) -> dict[int, list[Path]]:
         """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""
         params = {
-            "time_kind": scale.kind, "time_formats": list(self.config.time_format) or ["%Y"], "is_dated": scale.is_dated,
-            "earliest": EARLIEST, "latest": self.now + timedelta(days=1),
+            "time_kind": scale.kind, "time_formats": list(self.staging.config.time_format) or ["%Y"], "is_dated": scale.is_dated,
+            "earliest": EARLIEST, "latest": self.staging.now + timedelta(days=1),
         }  # fmt: skip
         rules = SourceRules(
-            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, self.partitions, self.user_key,
+            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key,
             self.forgotten,
         )  # fmt: skip
         paths: dict[int, list[Path]] = {}
-        folder = self.folder / "parts"
+        folder = self.staging.folder / "parts"
         folder.mkdir(exist_ok=True)
         for first_row in parts:
             rows = {"first_row": first_row, "end_row": first_row + parts.step}
@@ -231,19 +248,19 @@ class Stager:
 
     def _merge_parts(self, name: str, parts: list[Path]) -> Path:
         """Make one sorted file of a day's parts."""
-        path = self.folder / name
+        path = self.staging.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if len(parts) == 1:
             os.replace(parts[0], path)
         else:
-            params = {"files": [glob.escape(str(part)) for part in parts], "partitions": self.partitions}
+            params = {"files": [glob.escape(str(part)) for part in parts], "partitions": self.staging.partitions}
             write_events(path, stream_rows(self.con, "intermediate/int_sorted_events", params))
             for part in parts:
                 part.unlink()
         return path
 
     def _write_rejects(self, source: SourceFile) -> Path:
-        path = self.folder / "rejects" / f"{source.source_id}.parquet"
+        path = self.staging.folder / "rejects" / f"{source.source_id}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         params = {"source_name": source.name, "left_out": list(LEFT_OUT)}
         rows = stream_rows(self.con, "intermediate/int_rejects", params)

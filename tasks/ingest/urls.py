@@ -78,7 +78,7 @@ def canonical_item(url: str, rules: UrlRules, shared: frozenset[str] = frozenset
     if _IS_URL.match(text):
         return _url_item(start, query, rules, shared)
     if text.startswith("/"):
-        path = _canonical_path(_parse(_ANY_HOST + start)[len(_ANY_HOST) :], rules, shared)
+        path = _mask(_encode(_parse(_ANY_HOST + start)[len(_ANY_HOST) :], _CLEAN), rules, shared)
         return _cut_path(path, rules) if rules.granularity != "page" else path + _keep_query(query, rules)
     return _page_id(url, rules, shared)
 
@@ -114,15 +114,10 @@ def _url_item(start: str, query: str, rules: UrlRules, shared: frozenset[str]) -
         return _url_item(f"{scheme}://{host.rstrip('.')}{port}{path}", query, rules, shared)
     while host.startswith("www.") and "." in host[4:]:
         host = host[4:]
-    path = _drop_index(_canonical_path(path, rules, shared))
+    path = _drop_index(_mask(_encode(path, _CLEAN), rules, shared))
     if rules.granularity != "page":
         return f"{scheme}://{host}{port}{_drop_index(_cut_path(path, rules))}"
     return f"{scheme}://{host}{port}{path}{_keep_query(query, rules)}"
-
-
-def _canonical_path(path: str, rules: UrlRules, shared: frozenset[str]) -> str:
-    """A path in canonical percent-encoding, without secrets."""
-    return _mask(_encode(path, _CLEAN), rules, shared)
 
 
 def _encode(text: str, clean: re.Pattern[str]) -> str:

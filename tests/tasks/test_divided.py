@@ -14,7 +14,8 @@ from tasks.corpus.build import build_corpus
 from tasks.corpus.window import Base, CorpusRequest
 from tasks.export.export import Export, export_vectors
 from tasks.ingest.ingest import ingest
-from tasks.ingest.stage_logs import Staging, stage_part
+from tasks.ingest.stage_logs import stage_part
+from tasks.ingest.staging import Staging
 from tasks.queries.infer import infer
 from tasks.root.run import Root, open_root
 from tests.corpora import planted_histories

@@ -2,21 +2,31 @@
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.ingest.delimited import FIELDS, Layout, _parse_slowly, parse_fields
+from tasks.ingest.delimited import FIELDS, _parse_slowly, parse_fields
+from tasks.ingest.formats import ROLES, LogFile
 
-LAYOUT = Layout(",", 3, (0, 1, 2, None, None, None))
+
+def make_log(delimiter: str, header: str, *names: str | None) -> LogFile:
+    """A log with one-letter columns; names: of the column of each role."""
+    return LogFile(
+        Path("a.csv"), "csv", delimiter=delimiter, header=tuple(header), columns=dict(zip(ROLES, names, strict=True))
+    )
+
+
+LOG = make_log(",", "abc", "a", "b", "c", None, None, None)
 Row = tuple[Any, ...]
 
 
-def rows(data: bytes, layout: Layout = LAYOUT, first_line: int = 1) -> list[Row]:
+def rows(data: bytes, log: LogFile = LOG, first_line: int = 1) -> list[Row]:
     """(line, user, url, time, rejected) of each record, by line."""
-    found = parse_fields(data, first_line, layout).to_pylist()
+    found = parse_fields(data, first_line, log).to_pylist()
     return sorted((row["line"], row["user_id"], row["url"], row["time"], row["rejected"]) for row in found)
 
 
@@ -57,17 +67,17 @@ def test_lines(data: bytes, expected: list[Row]) -> None:
 
 
 def test_only_columns_in_use_must_be_text() -> None:
-    layout = Layout(",", 3, (0, 1, None, None, None, None))
+    log = make_log(",", "abc", "a", "b", None, None, None, None)
     for odd in (b"\xff", b"\x00"):
-        assert rows(b"u,/a," + odd + b"\nv,/b,1\nw,/" + odd + b",1\n", layout)[:2] == [
+        assert rows(b"u,/a," + odd + b"\nv,/b,1\nw,/" + odd + b",1\n", log)[:2] == [
             (1, "u", "/a", None, None),
             (2, "v", "/b", None, None),
         ]
 
 
 def test_a_column_may_be_used_twice_and_in_any_order() -> None:
-    layout = Layout("\t", 4, (3, 1, None, None, 0, 3))
-    assert parse_fields(b"a\tb\tc\td\n", 2, layout).to_pylist() == [
+    log = make_log("\t", "abcd", "d", "b", None, None, "a", "d")
+    assert parse_fields(b"a\tb\tc\td\n", 2, log).to_pylist() == [
         {
             "line": 2,
             "user_id": "d",
@@ -111,8 +121,8 @@ LINES = st.lists(
 @example([b'u,/a"b,1\n', b"u,/a\n"])
 def test_fast_and_slow_agree(lines: list[bytes]) -> None:
     data = b"".join(lines)
-    slow = sorted(tuple(row.values()) for row in _parse_slowly(data, 1, LAYOUT).to_pylist())
-    assert sorted(tuple(row.values()) for row in parse_fields(data, 1, LAYOUT).to_pylist()) == slow
+    slow = sorted(tuple(row.values()) for row in _parse_slowly(data, 1, LOG).to_pylist())
+    assert sorted(tuple(row.values()) for row in parse_fields(data, 1, LOG).to_pylist()) == slow
 
 
 @given(

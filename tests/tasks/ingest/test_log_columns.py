@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.config import ColumnsConfig
-from tasks.ingest.log_columns import find_columns, guess_columns
+from tasks.ingest.formats import find_columns, guess_columns
 from trainer.errors import InputError
 
 PATH = Path("a.csv")
