@@ -108,7 +108,8 @@ class Catalog:
         for digest, entry in self.entries.items():
             own = by_digest[digest]
             first = entry["name"] if entry["name"] in own else own[0]
-            known = {name: list(stamp) for name, stamp in (entry.get("stamps", {}) | stamps).items() if name in own}
+            known = entry.get("stamps", {})
+            known = {name: list(stamp) for name in own if (stamp := stamps.get(name) or known.get(name))}
             copies = [name for name in own if name != first]
             self.entries[digest] = entry | {"name": first, "copies": copies, "stamps": known}
 
