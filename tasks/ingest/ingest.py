@@ -35,7 +35,6 @@ from trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
-_PREFIX = "ingest."
 
 
 def ingest(
@@ -68,7 +67,7 @@ def ingest(
             )
         read_tombstones(root)  # their damage is told before a log is read
         remove_leftovers(root, catalog)
-        with open_scratch_folder(root, f"{_PREFIX}{os.getpid()}") as folder:
+        with open_scratch_folder(root, "ingest") as folder:
             remote = RemoteLogs(folder / "downloads", config)
             delivery, logs = _find_logs(root, catalog, patterns, remote, on_event)
             if logs:
@@ -127,17 +126,10 @@ def choose_partitions(num_users: int) -> int:
 
 
 def remove_leftovers(root: Root, catalog: Catalog) -> None:
-    """Remove what calls that died left: staged files, and files under events/ and rejects/ that sources.json does not name."""
-    for folder in root.temporary.glob(f"{_PREFIX}*"):
-        shutil.rmtree(folder)
-    for path in root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}"):
-        path.unlink()
-    _remove_orphans(root, catalog)
-
-
-def _remove_orphans(root: Root, catalog: Catalog) -> None:
+    """Remove what calls that died left beside sources.json, and the files under events/ and rejects/ that it does not name."""
     rejects = {entry["sha256"][:16] for entry in catalog.entries.values() if entry["rejected"]}
     orphans = [path for path in root.rejects.glob("*.parquet") if path.stem not in rejects]
+    orphans += root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}")
     for path in find_orphans(root, catalog) + orphans:
         path.unlink()
     for folder in root.events.glob("day=*"):
@@ -244,7 +236,7 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
             sync_folder(folder)
     catalog.rename(delivery.names, delivery.stamps)
     catalog.write(root)
-    _remove_orphans(root, catalog)
+    remove_leftovers(root, catalog)
     shutil.rmtree(root.rejects / FAILED, ignore_errors=True)
 
 

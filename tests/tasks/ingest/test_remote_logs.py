@@ -56,6 +56,7 @@ def test_what_a_killed_call_fetched_is_removed(bucket: Bucket, tmp_path: Path) -
     left = tmp_path / "root" / ".tmp" / "ingest.999999" / "0123456789abcdef" / "part-0.csv"
     left.parent.mkdir(parents=True)
     left.write_text("half of")
+    (tmp_path / "root" / ".tmp" / "ingest.999999" / ".lock").touch()
     take_in(tmp_path / "root", GLOB)  # which checks that the temporary folder is empty afterwards
     assert not left.exists()
 
