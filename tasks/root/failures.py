@@ -13,7 +13,7 @@ from trainer.errors import ResourceError, SurfError
 from trainer.system.units import size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 
 @contextmanager
