@@ -75,13 +75,11 @@ def infer(
        frozen items cannot be led astray;
     3. infer every user with a known item, as the release was trained; the same history gives the same bytes.
 
-    The caller needs no lock. Raises ConfigError, InputError, RejectedError, ResourceError or DamageError; `asked.out` is then
-    as it was before.
+    The caller needs no lock. Raises a SurfError; `asked.out` is then as it was before.
     """
     started = time.monotonic()
     _check_out(asked.out)
-    catalog = read_catalog(root)
-    config = _follow_rules(root, catalog.rules or {}, asked.ingest)
+    config = _follow_rules(root, read_catalog(root).rules or {}, asked.ingest)
     read_user_key(root, config)
     with (
         explain_failures(root, "vectors are inferred", asked.memory_bytes),
