@@ -21,8 +21,7 @@ from trainer.events import OnEvent, ignore_event
 from trainer.system.parent import end_with_parent
 from trainer.system.signals import heed_signals
 from trainer.system.units import parse_bytes
-from trainer.training.job import Job
-from trainer.training.job_file import read_job
+from trainer.training.job import Job, read_job
 from trainer.training.loop import StoppedError, train
 from trainer.workers.event_file import RESULT, EventFile
 

@@ -20,8 +20,7 @@ from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent
 from trainer.system.memory import private_bytes
 from trainer.system.units import size
-from trainer.training.job import Job
-from trainer.training.job_file import write_job
+from trainer.training.job import Job, write_job
 from trainer.training.loop import StoppedError
 from trainer.workers.event_file import ERROR, RESULT, EventReader, error_of
 from trainer.workers.group import WorkerLostError

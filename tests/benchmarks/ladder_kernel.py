@@ -53,7 +53,7 @@ class Asking:
         """Copies of the vectors of users and items as autograd watches them."""
         residents = self.training.slots.residents
         users = np.concatenate([residents[p].rows.widened() for p in range(self.training.course.corpus.num_partitions)])
-        tables = torch.from_numpy(users), torch.from_numpy(self.training.visits.items.outputs.vectors.copy())
+        tables = torch.from_numpy(users), torch.from_numpy(self.training.items.outputs.vectors.copy())
         users, items = (table.to(self.question.items.device).requires_grad_() for table in tables)
         return users, items
 

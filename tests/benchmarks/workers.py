@@ -28,7 +28,7 @@ from tests.benchmarks.workers_runs import Team, run_team, run_teams
 from trainer.config import TrainConfig
 from trainer.plan.sharing import sent_by_sum
 from trainer.store.tokens import Corpus, open_corpus
-from trainer.training.rates import NETWORK_BYTES
+from trainer.training.preparation import NETWORK_BYTES
 
 LOG = "wikispeedia_unfinished"
 NUM_USERS, NUM_ITEMS, PARTITIONS = 40_000, 20_000, 32

@@ -17,8 +17,7 @@ from trainer.plan.device_sizes import DEVICE_ROUNDING_BYTES, DEVICE_SAMPLE_BYTES
 from trainer.plan.sizes import Work, training_sizes
 from trainer.system.memory import DEVICE_CONTEXT_BYTES
 from trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
-from trainer.training.device_engine import DeviceEngine
-from trainer.training.device_memory import DeviceMemory, Largest
+from trainer.training.device_engine import DeviceEngine, DeviceMemory, Largest
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import Record
 

@@ -69,7 +69,7 @@ class Writer:
 
     Not for several threads at once; a file belongs to the generation that is next when it is written. Whoever names its files in
     a manifest without `commit` calls `sync` before. has_others: whether other workers write for the same generations
-    (trainer/workers/joint_commit.py).
+    (trainer/workers/group.py).
     """
 
     def __init__(

@@ -12,19 +12,16 @@ from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus
 from trainer.store.writer import Writer, pin_generation
 from trainer.system.memory import limit_device_memory
-from trainer.training.background import Background
 from trainer.training.course import Course
 from trainer.training.engine import Engine, make_engine
 from trainer.training.item_blocks import ItemBlocks
-from trainer.training.item_slots import ItemSlots
 from trainer.training.job import Job, effective_recency, identity
 from trainer.training.preparation import divide_work, warm_up
 from trainer.training.record import Record, read_record
-from trainer.training.redivide import is_divided_otherwise, redivide, tell_change
-from trainer.training.slots import Slots
+from trainer.training.redivide import epochs_done, is_divided_otherwise, redivide, sharing_of
+from trainer.training.slots import Background, ItemSlots, Slots
 from trainer.training.team import Team, make_team
-from trainer.workers.group import Workers
-from trainer.workers.joint_commit import first_does
+from trainer.workers.group import Workers, first_does
 
 
 @dataclass
@@ -61,26 +58,22 @@ class Parts:
 
 
 def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Standing:
-    """How far this training is by its store; rank: of the worker that asks."""
+    """How far this training is by its store; rank: of this worker."""
     config, path = job.training_config, job.config.items_from
     warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
     name = identity(corpus, job.config, warm_start.digest if warm_start else job.start)
-    generation = _find_generation(job.store_dir, name, on_event)
+    generation = None
+    if has_generation(job.store_dir):
+        if is_outdated(job.store_dir):
+            tell(on_event, "the store is of an earlier version: training begins anew")
+        else:
+            generation = open_generation(job.store_dir)
+    if generation and generation.manifest["identity"] != name:
+        generation = None
     manifest = generation.manifest if generation else {}
     positions = config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)
     num_positions = manifest.get("num_positions", positions)
     return Standing(name, warm_start, generation, read_record(manifest, rank), num_positions)
-
-
-def _find_generation(folder: Path, wanted: str, on_event: OnEvent) -> Generation | None:
-    """The store's generation where it is of the training with this identity."""
-    if not has_generation(folder):
-        return None
-    if is_outdated(folder):
-        tell(on_event, "the store is of an earlier version: training begins anew")
-        return None
-    generation = open_generation(folder)
-    return generation if generation.manifest["identity"] == wanted else None
 
 
 def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent) -> Parts:
@@ -95,18 +88,15 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         tell(on_event, line)
     recency = effective_recency(config, corpus, plan.num_blocks)
     if recency == 0 < config.recency:
-        message = "train.recency is off, as the log has no times: a user's tokens all count the same"
-        tell(on_event, message)
+        tell(on_event, "train.recency is off, as the log has no times: a user's tokens all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     course = Course(config, corpus, plan, blocks, recency, share)
     _go_on(standing, course, store_dir, workers, on_event)
     record, manifest = standing.record, standing.manifest
     items_on_disk = standing.generation.item_entries() if standing.generation else {}
-    writer = Writer(
-        store_dir, next_generation(store_dir), manifest.get("users", {}), items_on_disk, not workers.is_alone
-    )
-    background = Background(record)
-    shared_from = manifest.get("resident_block")
+    users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
+    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others=not workers.is_alone)
+    background, shared_from = Background(record), manifest.get("resident_block")
     items = ItemSlots(blocks, writer, background, shared_from, workers, plan.sharing.is_sharded)
     slots = Slots(corpus, writer, items, background, plan.place_bytes)
     team = make_team(workers, course, record, blocks, items.ring)
@@ -116,8 +106,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     engine = make_engine(kernel, corpus, blocks, record, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
-        message = f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given"
-        tell(on_event, message)
+        tell(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")
     return Parts(standing.identity, record, kernel, course, slots, team, engine, compile_seconds)
 
 
@@ -131,7 +120,9 @@ def _go_on(standing: Standing, course: Course, store_dir: Path, workers: Workers
     if is_divided_otherwise(generation.manifest, course.plan):
         first_does(workers, lambda: redivide(generation, course))
         if generation.position:
-            message = tell_change(generation.manifest, workers.num, course.config.epochs)
-            tell(on_event, message)
+            ended, share = epochs_done(generation.manifest, course.config.epochs)
+            begins = f", of which {share:.0%} was done, begins anew" if share else " begins"
+            before = sharing_of(generation.manifest).num_workers
+            tell(on_event, f"workers were {before} and are {workers.num} now: epoch {ended + 1}{begins}")
         standing.generation = open_generation(store_dir)
         standing.record = read_record(standing.generation.manifest, workers.rank)

@@ -1,7 +1,6 @@
-"""The training curve: loss on a fixed sample of tokens, and on the held-out items, as training goes on.
+"""The training curve: loss on a fixed sample of tokens, and on the held-out items.
 
-A micro-partition is measured when its turn in an epoch ends and it is still in memory, so the curve costs no extra
-reading out of core. The negatives of the sample are the same every time, so that points can be compared.
+A micro-partition is measured at the end of its turn, while it is in memory: the curve costs no extra reading out of core.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ class Targets:
     class_is_here: NDArray[np.bool_] | None = None
 
     def has(self, items: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these items, or rows of an item block, are learned now; others are in blocks that are not in memory."""
+        """Which of these items, or rows of an item block, are learned now, bool[m]; others are in other blocks."""
         if self.tree is not None:
             return np.ones(len(items), dtype=bool) if self.class_is_here is None else self.class_is_here[items]
         return items < len(self.sampling.aliases)
@@ -73,55 +72,48 @@ def tree_losses(
     return losses
 
 
-def fixed_negatives(seed: int, hashes: NDArray[np.uint64], sampling: Sampling, negative: int) -> NDArray[np.int64]:
-    """The negatives of the fixed sample, int64[m, K]: the same at every measurement; none where nothing is drawn (trees)."""
-    if len(sampling.aliases) == 0:
-        return np.empty((len(hashes), 0), dtype=np.int64)
-    from trainer.kernels.cpu import draw_negatives  # numba takes half a second to import
-
-    return draw_negatives(user_keys(seed, -1, hashes), HELDOUT, sampling, negative)
-
-
-def first_users(is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The rows of the first users that are wanted, int64[m], as many as are measured of a micro-partition."""
-    return np.flatnonzero(is_wanted)[: min(max(len(is_wanted) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
-
-
-def sampled_tokens(seed: int, histories: Histories) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A fixed sample of training tokens: rows of users and items, int64[m] each."""
-    rows = first_users(histories.ends > histories.starts)
-    bits = draws(user_keys(seed, -1, histories.hashes[rows]), np.array([counter(0, HELDOUT, 4095)], dtype=np.uint64))
-    lengths = (histories.ends - histories.starts)[rows]
-    places = histories.starts[rows] + (bits % lengths.astype(np.uint64)).astype(np.int64)
-    return rows, histories.tokens[places].astype(np.int64)
-
-
 @dataclass(frozen=True)
 class Sample:
     """What is measured of a micro-partition: training tokens, then held-out items.
 
-    Of each: the rows of the users int64[m], the items' rows int64[m], and the rows they are told from int64[m, K].
+    Of each: the rows of the users int64[m], of the items int64[m], and of the negatives int64[m, K].
     """
 
     parts: tuple[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ...]
 
     def item_rows(self) -> NDArray[np.int64]:
-        """The rows of the item table, or block, that the losses are reckoned from; not for a tree."""
+        """The rows of the item table, or block, that the losses are computed from; not for a tree."""
         return np.unique(np.concatenate([rows.ravel() for _, *both in self.parts for rows in both]))
 
 
 def draw_sample(targets: Targets, histories: Histories) -> Sample:
-    """The fixed sample of a micro-partition, as far as its items are learned now."""
-    held_rows = first_users(histories.is_held_out)
-    held_items = histories.tokens[histories.ends[held_rows]].astype(np.int64) if len(held_rows) else held_rows
+    """The sample of a micro-partition, the same each time, as far as its items are learned now."""
+    config, sampling = targets.config, targets.sampling
+    seen, held = first_users(histories.ends > histories.starts), first_users(histories.is_held_out)
+    keys = user_keys(config.seed, -1, histories.hashes[seen])
+    bits = draws(keys, np.array([counter(0, HELDOUT, 4095)], dtype=np.uint64))
+    lengths = (histories.ends - histories.starts)[seen].astype(np.uint64)
     parts = []
-    for asked, wanted in (sampled_tokens(targets.config.seed, histories), (held_rows, held_items)):
-        is_here = targets.has(wanted)
-        asked, wanted = asked[is_here], wanted[is_here]
-        hashes = histories.hashes[asked]
-        negatives = fixed_negatives(targets.config.seed, hashes, targets.sampling, targets.config.negative)
-        parts.append((asked, wanted, negatives))
+    for users, places in (
+        (seen, histories.starts[seen] + (bits % lengths).astype(np.int64)),
+        (held, histories.ends[held]),
+    ):
+        items = histories.tokens[places].astype(np.int64)
+        is_here = targets.has(items)
+        rows, items = users[is_here], items[is_here]
+        negatives = np.empty((len(rows), 0), dtype=np.int64)
+        if len(sampling.aliases):  # a tree draws none
+            from trainer.kernels.cpu import draw_negatives  # numba takes half a second to import
+
+            keys = user_keys(config.seed, -1, histories.hashes[rows])
+            negatives = draw_negatives(keys, HELDOUT, sampling, config.negative)
+        parts.append((rows, items, negatives))
     return Sample(tuple(parts))
+
+
+def first_users(is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The rows of the first users that are wanted, int64[m], as many as are measured of a micro-partition."""
+    return np.flatnonzero(is_wanted)[: min(max(len(is_wanted) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
 
 
 @dataclass

@@ -15,7 +15,7 @@ On a CPU (Triton's interpreter) the same happens, one thing after the other (tra
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,72 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
-from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling
+from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, make_scratch
 from trainer.kernels.streams import Event, PinnedPages, Stream, as_tensor
 from trainer.model.rows import Items, Rows
 from trainer.training.course import Ended, Visit
-from trainer.training.curve import Targets
-from trainer.training.device_memory import DeviceMemory, Largest, Place
+from trainer.training.curve import MAX_SAMPLES, Targets
+from trainer.training.engine import Engine
 from trainer.training.record import Record
 from trainer.workers.exchange import Exchange
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The most that a visit has: users and tokens of a micro-partition, rows of an item block."""
+
+    users: int
+    tokens: int
+    items: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a micro-partition is on the device: its rows, and by name the arrays of its pass and of its sample's items."""
+
+    rows: DeviceRows
+    arrays: dict[str, torch.Tensor]
+
+
+class DeviceMemory:
+    """All memory that the engine needs, taken once at the beginning; trainer/plan/device_sizes.py counts it.
+
+    On the device: tables of sampling, the items' outputs, scratch, two places for micro-partitions, halves (users' rows in
+    bfloat16 on their way in), sample and bounds (what the curve and the check for finite numbers look at).
+    Pinned on the host: the tray, from which the arrays of a visit are copied, and where users, sample and bounds land.
+    """
+
+    def __init__(self, device: torch.device, config: TrainConfig, largest: Largest, pinned: PinnedPages) -> None:
+        self.device, self.dims = device, config.vector_size
+        users, halved_users = largest.users, largest.users * (config.dtype == "bfloat16")
+        num_sampled = min(MAX_SAMPLES * (1 + config.negative), largest.items)
+        arrays = dict.fromkeys(("starts", "ends", "hashes", "order"), (np.int64, users)) | {
+            "alphas": (np.float32, users), "tokens": (np.int32, largest.tokens), "sampled": (np.int64, num_sampled)
+        }  # fmt: skip
+        self.tables = [
+            self._empty(dtype, largest.items + 1) for dtype in (torch.int64, torch.int32, torch.int64, torch.float32)
+        ]
+        self.outputs = self._make_rows(largest.items)
+        self.scratch = make_scratch(users, largest.tokens, device)
+        self.sample, self.bounds = self._empty(torch.float32, num_sampled, self.dims), self._empty(torch.float32, 2)
+        self.halves = self._empty(torch.int16, halved_users, self.dims)
+        self.tray = {name: pinned.make(dtype, num) for name, (dtype, num) in arrays.items()}
+        self.places = [
+            Place(
+                self._make_rows(users),
+                {name: self._empty(as_tensor(array).dtype, len(array)) for name, array in self.tray.items()},
+            )
+            for _ in range(2)
+        ]
+        self.landed_vectors = pinned.make(np.float32, halved_users, self.dims)
+        self.landed_sample = pinned.make(np.float32, num_sampled, self.dims)
+        self.landed_bounds = pinned.make(np.float32, 2)
+
+    def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def _make_rows(self, num_rows: int) -> DeviceRows:
+        return DeviceRows(self._empty(torch.float32, num_rows, self.dims), self._empty(torch.float32, num_rows))
 
 
 @dataclass
@@ -46,13 +104,13 @@ class Flight:
     place: Place
     sampled: NDArray[np.int64]
     uploaded: Event
-    started: Event | None = None
-    ended: Event | None = None
-    landed: Event | None = None
+    started: Event = field(init=False)
+    ended: Event = field(init=False)
+    landed: Event = field(init=False)
     waited_seconds: float = 0.0
 
 
-class DeviceEngine:
+class DeviceEngine(Engine):
     """Trains visits on a device. `record`: where the time is added up in which the device had nothing to train; exchange: with
     the other workers, between visits.
 
@@ -87,7 +145,14 @@ class DeviceEngine:
         self._idle_seconds = 0.0
 
     def admit_block(self, items: Items, targets: Targets) -> None:
-        """Copy an item block and its tables to the device, in place of the one before; nothing is on its way."""
+        """Copy an item block and its tables to the device, in place of the one before."""
+
+        def copy_in() -> None:
+            self.block.vectors.copy_(as_tensor(items.outputs.vectors))
+            self.block.squares.copy_(as_tensor(items.outputs.squares))
+            for there, here in zip(self.memory.tables, tables, strict=True):
+                there[: len(here)].copy_(as_tensor(here))
+
         self.items = items
         num_rows = len(items.outputs.squares)
         self.block = DeviceRows(self.memory.outputs.vectors[:num_rows], self.memory.outputs.squares[:num_rows])
@@ -96,19 +161,22 @@ class DeviceEngine:
         self.sampling = DeviceSampling(
             *(there[: len(here)] for there, here in zip(self.memory.tables, tables, strict=True))
         )
-        self.compute.run(lambda: self._copy_block_in(items, tables))
+        self.compute.run(copy_in)
         self.compute.mark().wait()
         if self.exchange is not None:
             num_shared = self.exchange.num_rows
             self.exchange.attach([self.block.vectors[:num_shared], self.block.squares[:num_shared]])
 
     def bring_items_home(self) -> None:
-        """Copy the item block to the host's memory, and wait for it."""
-        self.compute.run(self._copy_block_out)
+
+        def copy_out() -> None:
+            as_tensor(self.items.outputs.vectors).copy_(self.block.vectors)
+            as_tensor(self.items.outputs.squares).copy_(self.block.squares)
+
+        self.compute.run(copy_out)
         self.compute.mark().wait()
 
     def train(self, visit: Visit) -> Iterator[Ended]:
-        """Let the device train a visit; meanwhile the one before comes home."""
         visit.resident.landed = threading.Event()
         if visit.num_users == 0:
             yield from self.settle()
@@ -124,16 +192,13 @@ class DeviceEngine:
         self._flying = flight
 
     def stage(self, visit: Visit) -> None:
-        """Begin to copy a visit to the device, while it trains the one before."""
         if visit.num_users:
             self._staged = self._stage(visit)
 
     def settle(self) -> Iterator[Ended]:
-        """Wait until what is on its way home is there."""
         flight = self._flying
         if flight is None:
             return
-        assert flight.landed is not None
         flight.landed.wait()
         self._count_idle(flight)
         self._before, self._flying = flight, None
@@ -171,26 +236,21 @@ class DeviceEngine:
     def _begin(self, flight: Flight) -> None:
         """Give the device a visit to train, as soon as it is there."""
         work, place, num_users = flight.visit.work, flight.place, flight.visit.num_users
-        starts, ends, hashes, order, alphas = (
-            place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
-        )
         tokens = place.arrays["tokens"][: len(work.tokens)]
-        there = DevicePass(
-            work.config, tokens, starts, ends, hashes, order, alphas, self.sampling, work.recency, work.epoch_key
-        )
+        of_users = (place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas"))
+        there = DevicePass(work.config, tokens, *of_users, self.sampling, work.recency, work.epoch_key)
         rows = DeviceRows(place.rows.vectors[:num_users], place.rows.squares[:num_users])
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         self.compute.after(flight.uploaded)
         flight.started = self.compute.mark()
         self.compute.run(lambda: self.launch(rows, self.block, there, self.memory.scratch))
-        if self._flying is not None and self._flying.landed is not None:
+        if self._flying is not None:
             self.compute.after(self._flying.landed)  # until then sample and bounds are read
         self.compute.run(lambda: self._look_at(rows, place.arrays["sampled"][: len(flight.sampled)]))
         flight.ended = self.compute.mark()
 
     def _send_home(self, flight: Flight) -> None:
         """Begin to copy home what a visit changed, as soon as it has ended."""
-        assert flight.ended is not None
         self.home.after(flight.ended)
         self.home.run(lambda: self._copy_out(flight))
         flight.landed = self.home.mark()
@@ -200,16 +260,6 @@ class DeviceEngine:
         if self.config.dtype == "bfloat16":
             return self.memory.landed_vectors[: visit.num_users]
         return visit.resident.rows.vectors
-
-    def _copy_block_in(self, items: Items, tables: tuple[NDArray[Any], ...]) -> None:
-        self.block.vectors.copy_(as_tensor(items.outputs.vectors))
-        self.block.squares.copy_(as_tensor(items.outputs.squares))
-        for there, here in zip(self.memory.tables, tables, strict=True):
-            there[: len(here)].copy_(as_tensor(here))
-
-    def _copy_block_out(self) -> None:
-        as_tensor(self.items.outputs.vectors).copy_(self.block.vectors)
-        as_tensor(self.items.outputs.squares).copy_(self.block.squares)
 
     def _copy_in(self, place: Place, rows: Rows, lengths: dict[str, int]) -> None:
         """The tray and the users' rows, to a place on the device."""
@@ -243,11 +293,7 @@ class DeviceEngine:
 
     def _count_idle(self, flight: Flight) -> None:
         """Add the device's idle time before a visit to the stall, beyond what the host counted as waiting for the disk."""
-        before = self._before
-        if before is None:
-            return
-        assert flight.started is not None
-        assert before.ended is not None
-        idle = flight.started.seconds_since(before.ended) - (flight.waited_seconds - before.waited_seconds)
-        self.record.stall_seconds += max(0.0, idle)
-        self._idle_seconds += max(0.0, idle)
+        if before := self._before:
+            idle = flight.started.seconds_since(before.ended) - (flight.waited_seconds - before.waited_seconds)
+            self.record.stall_seconds += max(0.0, idle)
+            self._idle_seconds += max(0.0, idle)

@@ -1,11 +1,11 @@
 """Where users are trained: an engine does what is to be done at a position, here in the host's memory.
 
 An engine may begin a visit before the one before has ended, so it returns what has ended meanwhile. What ended is measured,
-rounded and marked as changed in one place, whoever trained it.
+rounded and marked as changed by `conclude`, for all engines.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,45 +24,27 @@ if TYPE_CHECKING:  # torch takes a second to import
     from trainer.workers.exchange import Exchange
 
 
-class Engine(Protocol):
-    """Trains visits, one after the other. looks_ahead: whether it wants the next visit while it trains one."""
+class Engine:
+    """Trains visits, one after the other, where the rows are; exchange: with the other workers, while a visit is trained.
 
-    looks_ahead: bool
-
-    def admit_block(self, items: Items, targets: Targets) -> None:
-        """Train against these items from now on; nothing is on its way."""
-
-    def train(self, visit: Visit) -> Iterator[Ended]:
-        """Begin a visit; yields those that have ended meanwhile, in order, each to be concluded before the next is asked for."""
-
-    def stage(self, visit: Visit) -> None:
-        """Prepare the visit that is to be trained next, while another is trained."""
-
-    def settle(self) -> Iterator[Ended]:
-        """Yields what was begun and has not been yielded yet."""
-
-    def bring_items_home(self) -> None:
-        """Make the items in the host's memory what they are by now; nothing is on its way."""
-
-    def close(self) -> None:
-        """Let go of everything, also of what is on its way."""
-
-
-class HostEngine:
-    """Trains rows where they are, in the host's memory; exchange: with the other workers, while a visit is trained."""
+    looks_ahead: whether it wants the next visit while it trains one. Where rows are on their way to a device and back,
+    what is said of that does nothing here.
+    """
 
     looks_ahead = False
+    items: Items
 
     def __init__(self, kernel: Kernel, exchange: "Exchange | None" = None) -> None:
         self.kernel, self.exchange = kernel, exchange
-        self.items: Items
 
     def admit_block(self, items: Items, targets: Targets) -> None:
+        """Train against these items from now on; nothing is on its way."""
         self.items = items
         if self.exchange is not None:
             self.exchange.attach_items(items)
 
     def train(self, visit: Visit) -> Iterator[Ended]:
+        """Begin a visit; yields those that have ended meanwhile, in order, each to be concluded before the next."""
         rows = visit.resident.rows
         rows = Rows(rows.widened(), rows.squares)
         for work, is_exchanged in visit.parts():
@@ -73,16 +55,17 @@ class HostEngine:
         yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))
 
     def stage(self, visit: Visit) -> None:
-        pass
+        """Prepare the visit that is to be trained next, while another is trained."""
 
     def settle(self) -> Iterator[Ended]:
+        """Yield what was begun and has not been yielded yet."""
         yield from ()
 
     def bring_items_home(self) -> None:
-        pass
+        """Bring the items in the host's memory up to date; nothing is on its way."""
 
     def close(self) -> None:
-        pass
+        """Let go of everything, also of what is on its way."""
 
 
 def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
@@ -91,21 +74,20 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
     outputs: of the items, float32; those of its sample are as they were when it ended. Raises TrainingError when the vectors or
     the losses are not finite.
     """
-    visit, resident = ended.visit, ended.visit.resident
+    visit, resident, config = ended.visit, ended.visit.resident, ended.visit.work.config
     try:
         if visit.num_users == 0:
             return
         if ended.is_finite:
             curve.measure(visit.targets, ended.vectors, outputs, visit.sample)
         if not (ended.is_finite and np.isfinite(curve.point_sums).all()):
-            config = visit.work.config
             raise TrainingError(
                 f"vectors are no longer finite in epoch {visit.step.epoch + 1}, micro-partition {visit.partition} (learning "
                 f"rate {visit.work.alphas[-1]:.4g}); nothing of it was written: lower train.alpha (now {config.alpha:g})"
             )
-        if visit.work.config.dtype != "float32":
+        if config.dtype != "float32":
             rows = Rows(ended.vectors, resident.rows.squares)
-            resident.rows.vectors[:] = at_rest(visit.work.config, visit.step.epoch, visit.work.hashes, rows).vectors
+            resident.rows.vectors[:] = at_rest(config, visit.step.epoch, visit.work.hashes, rows).vectors
         resident.is_dirty = True
     finally:
         if resident.landed is not None:
@@ -117,7 +99,7 @@ def make_engine(
 ) -> Engine:
     """The engine for a kernel: on its device, when it has one."""
     if kernel.accelerator is None:
-        return HostEngine(kernel, exchange)
+        return Engine(kernel, exchange)
     from trainer.training.device_engine import DeviceEngine, Largest
 
     largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))

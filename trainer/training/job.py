@@ -1,13 +1,16 @@
-"""What is asked of a training, and what makes two of them the same."""
+"""What a training has to do, and what makes two trainings the same."""
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, config_from_dict
+from trainer.errors import ConfigError
 from trainer.gensim.warm_start import WarmStart
 from trainer.store.tokens import Corpus
-from trainer.system.files import digest_json
+from trainer.system.files import digest_json, read_json, replace_file
 
 RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness")
 """Settings that a resumed run may change: they do not say what is learned, or the plan that it began with does."""
@@ -15,7 +18,7 @@ RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "st
 
 @dataclass(frozen=True)
 class Schedule:
-    """Epochs and learning rates of a training that goes on from vectors that are good already, in place of its settings'."""
+    """Epochs and learning rates, in place of its settings', of a training that begins from trained vectors."""
 
     epochs: int
     alpha: float
@@ -24,10 +27,9 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, where, and within which budget; `warm_start`: vectors in memory that the items begin from.
+    """What to train, where, and within which budget. warm_start: vectors in memory that the items begin from.
 
-    start: what tells a training that goes on from an older generation from others (trainer/training/next_night.py), its
-    schedule included.
+    start: identifies what a training begins from, and its schedule (trainer/training/next_night.py).
     """
 
     corpus_dir: Path
@@ -42,21 +44,47 @@ class Job:
 
     @property
     def training_config(self) -> TrainConfig:
-        """The settings that this training goes by; those of the job are what its vectors are known by, and inferred with."""
+        """The settings with the schedule; manifests and inference have `config`."""
         return dataclasses.replace(self.config, **dataclasses.asdict(self.schedule)) if self.schedule else self.config
 
 
 def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:
-    """What a training is: the digest of its corpus, its start, and the settings that say what is learned."""
+    """The digest of a training's corpus, its start, and the settings that say what is learned."""
     settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in RESULT_NEUTRAL}
     return digest_json({"corpus": corpus.manifest, "config": settings} | ({"start": start} if start else {}))
 
 
 def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) -> float:
-    """`train.recency`, or 0 where the order of a user's tokens is not one of time.
+    """`train.recency`; 0 in a log without times, and a third with several item blocks.
 
-    A third of it with several item blocks: a user's tokens then come block by block, no longer the newest last, and what
-    that did for the newest their weight has to do (wikispeedia, hit@20: .351 in order, .335 in 13 blocks, .351 so).
+    A user's tokens then come block by block, no longer the newest last (wikispeedia, hit@20: .351 in order, .335 in 13
+    blocks, .351 with a third).
     """
     recency = 0.0 if corpus.manifest["undated"] else config.recency
     return recency if num_blocks == 1 else recency / 3
+
+
+def write_job(job: Job, path: Path) -> None:
+    """Write a job for worker processes, without budgets and device. Raises ConfigError for a warm_start."""
+    if job.warm_start is not None:
+        raise ConfigError(
+            "warm_start, vectors in the memory of this process, cannot be given to workers: write them to a file and name it "
+            "in train.items_from, or train with one worker"
+        )
+    values = {
+        "corpus_dir": str(job.corpus_dir.resolve()), "store_dir": str(job.store_dir.resolve()),
+        "config": dataclasses.asdict(job.config), "start": job.start,
+        "schedule": dataclasses.asdict(job.schedule) if job.schedule else None,
+    }  # fmt: skip
+    with replace_file(path) as temporary:
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(values, indent=1), encoding="utf-8")
+
+
+def read_job(path: Path, kernel: str, host_memory_bytes: int, device_memory_bytes: int | None) -> Job:
+    """Read a job for a worker with this kernel and these budgets. Raises DamageError, ConfigError."""
+    values: dict[str, Any] = read_json(path)
+    return Job(
+        Path(values["corpus_dir"]), Path(values["store_dir"]), config_from_dict(values["config"]), host_memory_bytes, kernel,
+        device_memory_bytes, start=values["start"], schedule=Schedule(**values["schedule"]) if values["schedule"] else None,
+    )  # fmt: skip

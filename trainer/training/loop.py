@@ -1,8 +1,8 @@
 """The training, readable top to bottom: where it stands, the plan, and one micro-partition after the other.
 
-Its position is one integer, the micro-partitions done over all epochs. State is the rows and that integer: a run that
-was killed and resumed does the same arithmetic as one that was not. With `patience`, the generation with the lowest
-held-out loss is pinned as "best" at its epoch's end; the training ends with it.
+The state is the rows and one integer, the micro-partitions done over all epochs: a run that was killed and resumed does the
+same arithmetic as one that was not. With `patience`, the generation with the lowest held-out loss is pinned as "best" at its
+epoch's end; the training ends with it.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent, ignore_event, tell, tell_progress
+from trainer.model.rows import Items
 from trainer.plan.schedule import Step
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus, open_corpus
@@ -21,15 +22,12 @@ from trainer.system.memory import private_bytes
 from trainer.system.signals import stop_on_sigterm
 from trainer.training.beginning import Parts, Standing, find_standing, prepare
 from trainer.training.course import Ended, Visit
-from trainer.training.curve import MAX_POINTS
+from trainer.training.curve import MAX_POINTS, Targets
 from trainer.training.job import Job
-from trainer.training.join_blocks import join_item_blocks
-from trainer.training.patience import judge_epoch
 from trainer.training.record import Record
+from trainer.training.redivide import join_item_blocks
 from trainer.training.team import Wishes
-from trainer.training.visits import Visits
-from trainer.workers.group import Workers, join_workers
-from trainer.workers.joint_commit import first_does
+from trainer.workers.group import Workers, first_does, join_workers
 
 
 class StoppedError(SurfError):
@@ -43,8 +41,8 @@ def train(
 ) -> dict[str, Any]:
     """Train all epochs, or what is left of them, and commit; returns what the run's story records of it.
 
-    A training of the same corpus and configuration that is in the store is resumed, or answered when it has ended;
-    any other generation there is replaced by the first commit. `stop`, or SIGTERM, ends it at the next micro-partition's end.
+    A training of the same corpus and configuration in the store is resumed; one that has ended is returned. Any other
+    generation there is replaced by the first commit. `stop`, or SIGTERM, ends it at the next micro-partition's end.
     Raises ConfigError for an unfinished training when `resume` is False, ResourceError when the plan does not fit or
     the store is locked or full, DamageError for altered files, TrainingError when the loss is not finite,
     StoppedError when stopped.
@@ -72,7 +70,7 @@ def train(
 def train_on(
     job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent, stop: threading.Event | None
 ) -> tuple[Record, float]:
-    """Train what is left; returns the record, and the seconds of compiling. What it took of memory is free again then."""
+    """Train what is left; returns the record, and the seconds of compiling. Its memory is free again then."""
     parts = prepare(job, corpus, standing, workers, on_event)
     training = Training(job, parts, on_event)
     try:
@@ -84,13 +82,19 @@ def train_on(
 
 
 class Training:
-    """A training under way: micro-partition after micro-partition, with what was prepared for it."""
+    """A training under way: micro-partition after micro-partition.
+
+    block, items, targets: the item block that is trained, -1 before the first.
+    """
+
+    items: Items
+    targets: Targets
+    block = -1
 
     def __init__(self, job: Job, parts: Parts, on_event: OnEvent) -> None:
         self.job, self.config, self.parts, self.on_event = job, job.training_config, parts, on_event
         self.record, self.course, self.slots = parts.record, parts.course, parts.slots
         self.team, self.engine = parts.team, parts.engine
-        self.visits = Visits(self.course, self.slots)
         self.told_position = self.record.position
         self.clock = time.perf_counter()
         self.alpha = 0.0
@@ -108,24 +112,31 @@ class Training:
             step = self.course.step(position)
             assert step is not None
             self._bring_in(position, step)
-            for index in range(len(self.course.partitions_at(step))):
-                visit = self.visits.take(position, index, step, ahead)
+            for index, partition in enumerate(self.course.partitions_at(step)):
+                resident = self.slots.admit(partition)  # a commit may be writing one made ahead
+                visit = ahead or self.course.visit(position, index, step, resident, self.targets)
                 self._conclude(self.engine.train(visit))
-                ahead = self.visits.make_ahead(visit) if self.engine.looks_ahead else None
+                ahead = self._make_ahead(visit) if self.engine.looks_ahead else None
                 if ahead:
                     self.engine.stage(ahead)
             position += 1
             is_time = time.monotonic() - last_commit >= self.config.commit_seconds
-            wishes = self._agree(position, Wishes(stop.is_set(), is_time))
+            if self.team.meets_at(position):
+                self._conclude(self.engine.settle())
+            wishes = self._hear(self.team.meet(position, Wishes(stop.is_set(), is_time)))
             is_judged = bool(self.config.patience) and position % self.course.positions_an_epoch == 0
             if is_judged or any(wishes) or position == self.course.num_positions:
                 self._conclude(self.engine.settle())
                 self._hear(self.team.drain())
                 self._judge_epoch(step.epoch) if is_judged else self._commit()
                 last_commit, self.clock = time.monotonic(), time.perf_counter()
-            self.slots.check()
+            self.slots.background.check()
             if wishes.is_stopping and not self.is_done:
-                self._stop()
+                self.slots.wait_for_commit()
+                raise StoppedError(
+                    f"stopped at {self.record.position / self.course.num_positions:.0%} after committing generation "
+                    f"{self.slots.writer.generation - 1}: the same command goes on from there"
+                )
         self.slots.wait_for_commit()
         self.team.note_loads()  # with what the last commit wrote
 
@@ -134,31 +145,51 @@ class Training:
         try:
             self.engine.close()
         finally:
-            self.slots.close()
+            self.slots.background.close()
 
     def _bring_in(self, position: int, step: Step) -> None:
-        """Bring what a position needs into memory, and its item block to where it is trained."""
-        self.visits.bring_users(position, step)
-        if self.visits.is_other_block(step):
-            if self.visits.targets is not None:
+        """Bring what a position needs into memory; at the beginning of a chunk or an item block, begin to read the next."""
+        course, slots, items = self.course, self.slots, self.slots.items
+        is_first = self.block < 0
+        if is_first:
+            items.prefetch(step.block)  # before the users: with it the first of them can be trained
+        if course.plan.is_resident:
+            slots.prefetch(course.partitions(step))
+        elif step.is_chunk_start or not slots.residents:
+            wanted = course.partitions(step) if step.turn else course.partitions_from(step)
+            slots.evict([p for p in slots.residents if p not in wanted])
+            slots.prefetch(wanted)
+            if following := course.step(position + course.steps_left(step)):
+                slots.prefetch(course.partitions(following))
+        if step.block != self.block:
+            if not is_first:
                 self._conclude(self.engine.settle())
                 self.engine.bring_items_home()
-            self.engine.admit_block(*self.visits.change_block(position, step))
+            self.targets = course.blocks.targets(step.block)  # while the block is still being read
+            self.items, self.block = items.admit(step.block), step.block
+            if following := course.step(position + step.chunk.stop - step.place):
+                items.prefetch(following.block)
+            self.engine.admit_block(self.items, self.targets)
+
+    def _make_ahead(self, visit: Visit) -> Visit | None:
+        """The visit after this one; None where it needs what this one changes, or another item block."""
+        position, index = (visit.position + 1, 0) if visit.is_last else (visit.position, visit.index + 1)
+        step = self.course.step(position)
+        if step is None or step.block != visit.step.block:
+            return None
+        here = self.course.partitions_at(step)
+        if not here or here[index] == visit.partition:
+            return None
+        return self.course.visit(position, index, step, self.slots.admit(here[index]), visit.targets)
 
     def _conclude(self, all_ended: Iterator[Ended]) -> None:
         """Count the visits that have ended."""
         for ended in all_ended:
-            self.team.count(ended, self.visits.items.outputs.vectors)
+            self.team.count(ended, self.items.outputs.vectors)
             if ended.visit.num_users:
                 self.alpha = float(ended.visit.work.alphas[-1])
             self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
             self._report()
-
-    def _agree(self, position: int, own: Wishes) -> Wishes:
-        """What the team wishes after a position."""
-        if self.team.meets_at(position):
-            self._conclude(self.engine.settle())
-        return self._hear(self.team.meet(position, own))
 
     def _hear(self, all_heard: Iterator[Wishes]) -> Wishes:
         """Report what the team did; returns what anybody in it wishes."""
@@ -180,43 +211,33 @@ class Training:
                 self.on_event("train", record.add_point(self.course.positions_an_epoch, self.alpha))
         self.clock = time.perf_counter()
 
-    def _stop(self) -> None:
-        self.slots.wait_for_commit()
-        raise StoppedError(
-            f"stopped at {self.record.position / self.course.num_positions:.0%} after committing generation "
-            f"{self.slots.writer.generation - 1}: the same command goes on from there"
-        )
-
     def _judge_epoch(self, epoch: int) -> None:
         """Commit after an epoch, keep the generation when it is the best; at the end go back to the best."""
         self.slots.wait_for_commit()
         is_last = self.record.position == self.course.num_positions
-        verdict = judge_epoch(self.record, epoch, self.config.patience, is_last, self.slots.writer.generation)
-        if verdict.is_over:
+        is_best, is_over = self.record.judge_epoch(epoch, self.config.patience, is_last, self.slots.writer.generation)
+        workers, store_dir = self.slots.items.workers, self.job.store_dir
+        if is_over:
             self.record.stopped_after_epoch = epoch + 1
-            self._return_to_best()
+            best = self.record.best
+            assert best is not None
+            message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
+            tell(self.on_event, message)
+            generation, values = open_pinned(store_dir, "best"), self._manifest()
+            first_does(workers, lambda: self.slots.writer.commit_again(generation, values))
         else:
             self._commit()
-        if verdict.is_best and not is_last:
+        if is_best and not is_last:
             self.slots.wait_for_commit()
-            self.team.first_does(lambda: pin_generation(self.job.store_dir, "best"))
+            first_does(workers, lambda: pin_generation(store_dir, "best"))
         if self.is_done:
             self.slots.wait_for_commit()
-            self.team.first_does(lambda: unpin_best(self.job.store_dir))
-
-    def _return_to_best(self) -> None:
-        best = self.record.best
-        assert best is not None
-        message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
-        tell(self.on_event, message)
-        generation, values = open_pinned(self.job.store_dir, "best"), self._manifest()
-        self.team.first_does(lambda: self.slots.writer.commit_again(generation, values))
+            first_does(workers, lambda: unpin_best(store_dir))
 
     def _commit(self) -> None:
         self.record.num_commits += 1
-        started = time.perf_counter()
-        self.engine.bring_items_home()
-        self.record.commit_stall_seconds += time.perf_counter() - started
+        with self.slots.background.commit_stall():
+            self.engine.bring_items_home()
         self.slots.commit(self._manifest())
         self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
 

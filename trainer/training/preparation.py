@@ -1,9 +1,10 @@
-"""What comes before the first token: compiling the kernel, measuring the machine, looking at memory and disk, the plan."""
+"""What comes before the first token: compile the kernel, measure the machine, look at memory and disk, make the plan."""
 
+import math
 import os
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,102 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
+from trainer.draws import epoch_key, mix_array
 from trainer.events import OnEvent, ignore_event, tell
 from trainer.kernels import Kernel
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
+from trainer.model.rows import Items, Rows
 from trainer.model.trees import make_tree
 from trainer.plan.alone import Budget, Division, Plan, plan_training
 from trainer.plan.prediction import Rates
 from trainer.plan.shares import Share, share_alone, share_users
-from trainer.plan.sharing import Wire
+from trainer.plan.sharing import Wire, sent_by_sum
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, Way, form_team, plan_together
+from trainer.store.images import image_of, read_image, write_image
 from trainer.store.tokens import Corpus
+from trainer.system.files import TEMPORARY_SUFFIX, sync_file, told_if_unwritten
 from trainer.system.memory import private_bytes
 from trainer.training.job import Job
-from trainer.training.rates import measure_network, measure_rates
 from trainer.training.redivide import sharing_of
 from trainer.workers.group import Workers
 
 PATIENCE_SECONDS = 2.0
 """After so long a person is told that the kernel is being compiled."""
+MAX_USERS, MAX_ITEMS, MAX_TABLE_BYTES, MAX_FILE_BYTES = 20_000, 200_000, 10**8, 64 * 10**6
+NETWORK_BYTES = 4 * 10**6
+SHARE = 0.01
+"""No more tokens are tried than this share of the training's: a small one ends before it could be predicted."""
+TRY_SHARE, TRY_SECONDS = 0.02, 0.5
+"""A first share of the tried users; where it takes as long as this the others are not tried (wide trees)."""
+
+
+def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:
+    """Compile the kernel, or load what was compiled before; returns the seconds.
+
+    The CPU's is compiled in a daemon thread, so that a signal does not wait half a minute for the compiler.
+    """
+    started = time.perf_counter()
+    failed: list[BaseException] = []
+
+    def compile_all() -> None:
+        try:
+            users, items, work = _make_up_work(config, num_items=1, num_users=1, length=0)
+            kernel.train_users(users, items, work)
+            at_rest(config, 0, work.hashes, users)
+        except BaseException as error:
+            failed.append(error)
+
+    if kernel.accelerator is not None:  # a GPU is chosen by the thread
+        compile_all()
+    else:
+        thread = threading.Thread(target=compile_all, name="compiler", daemon=True)
+        thread.start()
+        thread.join(PATIENCE_SECONDS)
+        if thread.is_alive() and kernel.is_compiling():
+            tell(on_event, "compiling the kernel, once on this machine")
+        thread.join()
+    if failed:
+        raise failed[0]
+    return time.perf_counter() - started
+
+
+def divide_work(
+    kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any], workers: Workers
+) -> tuple[Plan, Share]:
+    """Return this worker's plan and share of the users; manifest: of the generation that it goes on from, or empty.
+
+    Raises ResourceError when nothing fits.
+    """
+    config, memory_bytes = job.training_config, (job.host_memory_bytes, job.device_memory_bytes)
+    sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
+    goes_on = bool(manifest) and sharing_of(manifest).num_workers == workers.num
+
+    def work_of(partitions: NDArray[np.int64]) -> Work:
+        users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
+        return Work(users, tokens, config.epochs, config.commit_seconds)
+
+    if workers.is_alone:
+        division = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if goes_on else None
+        work = work_of(np.arange(corpus.num_partitions))
+        plan = make_plan(kernel, config, work, sizes, memory_bytes, job.store_dir, division)
+        return plan, share_alone(corpus.tokens)
+    began = None
+    if goes_on and manifest["position"]:
+        places = manifest["plan"].get("places_a_chunk") or manifest["plan"]["chunk_partitions"]
+        began = Way(sharing_of(manifest), manifest["num_blocks"], places, Wire())
+    budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
+    weights = began.sharing.weights if began else [float(budget) for budget in budgets]
+    share = share_users(workers.rank, corpus.tokens, weights)
+    budget, rates = look_around(kernel, config, work_of(share.own), sizes, memory_bytes, job.store_dir)
+    told = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
+    members = [
+        Member(work_of(share.partitions[rank]), Budget(**one["budget"]), Rates(**one["rates"]), one["network"])
+        for rank, one in enumerate(told)
+    ]
+    return plan_together(form_team(members, weights, share, config), sizes, config, began)[workers.rank], share
 
 
 def make_plan(
@@ -48,117 +124,75 @@ def make_plan(
 def look_around(
     kernel: Kernel, config: TrainConfig, work: Work, sizes: Sizes, memory_bytes: tuple[int, int | None], folder: Path
 ) -> tuple[Budget, Rates]:
-    """What this machine has, and how fast it is."""
+    """What this machine has, and how fast it trains made-up users and writes and reads a file."""
+    length = max(1, round(work.num_tokens / max(1, work.num_users)))
+    num_users = int(min(MAX_USERS, max(1, work.num_tokens * work.epochs * SHARE / length)))
+    num_items = min(sizes.num_items, MAX_ITEMS, max(2, MAX_TABLE_BYTES // (4 * config.vector_size + 4)))
+    tokens_per_second = _train_moment(kernel, config, num_items, num_users, length)
+    growth = sizes.num_items / num_items  # a tree's paths become longer with it
+    if config.hs and growth > 1:
+        is_flat = config.tree == "two_level"
+        tokens_per_second /= math.sqrt(growth) if is_flat else 1 + math.log(growth) / math.log(num_items)
+    read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.vector_size * 4))
     stat = os.statvfs(folder)
-    num_users = max(1, work.num_users)
-    all_tokens = work.num_tokens * work.epochs
-    rates = measure_rates(kernel, config, sizes.num_items, work.num_tokens / num_users, all_tokens, folder)
-    return Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1]), rates
+    budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1])
+    return budget, Rates(tokens_per_second, read, written)
 
 
-def plan_team(
-    kernel: Kernel,
-    job: Job,
-    corpus: Corpus,
-    counts: NDArray[np.int64],
-    manifest: dict[str, Any],
-    workers: Workers,
-) -> tuple[Plan, Share]:
-    """This worker's plan and share of the users, after all workers told each other what they have."""
-    config = job.training_config
-    began = _began_with(manifest, workers.num)
-    budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
-    weights = began.sharing.weights if began else [float(budget) for budget in budgets]
-    share = share_users(workers.rank, corpus.tokens, weights)
-    sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    own = _work_of(corpus, config, share.own)
-    memory_bytes = job.host_memory_bytes, job.device_memory_bytes
-    budget, rates = look_around(kernel, config, own, sizes, memory_bytes, job.store_dir)
-    told = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
-    members = []
-    for rank, one in enumerate(told):
-        work = _work_of(corpus, config, share.partitions[rank])
-        members.append(Member(work, Budget(**one["budget"]), Rates(**one["rates"]), one["network"]))
-    team = form_team(members, weights, share, config)
-    return plan_together(team, sizes, config, began)[workers.rank], share
+def measure_network(workers: Workers) -> float:
+    """Bytes a second that a worker sends while all add up numbers."""
+    import torch
 
-
-def _work_of(corpus: Corpus, config: TrainConfig, partitions: NDArray[np.int64]) -> Work:
-    """What is to be trained of these micro-partitions."""
-    users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
-    return Work(users, tokens, config.epochs, config.commit_seconds)
-
-
-def _began_with(manifest: dict[str, Any], num_workers: int) -> Way | None:
-    """The way of sharing of a training that as many workers began and go on with."""
-    if not manifest.get("position") or sharing_of(manifest).num_workers != num_workers:
-        return None
-    plan = manifest["plan"]
-    places = plan.get("places_a_chunk") or plan["chunk_partitions"]
-    return Way(sharing_of(manifest), manifest["num_blocks"], places, Wire())
-
-
-def divide_work(
-    kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any], workers: Workers
-) -> tuple[Plan, Share]:
-    """This worker's plan and share of the users; manifest: of the generation that it goes on from, empty where there is none.
-
-    Raises ResourceError when nothing fits.
-    """
-    if workers.is_alone:
-        return plan_job(kernel, job, corpus, counts, manifest), share_alone(corpus.tokens)
-    return plan_team(kernel, job, corpus, counts, manifest, workers)
-
-
-def plan_job(kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any]) -> Plan:
-    """The plan for one worker; manifest: of the generation that it goes on from. Raises ResourceError when nothing fits."""
-    config = job.training_config
-    began = None
-    if manifest and sharing_of(manifest).num_workers == 1:
-        began = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"])
-    sizes = training_sizes(config, corpus.num_items, make_tree(config, counts))
-    work = _work_of(corpus, config, np.arange(corpus.num_partitions))
-    memory_bytes = job.host_memory_bytes, job.device_memory_bytes
-    return make_plan(kernel, config, work, sizes, memory_bytes, job.store_dir, began)
-
-
-def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:
-    """Compile the kernel, or read what was compiled before, so that the clock measures training alone; return the seconds.
-
-    The CPU's is compiled in a thread that nobody waits for at the end: a signal would wait half a minute for the compiler.
-    """
+    numbers = torch.zeros(NETWORK_BYTES // 4)
+    workers.wait(workers.add_up(numbers))  # the first makes the connections
     started = time.perf_counter()
-    if kernel.accelerator is not None:  # a GPU is chosen by the thread
-        _train_nothing(kernel, config)
-        return time.perf_counter() - started
-    failed: list[BaseException] = []
-
-    def compile_all() -> None:
-        try:
-            _train_nothing(kernel, config)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=compile_all, name="compiler", daemon=True)
-    thread.start()
-    thread.join(PATIENCE_SECONDS)
-    if thread.is_alive() and kernel.is_compiling():
-        tell(on_event, "compiling the kernel, once on this machine")
-    thread.join()
-    if failed:
-        raise failed[0]
-    return time.perf_counter() - started
+    workers.wait(workers.add_up(numbers))
+    return sent_by_sum(NETWORK_BYTES, workers.num) / (time.perf_counter() - started)
 
 
-def _train_nothing(kernel: Kernel, config: TrainConfig) -> None:
-    """Train one user without tokens."""
-    one = np.zeros(1, dtype=np.int64)
-    tree = make_tree(config, one + 1)
-    items = begin_items(config, 1, 1)
+def _make_up_work(config: TrainConfig, num_items: int, num_users: int, length: int) -> tuple[Rows, Items, Pass]:
+    """Users of `length` tokens each, which follow Zipf's law, items, and a pass over them."""
+    shares = 1 / np.arange(1, num_items + 1)
+    bounds = np.cumsum(shares / shares.sum())
+    draws = np.random.default_rng(0).random(num_users * length)
+    tokens = np.minimum(np.searchsorted(bounds, draws), num_items - 1).astype(np.int32)
+    counts = np.bincount(tokens, minlength=num_items) if length else np.ones(num_items, dtype=np.int64)
+    offsets = np.arange(num_users + 1, dtype=np.int64) * length
+    hashes = mix_array(np.arange(num_users, dtype=np.uint64))
+    tree = make_tree(config, counts)
     work = Pass(
-        config=config, tokens=np.zeros(1, dtype=np.int32), starts=one, ends=one, hashes=one.astype(np.uint64), order=one,
-        alphas=np.zeros(1, dtype=np.float32), sampling=make_sampling(one + 1, config), tree=tree, recency=0.0, epoch_key=0,
+        config=config, tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=hashes, order=np.arange(num_users),
+        alphas=np.full(num_users, config.alpha, dtype=np.float32), sampling=make_sampling(counts, config), tree=tree,
+        recency=config.recency, epoch_key=epoch_key(config.seed, 0),
     )  # fmt: skip
-    users = begin_users(config, work.hashes)
-    kernel.train_users(users, items, work)
-    at_rest(config, 0, work.hashes, users)
+    return begin_users(config, hashes), begin_items(config, num_items, tree.num_rows if tree else num_items), work
+
+
+def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int) -> float:
+    """Tokens a second in one pass over made-up users."""
+    users, items, work = _make_up_work(config, num_items, num_users, length)
+    for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
+        part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
+        started = time.perf_counter()
+        kernel.train_users(users, items, part)
+        seconds = time.perf_counter() - started
+        if seconds > TRY_SECONDS:
+            break
+    return length * num_tried / seconds
+
+
+def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:
+    """Bytes a second read from and written to the disk, durably."""
+    image = image_of({"vectors": np.ones(max(1, num_bytes // 4), dtype=np.float32)})
+    with told_if_unwritten(folder, f"{image.num_bytes:,} bytes to try the disk"):
+        path = folder / f".rate.{os.getpid()}{TEMPORARY_SUFFIX}"
+        try:
+            started = time.perf_counter()
+            about = write_image(path, image)
+            sync_file(path)
+            between = time.perf_counter()
+            read_image(path, about, image.pages)
+            ended = time.perf_counter()
+        finally:
+            path.unlink(missing_ok=True)
+    return image.num_bytes / (ended - between), image.num_bytes / (between - started)

@@ -1,4 +1,4 @@
-"""How far a training is and what it cost: what its manifests carry from one process to the next, and what is told of it."""
+"""How far a training is and what it cost: manifests carry it from one process to the next, and the story tells it."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -6,14 +6,18 @@ from typing import Any
 
 from trainer.training.curve import Curve
 
+TOLD = (
+    "best", "stopped_after_epoch", "peak_bytes", "train_seconds", "num_processes", "num_commits", "bytes_read", "bytes_written",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Load:
     """What one of several workers did so far.
 
-    train_seconds: the whole; of them it waited for sums and for blocks of the others (exchange, pass), for their word (meet), and
-    for the disk (stall). passed_bytes, summed_bytes: sent to others, of blocks and of sums. staleness: how many exchanges had
-    begun before the sum of one was there, the most and over all of them.
+    train_seconds: all; of them it waited for sums (exchange), blocks (pass) and messages (meet) of the others, and for the
+    disk (stall). passed_bytes, summed_bytes: sent to others, of blocks and of sums. staleness: how many exchanges had begun
+    before the sum of one was there, the most and over all of them.
     """
 
     tokens: float = 0.0
@@ -36,11 +40,10 @@ class Load:
 class Record:
     """Sums over all processes that worked on a training, one after the other.
 
-    position: micro-partitions trained over all epochs and item blocks. stall_seconds: what training waited for reads and
-    writes, and a GPU for anything to train, as a part of train_seconds; commit_stall_seconds: for commits, beside them.
-    num_processes: one, and another for each time it was resumed; peak_bytes: the most private memory of one. best: epoch,
-    held-out loss and generation of the best epoch so far, with early stopping. loads: of several workers, by rank; seconds,
-    stall and bytes beside them are then those of this one, and the position counts places.
+    position: micro-partitions trained over all epochs and item blocks; of several workers, places. stall_seconds: waited for
+    reads and writes, or by a GPU for anything to train, as a part of train_seconds; commit_stall_seconds: for commits, beside
+    them. peak_bytes: the most private memory of a process. best: epoch, held-out loss and generation of the best epoch, with
+    early stopping. loads: of several workers, by rank; seconds, stall and bytes are then this worker's.
     """
 
     position: int = 0
@@ -73,22 +76,12 @@ class Record:
         )
 
     def story(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The story's "train" (without seconds), with what else the last manifest says."""
+        """The story's "train" (without seconds); manifest: of the last generation."""
         seconds = max(self.train_seconds, 1e-9)
-        told = (
-            "best",
-            "stopped_after_epoch",
-            "peak_bytes",
-            "train_seconds",
-            "num_processes",
-            "num_commits",
-            "bytes_read",
-            "bytes_written",
-        )
         workers = [dataclasses.asdict(load) for load in self.loads]
         return {
             **{name: manifest[name] for name in ("generation", "kernel", "kernel_reason", "plan")},
-            **{name: getattr(self, name) for name in told},
+            **{name: getattr(self, name) for name in TOLD},
             "tokens": round(self.tokens_done),
             "tokens_per_second": self.tokens_done / seconds if self.train_seconds else None,
             **self.curve.epoch_losses(),
@@ -99,9 +92,20 @@ class Record:
             **({"workers": workers} if workers else {}),
         }
 
+    def judge_epoch(self, epoch: int, patience: int, is_last: bool, generation: int) -> tuple[bool, bool]:
+        """Judge an epoch, from 0, by its held-out loss, and note the best; generation: the one that it will be.
+
+        Returns whether it is the best so far, and whether the training ends with the best one, which is another.
+        """
+        heldout_loss = self.curve.epoch_losses()["heldout_loss"]
+        if heldout_loss is not None and (self.best is None or heldout_loss < self.best["heldout_loss"]):
+            self.best = {"epoch": epoch + 1, "heldout_loss": heldout_loss, "generation": generation}
+            return True, False
+        return False, self.best is not None and (is_last or epoch + 1 - self.best["epoch"] >= patience)
+
 
 def begin_epoch_anew(manifest: dict[str, Any], epoch: int) -> dict[str, Any]:
-    """What a manifest says, for workers of another number who begin the epoch, from 0, anew: sums over those before."""
+    """A manifest for workers of another number, who begin the epoch, from 0, anew: with the sums of those before."""
     loads = [Load(**load) for load in manifest.get("loads", [])]
     points = [point for point in manifest.get("curve", {}).get("points", []) if point["epoch"] <= epoch]
     return manifest | add_loads(loads) | {"loads": [], "curve": dataclasses.asdict(Curve(points))}
@@ -119,10 +123,7 @@ def add_loads(loads: list[Load]) -> dict[str, int]:
 
 
 def read_record(manifest: dict[str, Any], rank: int = 0) -> Record:
-    """The record in a manifest, for a process that reads it to go on or to answer; an empty one where there is no manifest.
-
-    rank: of several workers, whose own sums are to go on.
-    """
+    """The record in a manifest, which may be empty; rank: of several workers, whose own sums are to go on."""
     names = [field.name for field in dataclasses.fields(Record)]
     values = {name: manifest[name] for name in names if name in manifest}
     if manifest.get("stage") == "training":
@@ -130,10 +131,6 @@ def read_record(manifest: dict[str, Any], rank: int = 0) -> Record:
     loads = [Load(**load) for load in manifest.get("loads", [])]
     if rank:
         own = loads[rank] if rank < len(loads) else Load(train_seconds=manifest.get("train_seconds", 0.0))  # it is new
-        values |= {
-            "train_seconds": own.train_seconds,
-            "stall_seconds": own.stall_seconds,
-            "peak_bytes": int(own.peak_bytes),
-        }
-        values |= {"bytes_read": int(own.bytes_read), "bytes_written": int(own.bytes_written)}
+        values |= {"train_seconds": own.train_seconds, "stall_seconds": own.stall_seconds}
+        values |= {name: int(getattr(own, name)) for name in ("bytes_read", "bytes_written", "peak_bytes")}
     return Record(**values | {"curve": Curve(**manifest.get("curve", {})), "loads": loads})

@@ -1,20 +1,29 @@
-"""A training that goes on in another division than it began with: its number of workers changed, or several train a night that
-begins from one table.
+"""A training that goes on in another division than it began with, and a sharded one that has ended.
 
-Which micro-partitions had their turn in an epoch hangs on the number of workers, so the epoch under way begins anew: some of its
-users learn twice, and nobody is left out. Item blocks are divided anew on disk, one after the other.
+Which micro-partitions had their turn in an epoch depends on the number of workers. Where that changed, the epoch under way
+begins anew: some of its users learn twice, and nobody is left out. Item blocks are divided anew on disk, one after the other.
 """
 
+import gc
 from typing import Any
 
+from trainer.events import OnEvent, tell
 from trainer.plan.alone import Plan
 from trainer.plan.sharing import Sharing
-from trainer.store.generation import Generation
+from trainer.plan.sizes import training_sizes
+from trainer.store.generation import Generation, open_generation
 from trainer.store.manifests import next_generation
+from trainer.store.tokens import Corpus
 from trainer.store.writer import Writer
+from trainer.system.memory import private_bytes
+from trainer.system.units import size
 from trainer.training.course import Course
 from trainer.training.item_blocks import ItemBlocks
+from trainer.training.job import Job, effective_recency
 from trainer.training.record import begin_epoch_anew
+
+KEPT_BYTES = 64 * 10**6
+"""What stays free of the budget when blocks are joined: for buffers, and the manifest."""
 
 
 def sharing_of(manifest: dict[str, Any]) -> Sharing:
@@ -26,13 +35,6 @@ def is_divided_otherwise(manifest: dict[str, Any], plan: Plan) -> bool:
     """Whether a generation has to be divided anew to go on by this plan."""
     is_same_number = plan.sharing.num_workers == sharing_of(manifest).num_workers or not manifest["position"]
     return not is_same_number or plan.num_blocks != manifest["num_blocks"]
-
-
-def tell_change(manifest: dict[str, Any], num_workers: int, epochs: int) -> str:
-    """What a person reads when another number of workers goes on with a training of so many epochs."""
-    ended, share = epochs_done(manifest, epochs)
-    told = f", of which {share:.0%} was done, begins anew" if share else " begins"
-    return f"workers were {sharing_of(manifest).num_workers} and are {num_workers} now: epoch {ended + 1}{told}"
 
 
 def epochs_done(manifest: dict[str, Any], epochs: int) -> tuple[int, float]:
@@ -55,19 +57,40 @@ def redivide(generation: Generation, course: Course) -> None:
         "position": ended * course.num_positions // epochs, "num_positions": course.num_positions,
         "recency": course.recency, "plan": course.plan.to_json(),
     }  # fmt: skip
-    commit_in_blocks(generation, course.blocks, values)
+    _commit_in_blocks(generation, course.blocks, values)
 
 
-def commit_in_blocks(generation: Generation, blocks: ItemBlocks, values: dict[str, Any]) -> None:
-    """Commit the same vectors with the item table in these blocks; values: what the manifest says beside.
+def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
+    """After a sharded training has ended, commit the items as one table, or say why not; else do nothing.
 
-    Raises DamageError when a file was altered, ResourceError when the disk is full; the last generation is whole then.
+    A night goes on from one table, and inference reads it once. Users are then inferred in the order of time again, so
+    their recency is that of one block. Raises DamageError when a file was altered, ResourceError when the disk is full.
     """
+    generation = open_generation(job.store_dir)
+    manifest = generation.manifest
+    if not sharing_of(manifest).is_sharded or generation.num_blocks == 1 or manifest["stage"] != "trained":
+        return
+    gc.collect()  # blocks and those who read them refer to each other
+    table = ItemBlocks(generation.config, corpus.count_training_tokens(), 1)
+    table_bytes = training_sizes(generation.config, corpus.num_items, table.tree).item_table_bytes
+    needed = private_bytes() + table_bytes + KEPT_BYTES
+    if needed > job.host_memory_bytes:
+        message = (
+            f"the items stay in {generation.num_blocks} blocks: in one they need {size(needed)}, and the budget is "
+            f"{size(job.host_memory_bytes)}; the next night trains everything anew"
+        )
+    else:
+        _commit_in_blocks(generation, table, manifest | {"recency": effective_recency(generation.config, corpus)})
+        message = f"the {generation.num_blocks} item blocks are one table again, {size(table_bytes)}"
+    tell(on_event, message)
+
+
+def _commit_in_blocks(generation: Generation, blocks: ItemBlocks, values: dict[str, Any]) -> None:
+    """Commit the same vectors with the item table in these blocks; values: the rest of the manifest."""
     folder, manifest = generation.folder, generation.manifest
     writer = Writer(folder, next_generation(folder), manifest["users"], generation.item_entries())
-    if blocks.num_blocks == manifest["num_blocks"]:
-        writer.commit(values)
-        return
-    for block in range(blocks.num_blocks):
-        writer.write_items(block, generation.gather_items(blocks.rows(block), blocks.num_outputs(block)))
-    writer.commit(values | {"num_blocks": blocks.num_blocks, "resident_block": 0})
+    if blocks.num_blocks != manifest["num_blocks"]:
+        for block in range(blocks.num_blocks):
+            writer.write_items(block, generation.gather_items(blocks.rows(block), blocks.num_outputs(block)))
+        values |= {"num_blocks": blocks.num_blocks, "resident_block": 0}
+    writer.commit(values)

@@ -1,4 +1,4 @@
-"""The places in memory that hold chunks of user vectors: admit, evict, prefetch, write behind, commit.
+"""The places in memory of chunks of user vectors and of item blocks: admit, evict, prefetch, write behind, commit.
 
 While one chunk trains, a thread reads the next and another writes the last. All writing is done by that one thread, in
 order: what is evicted, then a commit, then what is evicted after it. So a commit is a moment, although training goes on
@@ -7,30 +7,36 @@ while it is written: it waits only where it would change what has not been writt
 
 import threading
 import time
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.kernels.first_rows import at_rest, begin_users
-from trainer.model.rows import Rows
-from trainer.store.images import Image, Shapes, make_image
-from trainer.store.layout import rows_in
+from trainer.model.rows import Items, Rows
+from trainer.store.images import Image, Shapes, image_of, make_image
+from trainer.store.layout import image_of_items, items_in, rows_in, shapes_of_items
 from trainer.store.tokens import Corpus, Histories
 from trainer.store.writer import Writer
 from trainer.system.pages import Bytes, make_pages
-from trainer.training.background import Background
-from trainer.training.item_slots import Blocks, ItemSlots
-from trainer.workers.joint_commit import commit_together
+from trainer.training.item_blocks import ItemBlocks
+from trainer.training.record import Record
+from trainer.workers.group import Workers, commit_together
+from trainer.workers.ring import Ring
 
+T = TypeVar("T")
 BEGIN_ROWS = 1024
 
+Blocks = list[tuple[int, Image]]
+"""Item blocks with their numbers."""
 
-@dataclass(frozen=True)
-class Place:
+
+class Place(NamedTuple):
     """Where a micro-partition that comes and goes is in memory: the image of its users' file, and its tokens."""
 
     users: Bytes
@@ -57,6 +63,59 @@ class Resident:
         return rows_in(self.image)
 
 
+class Background:
+    """Two threads beside the training: one reads ahead, the other writes behind, each in order.
+
+    The training waits for one of them only where it needs what is not there yet: the stall, which is added to the record.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self._failure: Exception | None = None
+        self._reader = ThreadPoolExecutor(1, "prefetch")
+        self._writer = ThreadPoolExecutor(1, "write-behind")
+
+    def read(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Begin to read, after what was to be read before."""
+        return self._reader.submit(work, *arguments)
+
+    def write(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
+        """Begin to write, after what was to be written before. `check` raises what goes wrong."""
+
+        def keep_failure() -> None:
+            try:
+                work(*arguments)
+            except Exception as error:
+                self._failure = error
+                raise
+
+        return self._writer.submit(keep_failure)
+
+    @contextmanager
+    def stall(self) -> Iterator[None]:
+        """Count the time within as waiting."""
+        started = time.perf_counter()
+        yield
+        self.record.stall_seconds += time.perf_counter() - started
+
+    @contextmanager
+    def commit_stall(self) -> Iterator[None]:
+        """Count the time within as waiting for a commit."""
+        started = time.perf_counter()
+        yield
+        self.record.commit_stall_seconds += time.perf_counter() - started
+
+    def check(self) -> None:
+        """Raise what went wrong with writing since, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End the threads. What has not begun is not done."""
+        self._reader.shutdown(cancel_futures=True)
+        self._writer.shutdown(cancel_futures=True)
+
+
 class Slots:
     """What is in memory. Users come from the writer's files, or begin at random where there is none.
 
@@ -65,7 +124,7 @@ class Slots:
     """
 
     def __init__(
-        self, corpus: Corpus, writer: Writer, items: ItemSlots, background: Background, place_bytes: tuple[int, int] | None
+        self, corpus: Corpus, writer: Writer, items: "ItemSlots", background: Background, place_bytes: tuple[int, int] | None
     ) -> None:  # fmt: skip
         self.corpus, self.writer, self.items, self.background = corpus, writer, items, background
         self.place_bytes, self.record = place_bytes, background.record
@@ -106,34 +165,26 @@ class Slots:
     def commit(self, values: dict[str, Any]) -> None:
         """Begin to make a generation of everything as it is now: what changed, then the manifest with `values`."""
         self.wait_for_commit()
-        started = time.perf_counter()
-        for partition, resident in self.residents.items():
-            if resident.is_dirty:
-                resident.is_dirty = False
-                resident.writing = self.background.write(self._write, partition, resident.image)
-        self._committing = self.background.write(self._commit, self.items.copy(), values)
-        self.record.commit_stall_seconds += time.perf_counter() - started
+        with self.background.commit_stall():
+            for partition, resident in self.residents.items():
+                if resident.is_dirty:
+                    resident.is_dirty = False
+                    resident.writing = self.background.write(self._write, partition, resident.image)
+            self._committing = self.background.write(self._commit, self.items.copy(), values)
 
     def wait_for_commit(self) -> None:
         """Wait until the generation that was begun last is on disk. Raises what kept it from that."""
         if self._committing is not None:
-            started = time.perf_counter()
-            self._committing.result()
+            with self.background.commit_stall():
+                self._committing.result()
             self._committing = None
-            self.record.commit_stall_seconds += time.perf_counter() - started
-
-    def check(self) -> None:
-        """Raise what went wrong in the background since, if anything did."""
-        self.background.check()
-
-    def close(self) -> None:
-        """End the threads. What was not committed is not kept."""
-        self.background.close()
 
     def _read(self, partition: int) -> Resident:
         if write := self._writes.get(partition):  # evicted a moment ago, and wanted again by the next epoch
             write.result()
-        place = self._take_place()
+        place = None
+        if self.place_bytes is not None:
+            place = self._free.pop() if self._free else Place(*map(make_pages, self.place_bytes))
         histories = self.corpus.read(partition, place.tokens if place else None)
         pages = place.users if place else None
         if self.writer.has_users(partition):
@@ -142,12 +193,6 @@ class Slots:
         else:
             image = begin_image(self.items.blocks.config, histories.hashes, pages)
         return Resident(image, histories, place)
-
-    def _take_place(self) -> Place | None:
-        """A place that is free, or a new one; none where all stay."""
-        if self.place_bytes is None:
-            return None
-        return self._free.pop() if self._free else Place(*map(make_pages, self.place_bytes))
 
     def _write(self, partition: int, image: Image) -> None:
         self.writer.write_users(partition, image)
@@ -164,7 +209,7 @@ class Slots:
 
     def _commit(self, copies: Blocks, values: dict[str, Any]) -> None:
         def write_last() -> None:
-            self.check()  # a generation without one of its files must not be
+            self.background.check()  # a generation without one of its files must not be
             self.items.write(copies)
 
         commit_together(self.writer, self.items.workers, values, write_last)
@@ -182,3 +227,108 @@ def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | 
         begun = at_rest(config, -1, hashes[some], begin_users(config, hashes[some]))
         rows.vectors[some], rows.squares[some] = begun.vectors, begun.squares
     return image
+
+
+class ItemSlots:
+    """The item blocks in memory: the one that is trained, the next one on its way in, the last one on its way out.
+
+    They come from the writer's files, or begin at random where there is none. Of several workers that share the table out,
+    blocks go round them instead (is_sharded). block: which one is trained, -1 before the first. shared_from: the item block
+    in whose file the rows that all blocks share are as they were left.
+    """
+
+    def __init__(
+        self, blocks: ItemBlocks, writer: Writer, background: Background, shared_from: int | None, workers: Workers,
+        is_sharded: bool,
+    ) -> None:  # fmt: skip
+        self.blocks, self.writer, self.background = blocks, writer, background
+        self.shared_from, self.workers = shared_from, workers
+        self.ring = Ring(workers, blocks.num_blocks, self._read, self._make_block) if is_sharded else None
+        self.block = -1
+        self._items: Image
+        self._free: list[Bytes] = []
+        self._next: Future[Image] | None = None
+        self._writing: Future[None] | None = None
+
+    def prefetch(self, block: int) -> None:
+        """Begin to read the next item block in the background, once the one before is written; of a ring it comes by itself."""
+        if self.ring is None and self._next is None and block != self.block:
+            self._next = self.background.read(self._read, block, self._writing)
+
+    def admit(self, block: int) -> Items:
+        """The item block in memory, free to change; the one before is written in the background."""
+        if block == self.block:
+            return items_in(self._items)
+        if self.ring is not None:
+            image = self._turn_ring(self.ring, block)
+        else:
+            self.prefetch(block)
+            with self.background.stall():
+                assert self._next is not None
+                image = self._next.result()
+            self._next = None
+        self._share_rows(image)
+        if self.block >= 0 and self.ring is None:
+            self._writing = self.background.write(self._write_out, self.block, self._items)
+        self._items, self.block = image, block
+        return items_in(image)
+
+    def copy(self) -> Blocks:
+        """Copies of the blocks that this worker commits: its own; of a table that all have, the first worker commits it."""
+        alone = [(self.block, self._items)] if self.workers.is_first else []
+        own = self.ring.settle() if self.ring is not None else alone
+        return [(block, image_of(image.arrays, self._take_pages())) for block, image in own]
+
+    def write(self, copies: Blocks) -> None:
+        """Write what was copied. Called in the background."""
+        for block, image in copies:
+            self.writer.write_items(block, image)
+            self.background.record.bytes_written += image.num_bytes
+
+    def free(self, copies: Blocks) -> None:
+        """Let go of copies that are written."""
+        self._free += [image.pages for _, image in copies]
+
+    def _turn_ring(self, ring: Ring, block: int) -> Image:
+        """Pass the item block on to another worker, and return the next one; the first are read."""
+        if self.block < 0:
+            num_blocks = self.blocks.num_blocks
+            return ring.begin([(block + ahead) % num_blocks for ahead in range(num_blocks // self.workers.num)])
+        found, image = ring.turn()
+        assert found == block
+        return image
+
+    def _share_rows(self, image: Image) -> None:
+        """Bring the rows that all blocks share into the block that comes in: from the one that goes, or from its file."""
+        num_rows = self.blocks.num_shared_rows
+        if self.block >= 0:
+            before = self._items
+        elif self.shared_from is not None and num_rows:
+            before = self.writer.read_items(self.shared_from)
+        else:
+            return
+        mine, theirs = items_in(image).outputs, items_in(before).outputs
+        mine.vectors[:num_rows], mine.squares[:num_rows] = theirs.vectors[:num_rows], theirs.squares[:num_rows]
+
+    def _take_pages(self) -> Bytes | None:
+        return self._free.pop() if self._free else None
+
+    def _read(self, block: int, write_before: Future[None] | None = None) -> Image:
+        if write_before is not None:  # its pages are those for this block
+            write_before.result()
+        pages = self._take_pages()
+        if block not in self.writer.items:
+            return image_of_items(self.blocks.first_items(block), self.blocks.rows(block), pages)
+        image = self.writer.read_items(block, pages)
+        self.background.record.bytes_read += image.num_bytes
+        self.blocks.check(block, image.arrays.get("rows"), self.writer.folder)
+        return image
+
+    def _make_block(self, block: int, spare: Bytes | None) -> Image:
+        """The image of an item block that is on its way from another worker."""
+        shapes = shapes_of_items(self.blocks.num_outputs(block), self.blocks.config.vector_size, has_rows=True)
+        return make_image(shapes, spare)
+
+    def _write_out(self, block: int, image: Image) -> None:
+        self.write([(block, image)])
+        self.free([(block, image)])

@@ -1,19 +1,25 @@
-"""With whom a worker trains. Alone it is a team of one: what it did counts at once, and nobody has to be told.
+"""With whom a worker trains. Alone it is a team of one: what it did counts at once.
 
-trainer/training/worker_part.py is the part of one worker in a training of several.
+Several workers exchange what they changed of the items they share. At the end of a place at which they did, they tell each
+other what they measured and whether to commit, so that losses, early stopping and commits agree. With asynchronous sharing
+a message is heard the next time, so that nobody waits for the others here.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import astuple, fields
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.training.course import Course, Ended
+from trainer.training.curve import Curve
 from trainer.training.engine import conclude
 from trainer.training.item_blocks import ItemBlocks
-from trainer.training.record import Record
-from trainer.workers.group import Workers
+from trainer.training.record import Load, Record
+from trainer.workers.group import Gathering, Workers
 from trainer.workers.ring import Ring
 
 if TYPE_CHECKING:  # torch takes a second to import
@@ -57,22 +63,104 @@ class Team:
         yield own
 
     def drain(self) -> Iterator[Wishes]:
-        """Yields what was told and not heard yet."""
+        """Yield what was told and not heard yet."""
         yield from ()
 
-    def first_does(self, work: Callable[[], Any]) -> None:
-        """Do what one worker of a team does for all."""
-        work()
+    def note_loads(self) -> None:
+        """Note in the record what each of several workers did."""
+
+
+class Together(Team):
+    """A worker's part in a training of several. num_rows: of the items, which are exchanged; ring: by which blocks go round.
+
+    curve, tokens: what it measured since it told last, and all that it trained in this process.
+    """
+
+    unit = "places"
+    exchange: "Exchange"
+
+    def __init__(self, course: Course, record: Record, workers: Workers, num_rows: int, ring: Ring | None) -> None:
+        from trainer.workers.exchange import Exchange
+
+        super().__init__(course, record)
+        sharing = course.plan.sharing
+        self.workers, self.ring = workers, ring
+        self.exchange = Exchange(workers, num_rows, sharing.staleness)
+        self.curve = Curve()
+        self.tokens = 0.0
+        self._lag = 1 if sharing.mode == "asynchronous" else 0
+        self._before = record.loads[workers.rank] if record.loads else Load()
+        self._told_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
+        self._underway: deque[tuple[int, Gathering]] = deque()
+
+    def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
+        """Measure a visit that has ended; it counts once all workers have met."""
+        conclude(ended, outputs, self.curve)
+        self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
+
+    def meets_at(self, position: int) -> bool:
+        return self.course.num_exchanges(position - 1) > 0
+
+    def meet(self, position: int, own: Wishes) -> Iterator[Wishes]:
+        """Where the workers exchange: make up for exchanges that no user of this worker fell to, and tell."""
+        if not self.meets_at(position):
+            return
+        self._exchanges += self.course.num_exchanges(position - 1)
+        while self.exchange.num_exchanges < self._exchanges:
+            self.exchange.run()
+        tokens, self._told_tokens = self.tokens - self._told_tokens, self.tokens
+        numbers = [*self.curve.point_sums, tokens, *map(float, own), *astuple(self._load())]
+        self.curve = Curve()
+        self._underway.append((position, self.workers.gather(numbers)))
+        yield from self._hear(self._lag)
+
+    def drain(self) -> Iterator[Wishes]:
+        self.exchange.drain()
+        yield from self._hear(0)
 
     def note_loads(self) -> None:
-        """Let the record say what each of several workers did."""
+        self.record.loads = [Load(*row) for row in self.workers.gather(astuple(self._load())).result().tolist()]
+
+    def _load(self) -> Load:
+        """What this worker did so far, in processes before this one, too."""
+        before, exchange, record = self._before, self.exchange, self.record
+        passed_bytes, pass_seconds = (self.ring.passed_bytes, self.ring.wait_seconds) if self.ring else (0, 0.0)
+        return Load(
+            tokens=before.tokens + self.tokens,
+            train_seconds=record.train_seconds,
+            exchange_seconds=before.exchange_seconds + exchange.wait_seconds,
+            pass_seconds=before.pass_seconds + pass_seconds,
+            meet_seconds=before.meet_seconds + self._meet_seconds,
+            stall_seconds=record.stall_seconds,
+            bytes_read=record.bytes_read,
+            bytes_written=record.bytes_written,
+            passed_bytes=before.passed_bytes + passed_bytes,
+            summed_bytes=before.summed_bytes + exchange.sent_bytes,
+            num_exchanges=before.num_exchanges + exchange.num_exchanges,
+            peak_bytes=record.peak_bytes,
+            staleness_most=max(before.staleness_most, exchange.staleness_most),
+            staleness_sum=before.staleness_sum + exchange.staleness_sum,
+        )
+
+    def _hear(self, most: int) -> Iterator[Wishes]:
+        """Hear what all told until no more than `most` messages are under way, and count what they did."""
+        started = time.perf_counter()
+        while len(self._underway) > most:
+            position, gathering = self._underway.popleft()
+            rows = gathering.result().tolist()
+            total = [sum(column) for column in zip(*rows, strict=True)]
+            self.begin_epoch()
+            self.record.curve.add_sums(total[:4])
+            self.record.position = position
+            self.record.tokens_done += total[4]
+            self.record.loads = [Load(*row[-len(fields(Load)) :]) for row in rows]
+            yield Wishes(total[5] > 0, total[6] > 0)
+        self._meet_seconds += time.perf_counter() - started
 
 
 def make_team(workers: Workers, course: Course, record: Record, blocks: ItemBlocks, ring: Ring | None) -> Team:
     """This worker's part; of items those rows are exchanged that all workers have. ring: by which item blocks go round."""
     if workers.is_alone:
         return Team(course, record)
-    from trainer.training.worker_part import Together
-
     num_rows = blocks.num_shared_rows if course.plan.sharing.is_sharded else blocks.num_outputs(0)
     return Together(course, record, workers, num_rows, ring)

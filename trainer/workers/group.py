@@ -1,14 +1,14 @@
-"""The workers of a training: processes that torchrun started, each with a share of the users, and what they tell each other.
+"""The workers of a training: processes that torchrun started, each with a share of the users, and what they send each other.
 
-torchrun says who is who by the environment (RANK, WORLD_SIZE, ...) and is where they meet; they talk by torch.distributed: gloo
-between processors, NCCL between GPUs. Nothing they send is pickled: numbers, or JSON. Trainings of one worker import none of it.
+torchrun sets RANK, WORLD_SIZE, ... and has the store where they meet. They send by torch.distributed: gloo between processors,
+NCCL between GPUs. Nothing is pickled: numbers, or JSON. A training of one worker imports none of it.
 """
 
 import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import SurfError
+from trainer.errors import ResourceError, SurfError
+from trainer.store.writer import Writer
 
 if TYPE_CHECKING:  # torch takes a second to import
     import torch
@@ -38,7 +39,6 @@ class Workers:
 
     def __init__(self, rank: int = 0, num: int = 1) -> None:
         self.rank, self.num = rank, num
-        self._commits: Any = None
         if num > 1:
             import torch.distributed as dist
 
@@ -54,7 +54,7 @@ class Workers:
         return self.rank == 0
 
     def gather(self, values: Sequence[float]) -> "Gathering":
-        """Begin to tell all workers these numbers, and to hear theirs."""
+        """Begin to send all workers these numbers, and to receive theirs."""
         return Gathering(self, values)
 
     def add_up(self, numbers: "torch.Tensor") -> Any:
@@ -81,7 +81,7 @@ class Workers:
             work.wait()
 
     def gather_json(self, value: Any) -> list[Any]:
-        """What every worker says, by rank: JSON. May be called by another thread than all else, by one at a time."""
+        """Send a JSON value; returns those of all workers, by rank. Any thread may call it, one at a time."""
         if self.is_alone:
             return [value]
         import torch
@@ -178,3 +178,45 @@ def find_each_other(store: "Store", rank: int, num: int) -> str:
     raise WorkerLostError(
         f"worker {rank} of {num} waited {TIMEOUT_SECONDS} s for the others, who did not come: start all of them"
     )
+
+
+def commit_together(writer: Writer, workers: Workers, values: dict[str, Any], write_last: Callable[[], None]) -> None:
+    """Write what is left by `write_last`; then the first worker writes the manifest, and what all wrote counts.
+
+    Raises what `write_last` or the manifest raised here; ResourceError for what another worker could not write.
+    """
+
+    def write() -> None:
+        write_last()
+        writer.sync()
+
+    def put_manifest() -> None:
+        if workers.is_first:
+            writer.commit(values)
+        else:
+            writer.generation += 1
+
+    agree_on(workers, write)
+    for fresh in workers.gather_json(writer.take_fresh()):
+        writer.add_written(fresh)
+    agree_on(workers, put_manifest)
+
+
+def agree_on(workers: Workers, work: Callable[[], Any]) -> None:
+    """Do the work; where one worker cannot, it raises what went wrong, and the others ResourceError that says it."""
+    failure: SurfError | OSError | None = None
+    try:
+        work()
+    except (SurfError, OSError) as error:
+        failure = error
+    messages = workers.gather_json(str(failure) if failure else None)
+    if failure:
+        raise failure
+    for rank, message in enumerate(messages):
+        if message:
+            raise ResourceError(f"worker {rank} of {workers.num} failed, so that nothing was committed: {message}")
+
+
+def first_does(workers: Workers, work: Callable[[], Any]) -> None:
+    """Let the first worker do the work; the others wait for it, and raise ResourceError where it fails."""
+    agree_on(workers, work if workers.is_first else lambda: None)

@@ -1,5 +1,5 @@
-"""Item blocks that go round the workers: each has a few, trains one, passes it to the worker before it, and takes over those of
-the one after it. No row has two writers, and no block lies on two workers.
+"""Item blocks that go round the workers: each trains one of its few, passes it to the worker before it, and receives those of
+the one after it. No row has two writers, and no block is on two workers.
 
 With one block a worker it waits for the next after each turn; with more the passing is done while it trains another.
 """
@@ -7,7 +7,7 @@ With one block a worker it waits for the next after each turn; with more the pas
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from trainer.store.images import Image
@@ -21,7 +21,7 @@ class Held:
 
     block: int
     image: Image
-    arriving: list[Any] = field(default_factory=list)
+    arriving: Any = None
 
 
 class Ring:
@@ -34,10 +34,10 @@ class Ring:
         self.passed_bytes, self.wait_seconds = 0, 0.0
         self._read, self._make = read, make
         self._held: deque[Held] = deque()
-        self._leaving: tuple[list[Any], Bytes] | None = None
+        self._leaving: tuple[Any, Bytes] | None = None
 
     def begin(self, blocks: list[int]) -> Image:
-        """Take up the blocks that this worker has, the first to be trained first; answers that."""
+        """Take up the blocks that this worker has; returns the first, which is trained first."""
         self._held = deque(Held(block, self._read(block)) for block in blocks)
         return self._held[0].image
 
@@ -45,14 +45,17 @@ class Ring:
         """Pass on the block that was trained; returns the next one, with its number."""
         started = time.perf_counter()
         trained = self._held.popleft()
-        spare = self._settle_leaving()
+        spare = None
+        if self._leaving is not None:
+            sending, spare = self._leaving
+            self.workers.wait(sending)
         coming = (trained.block + self.num_blocks // self.workers.num) % self.num_blocks
         image = self._make(coming, spare)
         out, into = trained.image.pages[: trained.image.num_bytes], image.pages[: image.num_bytes]
         sending, arriving = self.workers.pass_on(out, into)
         self.passed_bytes += len(out)
-        self._leaving = [sending], trained.image.pages
-        self._held.append(Held(coming, image, [arriving]))
+        self._leaving = sending, trained.image.pages
+        self._held.append(Held(coming, image, arriving))
         following = self._held[0]
         self._arrive(following)
         self.wait_seconds += time.perf_counter() - started
@@ -67,14 +70,6 @@ class Ring:
         return [(held.block, held.image) for held in self._held]
 
     def _arrive(self, held: Held) -> None:
-        while held.arriving:
-            self.workers.wait(held.arriving.pop())
-
-    def _settle_leaving(self) -> Bytes | None:
-        """The pages of the block that left last, once it has."""
-        if self._leaving is None:
-            return None
-        works, pages = self._leaving
-        while works:
-            self.workers.wait(works.pop())
-        return pages
+        if held.arriving is not None:
+            self.workers.wait(held.arriving)
+            held.arriving = None

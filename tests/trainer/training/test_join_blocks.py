@@ -11,8 +11,8 @@ from tests.stores import read_item_table
 from tests.trainer.training.test_loop import divided, make_job
 from trainer.store.generation import open_generation
 from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
-from trainer.training.join_blocks import join_item_blocks
 from trainer.training.loop import train
+from trainer.training.redivide import join_item_blocks
 
 
 @pytest.mark.parametrize("settings", [{}, {"hs": 1, "tree": "two_level"}], ids=str)
@@ -50,7 +50,7 @@ def test_without_room_they_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     manifest, said = read_manifest(job.store_dir / STORE_MANIFEST), []
     manifest["plan"]["sharing"]["mode"] = "sharded"
     write_manifest(job.store_dir, STORE_MANIFEST, manifest)
-    monkeypatch.setattr("trainer.training.join_blocks.private_bytes", lambda: 4 * 10**9)
+    monkeypatch.setattr("trainer.training.redivide.private_bytes", lambda: 4 * 10**9)
     join_item_blocks(job, corpus, lambda _, values: said.append(values["message"]))
     assert "the items stay in 3 blocks: in one they need 4.1 GB, and the budget is 4.0 GB" in said[0]
     assert open_generation(job.store_dir).num_blocks == 3

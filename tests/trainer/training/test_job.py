@@ -11,8 +11,7 @@ from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError
 from trainer.gensim.named_vectors import NamedVectors
 from trainer.gensim.warm_start import WarmStart
-from trainer.training.job import Job, Schedule
-from trainer.training.job_file import read_job, write_job
+from trainer.training.job import Job, Schedule, read_job, write_job
 
 CONFIG = TrainConfig(vector_size=8, epochs=3, sharing="sharded")
 
