@@ -39,19 +39,16 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"settings, in --config (JSON, or TOML with an optional table [train]):\n{settings}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--corpus", type=Path, help="folder of a corpus: corpus/<window-id>")
-    parser.add_argument("--store", type=Path, help="folder of the store")
-    parser.add_argument("--config", type=Path, help="file with settings")
-    parser.add_argument("--job", type=Path, help="file with corpus, store and settings, in place of these")
-    parser.add_argument("--events", type=Path, help="file to add progress, result and errors to, as lines of JSON")
-    parser.add_argument(
-        "--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the Triton kernel (default cpu)"
-    )
-    parser.add_argument(
-        "--device-memory", help="budget on the GPU, e.g. 12GB; of several workers one for each, e.g. 12GB,24GB"
-    )
-    parser.add_argument("--host-memory", default="4GB", help="budget of the process, or of each worker's (default 4GB)")
-    parser.add_argument("--resume", action="store_true", help="go on with the unfinished training in the store")
+    add = parser.add_argument
+    add("--corpus", type=Path, help="folder of a corpus: corpus/<window-id>")
+    add("--store", type=Path, help="folder of the store")
+    add("--config", type=Path, help="file with settings")
+    add("--job", type=Path, help="file with corpus, store and settings, in place of these")
+    add("--events", type=Path, help="file to add progress, result and errors to, as lines of JSON")
+    add("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the Triton kernel (default cpu)")
+    add("--device-memory", help="budget on the GPU, e.g. 12GB; of several workers one for each, e.g. 12GB,24GB")
+    add("--host-memory", default="4GB", help="budget of the process, or of each worker's (default 4GB)")
+    add("--resume", action="store_true", help="go on with the unfinished training in the store")
     return parser
 
 
@@ -77,20 +74,14 @@ class Progress:
         if name == "log":
             print(values["message"], file=sys.stderr)
         elif name == "train" and time.monotonic() - self.last > 2:
-            self.last = time.monotonic()
-            heldout = values["heldout_loss"]
-            print(
-                f"epoch {values['epoch']:.2f}  loss {values['loss']:.4f}  held out "
-                f"{'-' if heldout is None else format(heldout, '.4f')}  {values['tokens_per_second']:,.0f} tokens/s",
-                file=sys.stderr,
-            )
+            self.last, heldout = time.monotonic(), values["heldout_loss"]
+            losses = f"loss {values['loss']:.4f}  held out {'-' if heldout is None else format(heldout, '.4f')}"
+            rate = f"{values['tokens_per_second']:,.0f} tokens/s"
+            print(f"epoch {values['epoch']:.2f}  {losses}  {rate}", file=sys.stderr)
 
 
 def parse_budget(text: str, rank: int, num_workers: int) -> int:
-    """A worker's budget in bytes: the only one, or by rank of several that commas divide.
-
-    Raises ConfigError when there are neither one nor as many as workers.
-    """
+    """Return a worker's budget in bytes: the only one, or by rank of several that commas divide. Raises ConfigError."""
     budgets = text.split(",")
     if len(budgets) not in (1, num_workers):
         raise ConfigError(f"{text!r} gives {len(budgets)} budgets for {num_workers} workers: give one, or one for each")
@@ -98,19 +89,18 @@ def parse_budget(text: str, rank: int, num_workers: int) -> int:
 
 
 def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
-    """What this worker is to train. Raises ConfigError when the arguments do not say it."""
+    """Return what this worker is to train. Raises ConfigError when the arguments do not say it."""
     kernel = "gpu" if arguments.device == "cuda" else "cpu"
     if arguments.device_memory and kernel == "cpu":
         raise ConfigError("--device-memory is the budget on a GPU: give --device cuda with it, or leave it out")
-    host_memory_bytes = parse_budget(arguments.host_memory, rank, num_workers)
-    on_device = arguments.device_memory
-    device_memory_bytes = parse_budget(on_device, rank, num_workers) if on_device else None
+    host_bytes = parse_budget(arguments.host_memory, rank, num_workers)
+    device_bytes = parse_budget(arguments.device_memory, rank, num_workers) if arguments.device_memory else None
     places = arguments.corpus, arguments.store
     if arguments.job and not any((*places, arguments.config)):
-        return read_job(arguments.job, kernel, host_memory_bytes, device_memory_bytes)
+        return read_job(arguments.job, kernel, host_bytes, device_bytes)
     if arguments.job or None in places:
         raise ConfigError("give --corpus and --store, and --config if need be, or --job alone, which has all three")
-    return Job(*places, read_config(arguments.config), host_memory_bytes, kernel, device_memory_bytes)
+    return Job(*places, read_config(arguments.config), host_bytes, kernel, device_bytes)
 
 
 def main() -> int:
@@ -124,28 +114,22 @@ def main() -> int:
     on_event: OnEvent = ignore_event if rank else file or Progress()
     try:
         result = train(make_job(arguments, rank, num_workers), on_event, resume=arguments.resume)
-    except SurfError as error:
-        return fail(error, rank, file)
-    except KeyboardInterrupt:  # but for the training itself, which commits
-        return fail(StoppedError(f"stopped: {GOES_ON}"), rank, file)
+    except (SurfError, KeyboardInterrupt) as error:  # the training itself commits when it is interrupted
+        failure = error if isinstance(error, SurfError) else StoppedError(f"stopped: {GOES_ON}")
+        print(f"error: {failure}", file=sys.stderr)
+        if file:
+            file.tell_error(rank, failure)
+        return failure.exit_code
     if rank == 0:
         print(json.dumps(result))
-    if rank == 0 and file:
-        file(RESULT, result)
+        if file:
+            file(RESULT, result)
     return 0
 
 
-def fail(error: SurfError, rank: int, file: EventFile | None) -> int:
-    """Say what went wrong; return the exit code."""
-    print(f"error: {error}", file=sys.stderr)
-    if file:
-        file.tell_error(rank, error)
-    return error.exit_code
-
-
 def end(code: int) -> NoReturn:
-    """End this process without taking down what is in memory: a compiler, or a thread of torch.distributed, that still runs would
-    now and then abort it ("terminate called without an active exception"), and torchrun start all workers again.
+    """End this process at once: a compiler or thread of torch.distributed that still runs would now and then abort it
+    ("terminate called without an active exception"), and torchrun would start all workers again.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""What a training is told: frozen dataclasses, checked when they are made.
+"""The settings of a training: frozen dataclasses, checked when they are made.
 
-Names and meanings are gensim's where the concept is the same. The metadata of a field is its title,
-description and bounds: they are the help of `python -m trainer`, the form in Prefect's UI and the check below.
+Names and meanings are gensim's where the concept is the same. A field's title, description and bounds are the help of
+`python -m trainer`, the form in Prefect's UI and the check below.
 """
 
 import dataclasses
@@ -15,6 +15,9 @@ from trainer.draws import DRAW_BITS
 from trainer.errors import ConfigError
 
 MAX_DRAWS = 2**DRAW_BITS
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "ge": ("at least", operator.ge), "gt": ("above", operator.gt), "le": ("at most", operator.le), "lt": ("below", operator.lt),
+}  # fmt: skip
 
 
 def setting(default: Any, title: str, description: str, **bounds: float) -> Any:
@@ -94,10 +97,8 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class TrainConfig(TrainSettings):
-    """All that says how a training goes: the settings, and what is the trainer's own.
-
-    The trainer's own are constants wherever `surf2vec` trains. Python code and `python -m trainer` can set them: to compare with
-    gensim, to measure one way beside another. Raises ConfigError when a value is out of bounds, or two do not go together.
+    """All settings. Those beyond TrainSettings are constants wherever `surf2vec` trains; Python code and `python -m trainer`
+    can set them. Raises ConfigError when a value is out of bounds, or two do not go together.
     """
 
     dbow_words: Literal[0, 1] = setting(
@@ -212,30 +213,27 @@ def check_combination(config: TrainConfig) -> None:
 
 def check_setting(field: dataclasses.Field, value: Any) -> None:
     """Raise ConfigError unless `value` is one of the field's choices, or a finite number of its type within its bounds."""
-    choices = get_args(field.type)
-    if choices:
+
+    def wrong(wanted: str) -> ConfigError:
+        return ConfigError(f"train.{field.name} is {value!r}, but it has to be {wanted}")
+
+    if choices := get_args(field.type):
         if isinstance(value, bool) or value not in choices:
-            known = " or ".join(str(choice) for choice in choices)
-            raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {known}")
-        return
-    if field.type in (str, "str"):
+            raise wrong(" or ".join(map(str, choices)))
+    elif field.type is str:
         if not isinstance(value, str):
-            raise ConfigError(f"train.{field.name} is {value!r}, but it has to be text")
-        return
-    wanted = (int,) if field.type in (int, "int") else (int, float)
-    if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
-        kind = "a whole number" if wanted == (int,) else "a number"
-        raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {kind}")
-    passes: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-        "ge": ("at least", operator.ge),
-        "gt": ("above", operator.gt),
-        "le": ("at most", operator.le),
-        "lt": ("below", operator.lt),
-    }
-    for bound, (word, is_within) in passes.items():
-        limit = field.metadata.get(bound)
-        if limit is not None and not is_within(value, limit):
-            raise ConfigError(f"train.{field.name} is {value!r}, but it has to be {word} {limit:g}")
+            raise wrong("text")
+    else:
+        is_whole = field.type is int
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int if is_whole else int | float)
+            or not math.isfinite(value)
+        ):
+            raise wrong("a whole number" if is_whole else "a number")
+        for bound, (word, is_within) in BOUNDS.items():
+            if bound in field.metadata and not is_within(value, field.metadata[bound]):
+                raise wrong(f"{word} {field.metadata[bound]:g}")
 
 
 def final_alpha(alpha: float) -> float:
@@ -252,10 +250,10 @@ def complete(settings: TrainSettings) -> TrainConfig:
 
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     """A TrainConfig from a dictionary. Raises ConfigError that names an unknown key and the known ones."""
-    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    known = sorted(field.name for field in dataclasses.fields(TrainConfig))
     for key in values:
         if key not in known:
-            raise ConfigError(f"train.{key} is no setting; there are: {', '.join(sorted(known))}")
+            raise ConfigError(f"train.{key} is no setting; there are: {', '.join(known)}")
     alpha = values.get("alpha")
     derived = {"min_alpha": final_alpha(alpha)} if isinstance(alpha, int | float) else {}
     return TrainConfig(**(derived | values))

@@ -8,19 +8,18 @@
         for batch, targets in loader:
             train_step(batch, targets)
 
-The idea: a batch is a slice, never a list of samples. On the CPU a batch in order is a view of the table, without a copy
-(so writing to it writes to the table; a table that was mapped read-only must not be written to at all, as torch cannot
-protect it). A shuffled batch is one gather of whole rows into memory of its own. On a GPU each batch goes through pinned
-memory and is copied one batch ahead on a stream of its own, so that the copy runs beside the step before it.
+A batch in order is a view of the table on the CPU, without a copy; writing to it writes to the table (a table that was mapped
+read-only must not be written to at all, as torch cannot protect it). A shuffled batch is one gather of whole rows into memory
+of its own. On a GPU each batch goes through pinned memory and is copied one batch ahead on a stream of its own.
 
-The price: a shuffled epoch first makes a full permutation, 4 bytes a row (8 above 2**31 rows). It is a true shuffle of all
-rows: over a memory-mapped table larger than memory, that is a random read from disk for every row. A table that fits
-into the GPU's memory needs no loader: move it there once and slice it.
+The price: a shuffled epoch first makes a full permutation, 4 bytes a row (8 above 2**31 rows). Over a memory-mapped table
+larger than memory, that is a random read from disk for every row. A table that fits into the GPU's memory needs no loader:
+move it there once and slice it.
 """
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,8 +28,8 @@ from numpy.typing import NDArray
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError
 
-NUM_LANES = 2
-"""Pinned buffers: one is filled while the copy out of the other may still run."""
+Rows: TypeAlias = "slice | NDArray[Any]"
+"""Consecutive rows, or row numbers."""
 
 
 class FastLoader:
@@ -47,26 +46,34 @@ class FastLoader:
     ) -> None:
         """Tables are tensors on the CPU, numpy arrays or `np.memmap`, [n, ...] each, of any dtype that torch knows.
 
-        Nothing is copied here. `drop_last` leaves out the last batch of an epoch when it is not full. With `shuffle` the
-        order is a function of (`seed`, epoch). Batches come on `device`: "cpu", "cuda" or "cuda:1".
+        `drop_last` leaves out the last batch of an epoch when it is not full. With `shuffle` the order is a function of
+        (`seed`, epoch). `device` is "cpu", "cuda" or "cuda:1".
         Raises ConfigError for tables that do not fit together, a batch size below 1, or a device that is not there.
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}: it must be at least 1")
         self.tables = [_Table(table, number) for number, table in enumerate(tables)]
-        self.num_rows = _common_length(self.tables)
+        lengths = [len(table.tensor) for table in self.tables]
+        if not lengths:
+            raise ConfigError("there is no table to load: give at least one")
+        if len(set(lengths)) > 1:
+            told = ", ".join(f"{length:,}" for length in lengths)
+            raise ConfigError(f"tables differ in length: {told} rows; first dimensions must be equal")
+        self.num_rows = lengths[0]
         self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
         self.device = _find_device(device)
         self.epoch = 0
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """The batches of the next epoch: for each one tensor a table, [batch_size, ...]; the last one may be shorter."""
         epoch, self.epoch = self.epoch, self.epoch + 1
-        return self._batches(epoch) if self.device.type == "cpu" else self._batches_copied_ahead(epoch)
+        if self.device.type == "cuda":
+            return self._batches_copied_ahead(epoch)
+        return ([table.read(rows) for table in self.tables] for rows in self._row_sets(epoch))
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be epoch `epoch`, counted from 0, as after a restart. Raises ConfigError below 0."""
@@ -74,25 +81,22 @@ class FastLoader:
             raise ConfigError(f"epoch is {epoch}: epochs are counted from 0")
         self.epoch = epoch
 
-    def _row_sets(self, epoch: int) -> Iterator["slice | NDArray[Any]"]:
+    def _row_sets(self, epoch: int) -> Iterator[Rows]:
         """The rows of each batch of an epoch: a slice in order, a piece of the permutation when shuffled."""
         order = permutation(self.num_rows, self.seed, epoch) if self.shuffle else None
         for batch in range(len(self)):
             rows = slice(batch * self.batch_size, min((batch + 1) * self.batch_size, self.num_rows))
             yield rows if order is None else order[rows]
 
-    def _batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
-        for rows in self._row_sets(epoch):
-            yield [table.read(rows) for table in self.tables]
-
     def _batches_copied_ahead(self, epoch: int) -> Iterator[list[torch.Tensor]]:
         """On a GPU: while a batch is used, the next one has been gathered and its copy is under way."""
         stream = torch.cuda.Stream(self.device)
-        lanes = [_Lane(self.tables, min(self.batch_size, self.num_rows), stream) for _ in range(NUM_LANES)]
+        # two: one is filled while the copy out of the other may still run
+        lanes = [_Lane(self.tables, min(self.batch_size, self.num_rows), stream) for _ in range(2)]
         before: _Lane | None = None
         try:
             for batch, rows in enumerate(self._row_sets(epoch)):
-                lane = lanes[batch % NUM_LANES]
+                lane = lanes[batch % 2]
                 lane.send(rows)
                 if before:
                     yield before.hand_over()
@@ -112,7 +116,7 @@ class _Table:
         self.row_shape = self.tensor.shape[1:]
         self.row_bytes = _as_bytes(self.tensor) if self.tensor.is_contiguous() else None
 
-    def read(self, rows: "slice | NDArray[Any]") -> torch.Tensor:
+    def read(self, rows: Rows) -> torch.Tensor:
         """Rows as a tensor [rows, ...]: a view for a slice, memory of its own for row numbers."""
         if isinstance(rows, slice):
             return self.tensor[rows]
@@ -123,7 +127,7 @@ class _Table:
         taken = torch.from_numpy(np.take(self.row_bytes, rows, axis=0, mode="clip").reshape(-1))
         return taken.view(self.tensor.dtype).view(len(rows), *self.row_shape)
 
-    def read_into(self, rows: "slice | NDArray[Any]", out: torch.Tensor) -> None:
+    def read_into(self, rows: Rows, out: torch.Tensor) -> None:
         """Write rows to `out`, a contiguous tensor [rows, ...] of the table's dtype."""
         if isinstance(rows, slice) or self.row_bytes is None:
             out.copy_(self.read(rows))
@@ -142,7 +146,7 @@ class _Lane:
         self.copied = torch.cuda.Event()
         self.batch: list[torch.Tensor] = []
 
-    def send(self, rows: "slice | NDArray[Any]") -> None:
+    def send(self, rows: Rows) -> None:
         """Gather a batch and begin its copy. The host waits only for the copy that last read this memory."""
         self.copied.synchronize()
         num_rows = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
@@ -193,22 +197,8 @@ def _as_tensor(table: torch.Tensor | NDArray[Any], number: int) -> torch.Tensor:
 
 def _as_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
     """A contiguous tensor's rows as bytes, uint8[n, bytes a row], sharing its memory; also of dtypes unknown to numpy."""
-    flat = (
-        tensor.view(-1).view(torch.uint8).numpy()
-    )  # flat first: a contiguous tensor may have odd strides where a size is 1
+    flat = tensor.view(-1).view(torch.uint8).numpy()  # flat first: strides may be odd where a size is 1
     return flat.reshape(len(tensor), tensor[:1].numel() * tensor.element_size())
-
-
-def _common_length(tables: list[_Table]) -> int:
-    """Rows of all tables. Raises ConfigError when there is no table or when they differ."""
-    lengths = [len(table.tensor) for table in tables]
-    if not lengths:
-        raise ConfigError("there is no table to load: give at least one")
-    if len(set(lengths)) > 1:
-        raise ConfigError(
-            f"tables differ in length: {', '.join(f'{length:,}' for length in lengths)} rows; first dimensions must be equal"
-        )
-    return lengths[0]
 
 
 def _find_device(name: str | torch.device) -> torch.device:

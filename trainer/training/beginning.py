@@ -7,7 +7,7 @@ from typing import Any
 from trainer.events import OnEvent, tell
 from trainer.gensim.warm_start import WarmStart, apply_warm_start, read_warm_start
 from trainer.kernels import Kernel, pick_kernel
-from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from trainer.store.generation import Generation, open_generation
 from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus
 from trainer.store.writer import Writer, pin_generation
@@ -15,7 +15,7 @@ from trainer.system.memory import limit_device_memory
 from trainer.training.course import Course
 from trainer.training.engine import Engine, make_engine
 from trainer.training.item_blocks import ItemBlocks
-from trainer.training.job import Job, effective_recency, identity
+from trainer.training.job import Job, effective_recency, find_generation, identity
 from trainer.training.preparation import divide_work, warm_up
 from trainer.training.record import Record, read_record
 from trainer.training.redivide import epochs_done, is_divided_otherwise, redivide, sharing_of
@@ -62,14 +62,7 @@ def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Sta
     config, path = job.training_config, job.config.items_from
     warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
     name = identity(corpus, job.config, warm_start.digest if warm_start else job.start)
-    generation = None
-    if has_generation(job.store_dir):
-        if is_outdated(job.store_dir):
-            tell(on_event, "the store is of an earlier version: training begins anew")
-        else:
-            generation = open_generation(job.store_dir)
-    if generation and generation.manifest["identity"] != name:
-        generation = None
+    generation = find_generation(job.store_dir, name, on_event)
     manifest = generation.manifest if generation else {}
     positions = config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)
     num_positions = manifest.get("num_positions", positions)

@@ -65,7 +65,7 @@ class Visit:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the users, those of other item blocks too."""
+        """Those of other item blocks too."""
         return int((self.histories.ends - self.histories.starts).sum())
 
     @cached_property
@@ -85,9 +85,7 @@ class Ended:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """What a training does, by its settings, its corpus, its plan and this worker's share of the users; recency: that of the
-    log, which may have no times.
-    """
+    """What a training does, by its settings, corpus, plan, effective recency and this worker's share of the users."""
 
     config: TrainConfig
     corpus: Corpus
@@ -135,9 +133,10 @@ class Course:
         if self.plan.sharing.is_alone:
             return 0
         epoch, in_epoch = divmod(position, self.positions_an_epoch)
-        return int(_kept_exchanges(self, epoch)[in_epoch])
+        return int(self._count_exchanges(epoch)[in_epoch])
 
-    def count_exchanges(self, epoch: int) -> NDArray[np.int64]:
+    @lru_cache(maxsize=2)  # noqa: B019 (one course a process)
+    def _count_exchanges(self, epoch: int) -> NDArray[np.int64]:
         """How often the workers exchange at each position of an epoch."""
         num_places, num_blocks, chunk = self.share.num_places, self.plan.num_blocks, self.plan.chunk_places
         most = self.share.place_tokens(partition_order(self.config.seed, epoch, len(self.share.tokens))).max(axis=0)
@@ -159,13 +158,8 @@ class Course:
         offsets = _kept_offsets(self.share, config.seed, step.epoch)
         in_place = int(self.corpus.tokens[here[:index]].sum())
         before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
-        alphas = learning_rates(
-            config.alpha,
-            config.min_alpha,
-            step.epoch * own_tokens + before,
-            lengths / num_blocks,
-            config.epochs * own_tokens,
-        )
+        first_token, all_tokens = step.epoch * own_tokens + before, config.epochs * own_tokens
+        alphas = learning_rates(config.alpha, config.min_alpha, first_token, lengths / num_blocks, all_tokens)
         histories = self.blocks.histories(histories, step.block)
         work = Pass(
             config=config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,
@@ -186,8 +180,3 @@ def _kept_places(share: Share, seed: int, epoch: int) -> list[NDArray[np.int64]]
 @lru_cache(maxsize=2)
 def _kept_offsets(share: Share, seed: int, epoch: int) -> NDArray[np.int64]:
     return place_offsets(_kept_places(share, seed, epoch), share.tokens)
-
-
-@lru_cache(maxsize=2)
-def _kept_exchanges(course: Course, epoch: int) -> NDArray[np.int64]:
-    return course.count_exchanges(epoch)

@@ -236,9 +236,13 @@ class DeviceEngine(Engine):
     def _begin(self, flight: Flight) -> None:
         """Give the device a visit to train, as soon as it is there."""
         work, place, num_users = flight.visit.work, flight.place, flight.visit.num_users
+        starts, ends, hashes, order, alphas = (
+            place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
+        )
         tokens = place.arrays["tokens"][: len(work.tokens)]
-        of_users = (place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas"))
-        there = DevicePass(work.config, tokens, *of_users, self.sampling, work.recency, work.epoch_key)
+        there = DevicePass(
+            work.config, tokens, starts, ends, hashes, order, alphas, self.sampling, work.recency, work.epoch_key
+        )
         rows = DeviceRows(place.rows.vectors[:num_users], place.rows.squares[:num_users])
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         self.compute.after(flight.uploaded)

@@ -1,8 +1,7 @@
-"""Vectors for users with a given item table: the same kernel, with the items frozen. Deterministic on any threads.
+"""Vectors for users with a given item table: the same kernel, with the items frozen. Deterministic on any number of threads.
 
-With frozen items users do not touch each other, so the order of the work does not matter. Of an item table that was trained
-in blocks one block is in memory at a time: users meet each in turn in every epoch, as in training. The price: the table is
-read about once an epoch for all users that are fitted together.
+Of an item table that was trained in blocks one block is in memory at a time: users meet each in turn in every epoch, as in
+training. The price: the table is read about once an epoch for all users that are fitted together.
 """
 
 import os
@@ -45,14 +44,12 @@ Begin = Callable[[int, NDArray[np.int64]], Rows]
 
 
 class FrozenItems:
-    """A trained item table and what is needed to fit users to it; no more than one block of it is in memory.
-
-    items: the only block, where it is in memory already.
-    """
+    """A trained item table, of which no more than one block is in memory, and what is needed to fit users to it."""
 
     def __init__(
         self, config: TrainConfig, generation: Generation, counts: NDArray[np.int64], items: Items | None = None
     ) -> None:
+        """counts int64[V]: how often training saw each item in an epoch; items: the only block, if it is in memory."""
         self.config, self.generation = config, generation
         self.recency: float = generation.manifest["recency"]
         self.blocks = ItemBlocks(config, counts, generation.num_blocks)
@@ -61,11 +58,8 @@ class FrozenItems:
     @property
     def num_bytes(self) -> int:
         """What the largest block takes in memory, with the tables beside it."""
-        sizes, num_blocks = (
-            training_sizes(self.config, self.generation.num_items, self.blocks.tree),
-            self.blocks.num_blocks,
-        )
-        return sizes.block_bytes(num_blocks) + sizes.tables_bytes(num_blocks)
+        sizes = training_sizes(self.config, self.generation.num_items, self.blocks.tree)
+        return sizes.block_bytes(self.blocks.num_blocks) + sizes.tables_bytes(self.blocks.num_blocks)
 
     def admit(self, block: int) -> tuple[Items, Targets]:
         """An item block, and what its tokens are learned against. Raises DamageError when a file was altered."""
@@ -80,9 +74,7 @@ class FrozenItems:
 def freeze_items(
     generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
 ) -> FrozenItems:
-    """The item table of a generation, its only block given where it is in memory already; counts int64[V]: how often its training
-    saw each item in an epoch.
-    """
+    """The item table of a generation, with its own settings; arguments as for FrozenItems."""
     return FrozenItems(replace(generation.config, threads=threads), generation, counts, items)
 
 
@@ -93,9 +85,9 @@ def infer_vectors(
     hashes: NDArray[np.uint64],
     begun: Rows | None = None,
 ) -> Rows:
-    """Rows of users with these histories: offsets int64[n+1] into tokens; a pure function of each history, hash and beginning.
+    """Fit users to the items: offsets int64[n+1] into tokens; begun: what they begin from, fitted in place, else as in training.
 
-    begun: what they begin from, fitted in place; without it they begin as in training.
+    Each row is a pure function of the user's history, hash and beginning.
     """
     num_blocks = frozen.blocks.num_blocks
     histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
@@ -108,7 +100,7 @@ def infer_vectors(
 
 
 def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: Rows, epoch: int) -> None:
-    """Train the users' rows once against an item block, in place. Only here is the block known: the next needs its room."""
+    """Train the users' rows once against an item block, in place. No caller holds the block: the next needs its room."""
     config, num_users = frozen.config, histories.num_users
     items, targets = frozen.admit(block)
     own = frozen.blocks.histories(histories, block)
@@ -128,8 +120,9 @@ def infer_parts(
     group_bytes: int = GROUP_BYTES,
     begin: Callable[[Key], Rows] | None = None,
 ) -> Iterator[tuple[Key, Rows]]:
-    """The rows of each part's users, in order. Where there are several item blocks, parts are fitted together until they
-    have `group_bytes`. begin: what a part's users begin from, where it is not as in training.
+    """Yield the rows of each part's users, in order; with several item blocks `group_bytes` of parts are fitted together.
+
+    begin: what a part's users begin from, where it is not as in training.
     """
     group: list[tuple[Key, Histories]] = []
     num_bytes = 0
@@ -166,34 +159,26 @@ def take_histories(histories: Histories, users: NDArray[np.int64], ends: NDArray
 
 
 def refit_held_out(
-    job: Job,
-    corpus: Corpus,
-    values: dict[str, Any],
-    on_event: OnEvent = ignore_event,
-    begin: Begin | None = None,
+    job: Job, corpus: Corpus, values: dict[str, Any], on_event: OnEvent = ignore_event, begin: Begin | None = None,
     fan_out: FanOut = HERE,
-) -> Generation:
+) -> Generation:  # fmt: skip
     """Infer the held-out users again from their full histories and commit; they have trained without their newest events.
 
-    `values` join the manifest (the metrics that were measured before); `begin`: what they begin from, where it is not as in
-    training. A generation that was refitted is returned as it is.
-    Raises ResourceError when the memory or the disk does not suffice.
+    values: join the manifest (what was measured before); begin: what they begin from, where it is not as in training.
+    Returns a refitted generation as it is. Raises ResourceError when the memory or the disk does not suffice.
     """
     with lock_store(job.store_dir):
         generation = open_generation(job.store_dir)
         if generation.has_seen_held_out:
             return generation
         counts = corpus.count_training_tokens()
-        _check_disk(job, generation)
-        _check_memory(job, corpus, freeze_items(generation, counts, job.config.threads))
+        _check_room(job, corpus, generation, freeze_items(generation, counts, job.config.threads))
         writer = _next_writer(generation)
         with tempfile.TemporaryDirectory(TEMPORARY_SUFFIX, ".refit.", job.store_dir) as folder:
             np.save(Path(folder) / COUNTS, counts, allow_pickle=False)
-            whole = RefitPart(
-                generation, corpus, Path(folder) / COUNTS, fan_out.choose_threads(job.config.threads), begin,
-                range(corpus.num_partitions),
-            )  # fmt: skip
-            parts = [replace(whole, partitions=part) for part in cut(corpus.users.tolist(), fan_out.num_parts)]
+            path, threads = Path(folder) / COUNTS, fan_out.choose_threads(job.config.threads)
+            ranges = cut(corpus.users.tolist(), fan_out.num_parts)
+            parts = [RefitPart(generation, corpus, path, threads, begin, partitions) for partitions in ranges]
             for entries in fan_out.run(refit_part, parts, on_event):
                 writer.users |= entries
         return writer.commit(generation.manifest | values | {"stage": "refitted"})
@@ -213,12 +198,20 @@ class RefitPart:
 
 def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
     """Fit the held-out users of a part; returns the files that were written, as the next manifest has them."""
-    corpus, written = part.corpus, {}
+    corpus, written, begin = part.corpus, {}, part.begin
     frozen = freeze_items(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
     writer = _next_writer(part.generation)
-    begin = part.begin
     first = (lambda key: begin(*key)) if begin else None
-    for (partition, held), fitted in infer_parts(frozen, _held_out_parts(corpus, part.partitions), begin=first):
+
+    def read_parts() -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
+        """The number of each micro-partition with held-out users and their rows, and their full histories."""
+        for partition in part.partitions:
+            histories = corpus.read(partition)
+            held = np.flatnonzero(histories.is_held_out)
+            if len(held):
+                yield (partition, held), take_histories(histories, held, histories.offsets[held + 1])
+
+    for (partition, held), fitted in infer_parts(frozen, read_parts(), begin=first):
         image = writer.read_users(partition)
         rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
         rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)
@@ -235,33 +228,8 @@ def _next_writer(generation: Generation) -> Writer:
     return Writer(generation.folder, generation.generation + 1, generation.manifest["users"], generation.item_entries())
 
 
-def _held_out_parts(corpus: Corpus, partitions: range) -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
-    """Micro-partitions with held-out users: its number and their rows, and their full histories."""
-    for partition in partitions:
-        histories = corpus.read(partition)
-        held = np.flatnonzero(histories.is_held_out)
-        if len(held):
-            yield (partition, held), take_histories(histories, held, histories.offsets[held + 1])
-
-
-def _check_memory(job: Job, corpus: Corpus, frozen: FrozenItems) -> None:
-    """Raise ResourceError when the budget does not hold an item block and the users of a micro-partition beside it."""
-    if not corpus.manifest["num_held_out"]:
-        return
-    held_bytes, row_bytes = private_bytes(), 4 * frozen.config.vector_size
-    users_bytes = 2 * int(corpus.users.max()) * row_bytes + min(
-        GROUP_BYTES, corpus.manifest["num_held_out"] * row_bytes
-    )
-    if held_bytes + frozen.num_bytes + users_bytes > job.host_memory_bytes:
-        raise ResourceError(
-            f"fitting the held-out users again needs {size(frozen.num_bytes)} for an item block of {corpus.num_items:,} items, "
-            f"{size(users_bytes)} for users and {size(held_bytes)} for the process, but the budget is "
-            f"{size(job.host_memory_bytes)}: raise --host-memory, or set evaluate.max_users to 0"
-        )
-
-
-def _check_disk(job: Job, generation: Generation) -> None:
-    """Raise ResourceError when the disk cannot hold the users once more."""
+def _check_room(job: Job, corpus: Corpus, generation: Generation, frozen: FrozenItems) -> None:
+    """Raise ResourceError when the budget does not hold an item block and a micro-partition, or the disk the users once more."""
     needed_bytes = sum(entry["bytes"] for entry in generation.manifest["users"].values())
     stat = os.statvfs(job.store_dir)
     free_bytes = stat.f_bavail * stat.f_frsize
@@ -269,4 +237,16 @@ def _check_disk(job: Job, generation: Generation) -> None:
         raise ResourceError(
             f"fitting the held-out users again needs up to {size(needed_bytes)} of disk and {size(free_bytes)} are free in "
             f"{job.store_dir}: free space, then run the same command again"
+        )
+    held_bytes, row_bytes, num_held_out = (
+        private_bytes(),
+        4 * frozen.config.vector_size,
+        corpus.manifest["num_held_out"],
+    )
+    users_bytes = 2 * int(corpus.users.max()) * row_bytes + min(GROUP_BYTES, num_held_out * row_bytes)
+    if num_held_out and held_bytes + frozen.num_bytes + users_bytes > job.host_memory_bytes:
+        raise ResourceError(
+            f"fitting the held-out users again needs {size(frozen.num_bytes)} for an item block of {corpus.num_items:,} items, "
+            f"{size(users_bytes)} for users and {size(held_bytes)} for the process, but the budget is "
+            f"{size(job.host_memory_bytes)}: raise --host-memory, or set evaluate.max_users to 0"
         )

@@ -1,7 +1,7 @@
 """The item table in blocks: which rows a block has, how they begin, and what its tokens are learned against.
 
-With drawn items the most frequent ones are in all blocks, and the others are dealt to blocks, which have about as many tokens
-each; with a tree, blocks have subtrees, and all the rows above them. With one block all of this is the whole table.
+With drawn items the most frequent ones are in all blocks; the others are dealt to blocks with about as many tokens each. With
+a tree, blocks have subtrees, and all the rows above them. One block is the whole table.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from trainer.model.objectives import (
     make_sampling,
     shared_items,
     thinning_alone,
-)
+)  # fmt: skip
 from trainer.model.rows import Items
 from trainer.model.tree_cut import Cut, cut_tree
 from trainer.model.trees import Tree, make_tree
@@ -32,7 +32,7 @@ from trainer.training.curve import Targets
 
 @dataclass(frozen=True)
 class ItemBlocks:
-    """counts int64[V]: how often training sees each item in an epoch."""
+    """The blocks of an item table; counts int64[V]: how often training sees each item in an epoch."""
 
     config: TrainConfig
     counts: NDArray[np.int64]
@@ -87,7 +87,7 @@ class ItemBlocks:
         return places
 
     def rows(self, block: int) -> NDArray[np.uint32] | None:
-        """The rows of the table that a block has: the shared ones, then its own, both ascending; None: every one."""
+        """The rows of the table that a block has: the shared ones, then its own, both ascending; None for all."""
         if self.cut:
             return self.cut.rows(block)
         if self.num_blocks == 1:

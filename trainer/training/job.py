@@ -8,7 +8,9 @@ from typing import Any
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError
+from trainer.events import OnEvent, ignore_event, tell
 from trainer.gensim.warm_start import WarmStart
+from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.tokens import Corpus
 from trainer.system.files import digest_json, read_json, replace_file
 
@@ -62,6 +64,28 @@ def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) 
     """
     recency = 0.0 if corpus.manifest["undated"] else config.recency
     return recency if num_blocks == 1 else recency / 3
+
+
+def describe_training(
+    name: str, corpus: Corpus, config: TrainConfig, recency: float, kernel: str, kernel_reason: str
+) -> dict[str, Any]:
+    """What every manifest of a training with this identity says of it."""
+    return {
+        "identity": name, "window_id": corpus.manifest["window_id"], "config": dataclasses.asdict(config), "recency": recency,
+        "partitions": corpus.num_partitions, "num_items": corpus.num_items, "vector_size": config.vector_size,
+        "kernel": kernel, "kernel_reason": kernel_reason,
+    }  # fmt: skip
+
+
+def find_generation(folder: Path, name: str, on_event: OnEvent = ignore_event) -> Generation | None:
+    """The store's generation, where it is of the training with this identity."""
+    if not has_generation(folder):
+        return None
+    if is_outdated(folder):
+        tell(on_event, "the store is of an earlier version: training begins anew")
+        return None
+    generation = open_generation(folder)
+    return generation if generation.manifest["identity"] == name else None
 
 
 def write_job(job: Job, path: Path) -> None:

@@ -5,7 +5,6 @@ same arithmetic as one that was not. With `patience`, the generation with the lo
 epoch's end; the training ends with it.
 """
 
-import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from trainer.system.signals import stop_on_sigterm
 from trainer.training.beginning import Parts, Standing, find_standing, prepare
 from trainer.training.course import Ended, Visit
 from trainer.training.curve import MAX_POINTS, Targets
-from trainer.training.job import Job
+from trainer.training.job import Job, describe_training
 from trainer.training.record import Record
 from trainer.training.redivide import join_item_blocks
 from trainer.training.team import Wishes
@@ -243,20 +242,12 @@ class Training:
 
     def _manifest(self) -> dict[str, Any]:
         """What the next manifest says beside its files."""
-        corpus, plan, kernel = self.course.corpus, self.course.plan, self.parts.kernel
-        return {
-            "identity": self.parts.identity,
-            "window_id": corpus.manifest["window_id"],
-            "config": dataclasses.asdict(self.job.config),
-            "recency": self.course.recency,
-            "partitions": corpus.num_partitions,
-            "num_items": corpus.num_items,
-            "num_blocks": plan.num_blocks,
-            "num_positions": self.course.num_positions,
-            "resident_block": self.slots.items.block,
-            "vector_size": self.config.vector_size,
-            "stage": "trained" if self.is_done else "training",
-            "kernel": kernel.name,
-            "kernel_reason": kernel.reason,
-            "plan": plan.to_json(),
-        } | self.record.to_json()
+        course, kernel = self.course, self.parts.kernel
+        about = describe_training(
+            self.parts.identity, course.corpus, self.job.config, course.recency, kernel.name, kernel.reason
+        )
+        about |= {
+            "num_blocks": course.plan.num_blocks, "num_positions": course.num_positions, "resident_block": self.block,
+            "stage": "trained" if self.is_done else "training", "plan": course.plan.to_json(),
+        }  # fmt: skip
+        return about | self.record.to_json()

@@ -1,10 +1,10 @@
 """A night after another: a training that begins where an older generation ended, on some of its rows and new ones.
 
     begin_night   the store's generation at position 0: the base's items and those that are new, and the changed users fitted
-                  to them. Training goes on from there as it goes on after a crash, with few epochs (`Job.schedule`).
+                  to them. Training goes on from there as after a crash, with few epochs (`Job.schedule`).
     begin_full    a full night that stays near the base's space: items, and users whose tokens are the same, begin where the
                   base's are; the others anew
-    fold_night    what was trained, laid beside the base's files: a delta a micro-partition, until it is not small any more
+    fold_night    what was trained, laid beside the base's files: a delta a micro-partition, while it is small
 
 The corpus is that of the changed rows alone (`Corpus.rows` says which they are). What the base has stays as it is on disk.
 
@@ -12,11 +12,10 @@ Why so: a night's few users must not pull the items away from all the others, wh
 the users changed, hit@10 of what nobody had seen was .336 for users fitted to the base's items, .335 after 5 epochs more at
 a tenth of the learning rate, .326 after 20 at the whole of it from the vectors there were, and .340 for training all anew.
 
-Held-out users of a full night begin anew, for the base's vectors have seen what is held out of them. So does whose tokens have
-changed: begun from the base's vectors such users' hit@10 was .230, anew .263.
+Held-out users of a full night begin anew: the base's vectors have seen what is held out of them. So do users whose tokens
+changed: begun from the base's vectors their hit@10 was .230, anew .263.
 """
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,15 +29,15 @@ from trainer.events import OnEvent, ignore_event, tell_progress
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
 from trainer.model.rows import Rows
 from trainer.store.deltas import Delta, delta_in, lay_over, merge_deltas
-from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image, make_image, read_image
 from trainer.store.layout import image_of_items, image_of_rows, items_in, read_rows, shapes_of_items
 from trainer.store.manifests import next_generation
-from trainer.store.tokens import Corpus
+from trainer.store.tokens import Corpus, Histories
 from trainer.store.writer import Writer, lock_store
 from trainer.system.pages import PAGE_BYTES
 from trainer.training.infer import freeze_items, infer_parts, take_histories
-from trainer.training.job import Job, effective_recency, identity
+from trainer.training.job import Job, describe_training, effective_recency, find_generation, identity
 
 FULL_FILE_SHARE = 4
 """A delta of more than one row in so many is no longer worth its second file."""
@@ -95,28 +94,38 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
 
     Raises ConfigError where a training cannot go on from the base, DamageError when a file of it was altered.
     """
-    base, config = beginning.base, job.config
+    base, config, new = beginning.base, job.config, beginning.new_items
     if reason := why_not(config, base):
         raise ConfigError(f"this night cannot go on from generation {base.generation}: {reason}; run it with --full")
-    with lock_store(job.store_dir):
-        name = identity(corpus, config, job.start)
-        if _is_begun(job, name):
-            return
-        writer = Writer(job.store_dir, next_generation(job.store_dir), {})
-        image = _begin_items(config, base, beginning)
-        writer.write_items(0, image)
-        values = _begin_manifest(job, corpus, name, base)
-        written = Generation(job.store_dir, values | {"items": [writer.items[0]], "users": {}})
-        frozen = freeze_items(written, corpus.count_training_tokens(), config.threads, items_in(image))
-        for partition in range(corpus.num_partitions):
-            users = np.arange(corpus.users[partition])
-            if len(users):
-                histories = corpus.read(partition)
-                seen = take_histories(histories, users, histories.ends[users])
-                ((_, rows),) = infer_parts(frozen, [(partition, seen)])
-                writer.write_users(partition, image_of_rows(at_rest(config, -1, seen.hashes, rows)))
-            tell_progress(on_event, "begin", partition + 1, corpus.num_partitions)
-        writer.commit(values)
+
+    def make_items() -> Image:
+        """The base's items with the sums decayed, then the new ones; the base's are read where they are on disk."""
+        before, begun = base.map_items(), begin_items(config, len(new), len(new))
+        begun.outputs.vectors[:] = new
+        num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
+        image = make_image(shapes_of_items(num_items, config.vector_size, num_inputs))
+        items = items_in(image)
+        for rows, older, newer in (
+            (items.outputs, before.outputs, begun.outputs),
+            (items.inputs, before.inputs, begun.inputs),
+        ):
+            num_older = len(older.squares)
+            rows.vectors[:num_older], rows.vectors[num_older:] = older.vectors, newer.vectors
+            rows.squares[:num_older], rows.squares[num_older:] = older.squares, newer.squares
+            rows.squares[:num_older] *= np.float32(beginning.decay)
+        return image
+
+    def fit_users(generation: Generation, image: Image) -> Callable[[int, Histories], Rows]:
+        frozen = freeze_items(generation, corpus.count_training_tokens(), config.threads, items_in(image))
+
+        def fit(partition: int, histories: Histories) -> Rows:
+            seen = take_histories(histories, np.arange(histories.num_users), histories.ends)
+            ((_, rows),) = infer_parts(frozen, [(partition, seen)])
+            return rows
+
+        return fit
+
+    _begin(job, corpus, base, make_items, fit_users, on_event)
 
 
 def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignore_event) -> None:
@@ -124,26 +133,51 @@ def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignor
 
     Held-out users begin as always: how they rank what they opened next must not be known from the base.
     """
-    with lock_store(job.store_dir):
-        name = identity(corpus, job.config, job.start)
-        if _is_begun(job, name):
-            return
-        writer = Writer(job.store_dir, next_generation(job.store_dir), {})
+
+    def make_items() -> Image:
         items, older = begin_items(job.config, corpus.num_items, corpus.num_items), known.base.map_items()
         is_known = known.items >= 0
         for table, before in ((items.outputs, older.outputs), (items.inputs, older.inputs)):
             if len(table.squares):
                 table.vectors[is_known] = before.vectors[known.items[is_known]]
                 table.squares[is_known] = KNOWN_SQUARES
-        writer.write_items(0, image_of_items(items))
+        return image_of_items(items)
+
+    def begin(partition: int, histories: Histories) -> Rows:
+        places = np.where(histories.is_held_out, -1, known.users(partition))
+        return known.begin(job.config, partition, histories.hashes, places)
+
+    _begin(job, corpus, known.base, make_items, lambda *_: begin, on_event)
+
+
+def _begin(
+    job: Job, corpus: Corpus, base: Generation, make_items: Callable[[], Image],
+    begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]], on_event: OnEvent,
+) -> None:  # fmt: skip
+    """Commit a generation at position 0; begin_with: given it with its items, what makes the rows of a micro-partition."""
+    with lock_store(job.store_dir):
+        name = identity(corpus, job.config, job.start)
+        if find_generation(job.store_dir, name):
+            return
+        writer = Writer(job.store_dir, next_generation(job.store_dir), {})
+        image = make_items()
+        writer.write_items(0, image)
+        recency = effective_recency(job.config, corpus)
+        values = describe_training(
+            name, corpus, job.config, recency, base.manifest["kernel"], base.manifest["kernel_reason"]
+        )
+        values |= {
+            "num_blocks": 1, "resident_block": 0, "stage": "training", "position": 0, "num_processes": 0,
+            "plan": {"chunk_partitions": corpus.num_partitions},
+        }  # fmt: skip
+        make_rows = begin_with(Generation(job.store_dir, values | {"items": [writer.items[0]]}), image)
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)
             if histories.num_users:
-                places = np.where(histories.is_held_out, -1, known.users(partition))
-                begun = known.begin(job.config, partition, histories.hashes, places)
-                writer.write_users(partition, image_of_rows(at_rest(job.config, -1, histories.hashes, begun)))
+                rows = at_rest(job.config, -1, histories.hashes, make_rows(partition, histories))
+                writer.write_users(partition, image_of_rows(rows))
             tell_progress(on_event, "begin", partition + 1, corpus.num_partitions)
-        writer.commit(_begin_manifest(job, corpus, name, known.base))
+        writer.commit(values)
 
 
 def fold_night(
@@ -151,8 +185,8 @@ def fold_night(
 ) -> Generation:
     """Commit the generation of all users: the base's files, and beside them what the night trained.
 
-    corpus: of the changed rows; values: what the manifest says beside (the window of all users). A generation that is folded
-    is answered as it is.
+    corpus: of the changed rows; values: what the manifest says beside (the window of all users). A generation that is
+    folded is returned as it is.
     """
     with lock_store(job.store_dir):
         trained = open_generation(job.store_dir)
@@ -161,7 +195,8 @@ def fold_night(
         users = base.manifest["users"]
         writer = Writer(job.store_dir, next_generation(job.store_dir), users, trained.item_entries())
         for partition in range(corpus.num_partitions):
-            places = _places(corpus, partition)
+            places = corpus.rows(partition)
+            assert places is not None, f"{corpus.folder} is a corpus of all rows"
             if len(places):
                 newer = Delta(places, read_rows(job.store_dir, trained.manifest["users"][str(partition)]))
                 _write_newer(writer, partition, base, newer)
@@ -183,56 +218,3 @@ def _write_newer(writer: Writer, partition: int, base: Generation, newer: Delta)
         writer.write_users(partition, image_of_rows(lay_over(read_rows(base.folder, whole), newer)))
     else:
         writer.write_delta(partition, newer)
-
-
-def _is_begun(job: Job, name: str) -> bool:
-    if not has_generation(job.store_dir) or is_outdated(job.store_dir):
-        return False
-    return open_generation(job.store_dir).manifest["identity"] == name
-
-
-def _begin_items(config: TrainConfig, base: Generation, beginning: Beginning) -> Image:
-    """The image of the base's items with the sums decayed, then the new ones; the base's are read where they are on disk."""
-    before, new = base.map_items(), beginning.new_items
-    begun = begin_items(config, len(new), len(new))
-    begun.outputs.vectors[:] = new
-    num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
-    image = make_image(shapes_of_items(num_items, config.vector_size, num_inputs))
-    items = items_in(image)
-    for rows, older, newer in (
-        (items.outputs, before.outputs, begun.outputs),
-        (items.inputs, before.inputs, begun.inputs),
-    ):
-        num_older = len(older.squares)
-        rows.vectors[:num_older], rows.vectors[num_older:] = older.vectors, newer.vectors
-        rows.squares[:num_older], rows.squares[num_older:] = older.squares, newer.squares
-        rows.squares[:num_older] *= np.float32(beginning.decay)
-    return image
-
-
-def _places(corpus: Corpus, partition: int) -> NDArray[np.uint32]:
-    places = corpus.rows(partition)
-    assert places is not None, f"{corpus.folder} is a corpus of all rows"
-    return places
-
-
-def _begin_manifest(job: Job, corpus: Corpus, name: str, base: Generation) -> dict[str, Any]:
-    """What the manifest of a beginning says beside its files."""
-    config = job.config
-    return {
-        "identity": name,
-        "window_id": corpus.manifest["window_id"],
-        "config": dataclasses.asdict(config),
-        "recency": effective_recency(config, corpus),
-        "partitions": corpus.num_partitions,
-        "num_items": corpus.num_items,
-        "num_blocks": 1,
-        "resident_block": 0,
-        "vector_size": config.vector_size,
-        "stage": "training",
-        "position": 0,
-        "num_processes": 0,
-        "plan": {"chunk_partitions": corpus.num_partitions},
-        "kernel": base.manifest["kernel"],
-        "kernel_reason": base.manifest["kernel_reason"],
-    }

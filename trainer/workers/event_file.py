@@ -1,11 +1,12 @@
 """What workers report, as lines of JSON in a file that the process which started them follows.
 
-The first worker writes its events and at last its result, every worker the error that ended it. A line is one write, so
-lines of several workers do not mix; one that a killed worker left half written is passed over.
+The first worker writes its events and its result, every worker the error that ended it. A line is one write, so lines of
+several workers do not mix; one that a killed worker left half written is skipped.
 """
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ class EventFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._append(b"")  # ends the line that was left half written
+        self._append("")  # ends the line that was left half written
 
     def __call__(self, name: str, values: dict[str, Any]) -> None:
         """Write an event (trainer/events.py)."""
-        self._append(json.dumps({"name": name, "values": values}).encode())
+        self._append(json.dumps({"name": name, "values": values}))
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, line: str) -> None:
         with open(self.path, "ab", buffering=0) as file:
-            file.write(line + b"\n")
+            file.write(f"{line}\n".encode())
 
     def tell_error(self, rank: int, error: SurfError) -> None:
         """Write what ended a worker."""
@@ -48,11 +49,8 @@ class EventReader:
         self.position += len(data)
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
-            try:
-                event = json.loads(line) if line else None
-            except ValueError:
-                continue
-            if event:
+            with suppress(ValueError):
+                event = json.loads(line)
                 yield event["name"], event["values"]
 
 
