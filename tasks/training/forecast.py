@@ -12,13 +12,13 @@ from tasks.training.devices import count_workers, pick_device
 from trainer.config import TrainConfig
 from trainer.kernels import pick_kernel
 from trainer.model.trees import make_tree
-from trainer.plan.alone import Budget, Plan
+from trainer.plan.alone import Budget, Plan, plan_training
 from trainer.plan.prediction import Rates
 from trainer.plan.shares import share_users
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, form_team, plan_together
 from trainer.system.units import parse_bytes
-from trainer.training.preparation import look_around, make_plan, warm_up
+from trainer.training.preparation import look_around, warm_up
 
 NETWORK_BYTES_PER_SECOND = 1.25e9
 """What a worker can send to another: 10 Gbit/s."""
@@ -55,10 +55,10 @@ def plan_size(
     users = spread_users(volume.users, volume.partitions)
     work = Work(users, spread_tokens(volume.tokens, users), config.epochs, config.commit_seconds)
     memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
+    budget, rates = look_around(kernel, config, work, sizes, memory_bytes, folder)
     if num_workers == 1:
-        plan = make_plan(kernel, config, work, sizes, memory_bytes, folder)
+        plan = plan_training(work, sizes, budget, rates)
     else:
-        budget, rates = look_around(kernel, config, work, sizes, memory_bytes, folder)
         if device.kernel == "cpu":
             rates = replace(rates, tokens_per_second=rates.tokens_per_second / on_machine)
         plan = plan_equal(work, sizes, config, (budget, rates), num_workers)

@@ -20,7 +20,6 @@ import torch
 from tests.benchmarks.ladder_torch import Question, evaluate
 from trainer.__main__ import read_config
 from trainer.training import loop
-from trainer.training.beginning import Parts
 from trainer.training.job import Job
 
 MEMORY_BYTES = 4 * 10**9
@@ -61,9 +60,9 @@ class Asking:
 class Watched(loop.Training):
     """A training that the one who listens to it can look into."""
 
-    def __init__(self, job: Job, parts: Parts, on_event: Asking) -> None:
-        super().__init__(job, parts, on_event)
-        on_event.training = self
+    def __post_init__(self) -> None:
+        assert isinstance(self.on_event, Asking)
+        self.on_event.training = self
 
 
 def train(folder: Path, job: Job, keeps_graph: bool) -> dict[str, Any]:

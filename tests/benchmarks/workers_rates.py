@@ -64,7 +64,7 @@ def measure(workers: Workers, table_bytes: int, block_bytes: int) -> dict[str, A
             "sum_bytes_per_second": sent_by_sum(table_bytes, workers.num) / (sums[1] - sums[0]),
             "pass_bytes_per_second": block_bytes / (passes[1] - passes[0]),
             "sum_seconds": sums[0], "pass_seconds": passes[0],
-            "meet_seconds": mean_seconds(workers, lambda: workers.gather([0.0] * FEW).result()),
+            "meet_seconds": mean_seconds(workers, lambda: workers.gather([0.0] * FEW)()),
         },
         "touched_bytes_per_second": 8 * table_bytes / touching,
     }  # fmt: skip
@@ -75,7 +75,7 @@ def mean_seconds(workers: Workers, work: Callable[[], object]) -> float:
     seconds = []
     matrix = np.ones((160, 160), dtype=np.float32)
     for _ in range(REPEATS + 1):
-        workers.gather([0.0]).result()
+        workers.gather([0.0])()
         for _ in range(30):  # as long as a few thousand tokens take
             matrix @ matrix
         started = time.perf_counter()

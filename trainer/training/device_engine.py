@@ -36,7 +36,7 @@ from trainer.workers.exchange import Exchange
 
 @dataclass(frozen=True)
 class Largest:
-    """The most that a visit has: users and tokens of a micro-partition, rows of an item block."""
+    """The most users and tokens of a micro-partition, and rows of an item block."""
 
     users: int
     tokens: int
@@ -111,8 +111,7 @@ class Flight:
 
 
 class DeviceEngine(Engine):
-    """Trains visits on a device. `record`: where the time is added up in which the device had nothing to train; exchange: with
-    the other workers, between visits.
+    """Trains visits on a device; exchange: with the other workers, between visits.
 
     Raises ResourceError when the device does not hold an item block and two micro-partitions.
     """
@@ -135,7 +134,6 @@ class DeviceEngine(Engine):
                 f"the GPU does not hold {largest.items:,} item rows and two micro-partitions of up to {largest.users:,} users "
                 f"and {largest.tokens:,} tokens within its budget: raise --device-memory or store.partitions ({error})"
             ) from None
-        self.items: Items
         self.block: DeviceRows
         self.sampling: DeviceSampling
         self._staged: Flight | None = None
@@ -234,7 +232,6 @@ class DeviceEngine(Engine):
         return Flight(visit, place, sampled, self._uploaded)
 
     def _begin(self, flight: Flight) -> None:
-        """Give the device a visit to train, as soon as it is there."""
         work, place, num_users = flight.visit.work, flight.place, flight.visit.num_users
         starts, ends, hashes, order, alphas = (
             place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
@@ -254,7 +251,6 @@ class DeviceEngine(Engine):
         flight.ended = self.compute.mark()
 
     def _send_home(self, flight: Flight) -> None:
-        """Begin to copy home what a visit changed, as soon as it has ended."""
         self.home.after(flight.ended)
         self.home.run(lambda: self._copy_out(flight))
         flight.landed = self.home.mark()
@@ -266,7 +262,6 @@ class DeviceEngine(Engine):
         return visit.resident.rows.vectors
 
     def _copy_in(self, place: Place, rows: Rows, lengths: dict[str, int]) -> None:
-        """The tray and the users' rows, to a place on the device."""
         for name, length in lengths.items():
             place.arrays[name][:length].copy_(as_tensor(self.memory.tray[name][:length]), non_blocking=True)
         num_users = len(rows.squares)

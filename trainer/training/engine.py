@@ -14,11 +14,8 @@ from trainer.errors import TrainingError
 from trainer.kernels import Kernel
 from trainer.kernels.first_rows import at_rest
 from trainer.model.rows import Items, Rows
-from trainer.store.tokens import Corpus
 from trainer.training.course import Ended, Visit
 from trainer.training.curve import Curve, Targets
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.record import Record
 
 if TYPE_CHECKING:  # torch takes a second to import
     from trainer.workers.exchange import Exchange
@@ -27,8 +24,7 @@ if TYPE_CHECKING:  # torch takes a second to import
 class Engine:
     """Trains visits, one after the other, where the rows are; exchange: with the other workers, while a visit is trained.
 
-    looks_ahead: whether it wants the next visit while it trains one. Where rows are on their way to a device and back,
-    what is said of that does nothing here.
+    looks_ahead: whether it wants the next visit while it trains one.
     """
 
     looks_ahead = False
@@ -92,15 +88,3 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
     finally:
         if resident.landed is not None:
             resident.landed.set()
-
-
-def make_engine(
-    kernel: Kernel, corpus: Corpus, blocks: ItemBlocks, record: Record, exchange: "Exchange | None" = None
-) -> Engine:
-    """The engine for a kernel: on its device, when it has one."""
-    if kernel.accelerator is None:
-        return Engine(kernel, exchange)
-    from trainer.training.device_engine import DeviceEngine, Largest
-
-    largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
-    return DeviceEngine(kernel.accelerator, blocks.config, largest, record, exchange)

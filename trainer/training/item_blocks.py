@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.kernels.first_rows import begin_items
-from trainer.model.objectives import (
-    RANGE_32,
-    Sampling,
-    block_sampling,
-    keep_thresholds,
-    make_sampling,
-    shared_items,
-    thinning_alone,
-)  # fmt: skip
+from trainer.model import objectives
+from trainer.model.objectives import RANGE_32, Sampling, keep_thresholds
 from trainer.model.rows import Items
 from trainer.model.tree_cut import Cut, cut_tree
 from trainer.model.trees import Tree, make_tree
@@ -53,7 +46,7 @@ class ItemBlocks:
 
     @cached_property
     def _thinning(self) -> Sampling:
-        return thinning_alone(self.counts, self.config)
+        return objectives.thinning_alone(self.counts, self.config)
 
     @cached_property
     def num_shared_rows(self) -> int:
@@ -62,7 +55,7 @@ class ItemBlocks:
             return self.cut.num_shared_rows
         if self.tree or self.num_blocks == 1:
             return 0
-        return shared_items(len(self.counts)) // self.num_blocks * self.num_blocks
+        return objectives.shared_items(len(self.counts)) // self.num_blocks * self.num_blocks
 
     @cached_property
     def _is_shared(self) -> NDArray[np.bool_]:
@@ -80,10 +73,9 @@ class ItemBlocks:
     def _places(self) -> NDArray[np.int32]:
         """The row of each item in its block, int32[V]: the shared ones come first, each part ascends."""
         places = np.empty(len(self.counts), dtype=np.int32)
-        places[self._is_shared] = np.arange(self.num_shared_rows)
         for block in range(self.num_blocks):
-            own = ~self._is_shared & (self._dealt == block)
-            places[own] = self.num_shared_rows + np.arange(int(own.sum()))
+            rows = self.rows(block)
+            places[rows] = np.arange(self.num_rows(block))
         return places
 
     def rows(self, block: int) -> NDArray[np.uint32] | None:
@@ -134,8 +126,8 @@ class ItemBlocks:
         if self.num_blocks > 1:
             rows, shared = self.rows(block), (self.num_shared_rows, self.num_blocks)
             assert rows is not None
-            return Targets(self.config, block_sampling(self.counts, self.config, rows, *shared), None)
-        return Targets(self.config, make_sampling(self.counts, self.config), None)
+            return Targets(self.config, objectives.block_sampling(self.counts, self.config, rows, *shared), None)
+        return Targets(self.config, objectives.make_sampling(self.counts, self.config), None)
 
     def histories(self, histories: Histories, block: int) -> Histories:
         """The same histories with tokens that are rows of the block, or one beyond its last for items of other blocks.

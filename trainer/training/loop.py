@@ -8,24 +8,31 @@ epoch's end; the training ends with it.
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent, ignore_event, tell, tell_progress
+from trainer.gensim.warm_start import apply_warm_start
+from trainer.kernels import Kernel, pick_kernel
 from trainer.model.rows import Items
 from trainer.plan.schedule import Step
 from trainer.store.generation import open_generation
+from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus, open_corpus
-from trainer.store.writer import lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_best
-from trainer.system.memory import private_bytes
+from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_best
+from trainer.system.memory import limit_device_memory, private_bytes
 from trainer.system.signals import stop_on_sigterm
-from trainer.training.beginning import Parts, Standing, find_standing, prepare
-from trainer.training.course import Ended, Visit
+from trainer.training.course import Course, Ended, Visit
 from trainer.training.curve import MAX_POINTS, Targets
-from trainer.training.job import Job, describe_training
+from trainer.training.engine import Engine
+from trainer.training.item_blocks import ItemBlocks
+from trainer.training.job import Job, describe_training, effective_recency
+from trainer.training.preparation import Standing, divide_work, find_standing, go_on, warm_up
 from trainer.training.record import Record
 from trainer.training.redivide import join_item_blocks
-from trainer.training.team import Wishes
+from trainer.training.slots import Background, ItemSlots, Slots
+from trainer.training.team import Team, Together, Wishes
 from trainer.workers.group import Workers, first_does, join_workers
 
 
@@ -70,33 +77,77 @@ def train_on(
     job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent, stop: threading.Event | None
 ) -> tuple[Record, float]:
     """Train what is left; returns the record, and the seconds of compiling. Its memory is free again then."""
-    parts = prepare(job, corpus, standing, workers, on_event)
-    training = Training(job, parts, on_event)
+    training = prepare(job, corpus, standing, workers, on_event)
     try:
         with stop_on_sigterm(stop) as stop:
             training.run(stop)
     finally:
         training.close()
-    return parts.record, parts.compile_seconds
+    return training.record, training.compile_seconds
 
 
+def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent) -> "Training":
+    """Pick the kernel, make the plan, and all that goes by it. Says what was chosen and why."""
+    config, store_dir = job.training_config, job.store_dir
+    kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
+    if job.device_memory_bytes:
+        limit_device_memory(job.device_memory_bytes)
+    compile_seconds = warm_up(kernel, config, on_event)
+    plan, share = divide_work(kernel, job, corpus, counts, standing.manifest, workers)
+    for line in (f"kernel={kernel.name}: {kernel.reason}", *plan.reasons):
+        tell(on_event, line)
+    recency = effective_recency(config, corpus, plan.num_blocks)
+    if recency == 0 < config.recency:
+        tell(on_event, "train.recency is off, as the log has no times: a user's tokens all count the same")
+    blocks = ItemBlocks(config, counts, plan.num_blocks)
+    course = Course(config, corpus, plan, blocks, recency, share)
+    go_on(standing, course, store_dir, workers, on_event)
+    record, manifest = standing.record, standing.manifest
+    items_on_disk = standing.generation.item_entries() if standing.generation else {}
+    users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
+    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others=not workers.is_alone)
+    background, shared_from = Background(record), manifest.get("resident_block")
+    items = ItemSlots(blocks, writer, background, shared_from, workers, plan.sharing.is_sharded)
+    slots = Slots(corpus, writer, items, background, plan.place_bytes)
+    team = Team(course, record)
+    if not workers.is_alone:  # of items those rows are exchanged that all workers have
+        num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
+        team = Together(course, record, workers, num_rows, items.ring)
+    if record.position:
+        done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
+        tell(on_event, f"going on where a training was stopped: {done} are done")
+    engine = Engine(kernel, team.exchange)
+    if kernel.accelerator is not None:
+        from trainer.training.device_engine import DeviceEngine, Largest  # torch takes a second to import
+
+        largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
+        engine = DeviceEngine(kernel.accelerator, config, largest, record, team.exchange)
+    if standing.warm_start and not standing.generation:
+        num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
+        tell(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")
+    return Training(job, standing.identity, record, kernel, course, slots, team, engine, on_event, compile_seconds)
+
+
+@dataclass
 class Training:
-    """A training under way: micro-partition after micro-partition.
+    """A training under way. block, items, targets: the item block that is trained, -1 before the first."""
 
-    block, items, targets: the item block that is trained, -1 before the first.
-    """
-
-    items: Items
-    targets: Targets
-    block = -1
-
-    def __init__(self, job: Job, parts: Parts, on_event: OnEvent) -> None:
-        self.job, self.config, self.parts, self.on_event = job, job.training_config, parts, on_event
-        self.record, self.course, self.slots = parts.record, parts.course, parts.slots
-        self.team, self.engine = parts.team, parts.engine
-        self.told_position = self.record.position
-        self.clock = time.perf_counter()
-        self.alpha = 0.0
+    job: Job
+    identity: str
+    record: Record
+    kernel: Kernel
+    course: Course
+    slots: Slots
+    team: Team
+    engine: Engine
+    on_event: OnEvent
+    compile_seconds: float
+    block: int = -1
+    items: Items = field(init=False)
+    targets: Targets = field(init=False)
+    told_position: int = 0
+    clock: float = 0.0
+    alpha: float = 0.0
 
     @property
     def is_done(self) -> bool:
@@ -105,8 +156,8 @@ class Training:
     def run(self, stop: threading.Event) -> None:
         """Train every micro-partition that is left, in order; commit when it is time, when stopped, and at the end."""
         position, last_commit = self.record.position, time.monotonic()
+        self.told_position, self.clock = position, time.perf_counter()
         ahead: Visit | None = None
-        self.clock = time.perf_counter()
         while not self.is_done:
             step = self.course.step(position)
             assert step is not None
@@ -119,11 +170,11 @@ class Training:
                 if ahead:
                     self.engine.stage(ahead)
             position += 1
-            is_time = time.monotonic() - last_commit >= self.config.commit_seconds
+            is_time = time.monotonic() - last_commit >= self.course.config.commit_seconds
             if self.team.meets_at(position):
                 self._conclude(self.engine.settle())
             wishes = self._hear(self.team.meet(position, Wishes(stop.is_set(), is_time)))
-            is_judged = bool(self.config.patience) and position % self.course.positions_an_epoch == 0
+            is_judged = bool(self.course.config.patience) and position % self.course.positions_an_epoch == 0
             if is_judged or any(wishes) or position == self.course.num_positions:
                 self._conclude(self.engine.settle())
                 self._hear(self.team.drain())
@@ -147,7 +198,7 @@ class Training:
             self.slots.background.close()
 
     def _bring_in(self, position: int, step: Step) -> None:
-        """Bring what a position needs into memory; at the beginning of a chunk or an item block, begin to read the next."""
+        """Bring what a position needs into memory; where a chunk or an item block begins, begin to read the next."""
         course, slots, items = self.course, self.slots, self.slots.items
         is_first = self.block < 0
         if is_first:
@@ -182,7 +233,6 @@ class Training:
         return self.course.visit(position, index, step, self.slots.admit(here[index]), visit.targets)
 
     def _conclude(self, all_ended: Iterator[Ended]) -> None:
-        """Count the visits that have ended."""
         for ended in all_ended:
             self.team.count(ended, self.items.outputs.vectors)
             if ended.visit.num_users:
@@ -214,7 +264,9 @@ class Training:
         """Commit after an epoch, keep the generation when it is the best; at the end go back to the best."""
         self.slots.wait_for_commit()
         is_last = self.record.position == self.course.num_positions
-        is_best, is_over = self.record.judge_epoch(epoch, self.config.patience, is_last, self.slots.writer.generation)
+        is_best, is_over = self.record.judge_epoch(
+            epoch, self.course.config.patience, is_last, self.slots.writer.generation
+        )
         workers, store_dir = self.slots.items.workers, self.job.store_dir
         if is_over:
             self.record.stopped_after_epoch = epoch + 1
@@ -235,16 +287,16 @@ class Training:
 
     def _commit(self) -> None:
         self.record.num_commits += 1
-        with self.slots.background.commit_stall():
+        with self.slots.background.stall("commit_stall_seconds"):
             self.engine.bring_items_home()
         self.slots.commit(self._manifest())
         self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
 
     def _manifest(self) -> dict[str, Any]:
         """What the next manifest says beside its files."""
-        course, kernel = self.course, self.parts.kernel
+        course, kernel = self.course, self.kernel
         about = describe_training(
-            self.parts.identity, course.corpus, self.job.config, course.recency, kernel.name, kernel.reason
+            self.identity, course.corpus, self.job.config, course.recency, kernel.name, kernel.reason
         )
         about |= {
             "num_blocks": course.plan.num_blocks, "num_positions": course.num_positions, "resident_block": self.block,

@@ -1,10 +1,10 @@
-"""What comes before the first token: compile the kernel, measure the machine, look at memory and disk, make the plan."""
+"""What comes before the first token: what the store holds of the training, the compiled kernel, the rates, the plan."""
 
 import math
 import os
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key, mix_array
 from trainer.events import OnEvent, ignore_event, tell
+from trainer.gensim.warm_start import WarmStart, read_warm_start
 from trainer.kernels import Kernel
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
 from trainer.kernels.signature import Pass
@@ -26,13 +27,17 @@ from trainer.plan.shares import Share, share_alone, share_users
 from trainer.plan.sharing import Wire, sent_by_sum
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, Way, form_team, plan_together
+from trainer.store.generation import Generation, open_generation
 from trainer.store.images import image_of, read_image, write_image
 from trainer.store.tokens import Corpus
+from trainer.store.writer import pin_generation
 from trainer.system.files import TEMPORARY_SUFFIX, sync_file, told_if_unwritten
 from trainer.system.memory import private_bytes
-from trainer.training.job import Job
-from trainer.training.redivide import sharing_of
-from trainer.workers.group import Workers
+from trainer.training.course import Course
+from trainer.training.job import Job, find_generation, identity
+from trainer.training.record import Record, read_record
+from trainer.training.redivide import epochs_done, redivide, sharing_of
+from trainer.workers.group import Workers, first_does
 
 PATIENCE_SECONDS = 2.0
 """After so long a person is told that the kernel is being compiled."""
@@ -42,6 +47,56 @@ SHARE = 0.01
 """No more tokens are tried than this share of the training's: a small one ends before it could be predicted."""
 TRY_SHARE, TRY_SECONDS = 0.02, 0.5
 """A first share of the tried users; where it takes as long as this the others are not tried (wide trees)."""
+
+
+@dataclass
+class Standing:
+    """How far a training is. generation: what its store holds of it; num_positions: of all epochs, as it was divided last."""
+
+    identity: str
+    warm_start: WarmStart | None
+    generation: Generation | None
+    record: Record
+    num_positions: int
+
+    @property
+    def is_done(self) -> bool:
+        return self.record.position == self.num_positions or self.record.stopped_after_epoch is not None
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.generation.manifest if self.generation else {}
+
+
+def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Standing:
+    """How far this training is by its store; rank: of this worker."""
+    config, path = job.training_config, job.config.items_from
+    warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
+    name = identity(corpus, job.config, warm_start.digest if warm_start else job.start)
+    generation = find_generation(job.store_dir, name, on_event)
+    manifest = generation.manifest if generation else {}
+    positions = config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)
+    num_positions = manifest.get("num_positions", positions)
+    return Standing(name, warm_start, generation, read_record(manifest, rank), num_positions)
+
+
+def go_on(standing: Standing, course: Course, store_dir: Path, workers: Workers, on_event: OnEvent) -> None:
+    """Make good what a crash kept undone, and divide what was committed for this course where it is divided otherwise."""
+    generation, best = standing.generation, standing.record.best
+    if generation is None:
+        return
+    if workers.is_first and best and best["generation"] == generation.generation:
+        pin_generation(store_dir, "best")  # a crash came between its commit and its pin
+    manifest, num_workers, begun_by = generation.manifest, workers.num, sharing_of(generation.manifest).num_workers
+    is_same_number = num_workers == begun_by or not generation.position
+    if not is_same_number or course.plan.num_blocks != manifest["num_blocks"]:
+        first_does(workers, lambda: redivide(generation, course))
+        if generation.position:
+            ended, share = epochs_done(manifest, course.config.epochs)
+            begins = f", of which {share:.0%} was done, begins anew" if share else " begins"
+            tell(on_event, f"workers were {begun_by} and are {num_workers} now: epoch {ended + 1}{begins}")
+        standing.generation = open_generation(store_dir)
+        standing.record = read_record(standing.generation.manifest, workers.rank)
 
 
 def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:
@@ -92,8 +147,8 @@ def divide_work(
     if workers.is_alone:
         division = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if goes_on else None
         work = work_of(np.arange(corpus.num_partitions))
-        plan = make_plan(kernel, config, work, sizes, memory_bytes, job.store_dir, division)
-        return plan, share_alone(corpus.tokens)
+        budget, rates = look_around(kernel, config, work, sizes, memory_bytes, job.store_dir)
+        return plan_training(work, sizes, budget, rates, division), share_alone(corpus.tokens)
     began = None
     if goes_on and manifest["position"]:
         places = manifest["plan"].get("places_a_chunk") or manifest["plan"]["chunk_partitions"]
@@ -108,17 +163,6 @@ def divide_work(
         for rank, one in enumerate(told)
     ]
     return plan_together(form_team(members, weights, share, config), sizes, config, began)[workers.rank], share
-
-
-def make_plan(
-    kernel: Kernel, config: TrainConfig, work: Work, sizes: Sizes, memory_bytes: tuple[int, int | None], folder: Path,
-    began: Division | None = None,
-) -> Plan:  # fmt: skip
-    """The plan for this machine as it is now, with its rates; memory_bytes: the budgets of the process and of the GPU;
-    folder: where the store is or will be. Raises ResourceError when nothing fits.
-    """
-    budget, rates = look_around(kernel, config, work, sizes, memory_bytes, folder)
-    return plan_training(work, sizes, budget, rates, began)
 
 
 def look_around(

@@ -8,7 +8,6 @@ import gc
 from typing import Any
 
 from trainer.events import OnEvent, tell
-from trainer.plan.alone import Plan
 from trainer.plan.sharing import Sharing
 from trainer.plan.sizes import training_sizes
 from trainer.store.generation import Generation, open_generation
@@ -29,12 +28,6 @@ KEPT_BYTES = 64 * 10**6
 def sharing_of(manifest: dict[str, Any]) -> Sharing:
     """How many workers committed a generation, and how they shared the items."""
     return Sharing(**manifest["plan"].get("sharing", {}))  # a night's beginning: nobody yet
-
-
-def is_divided_otherwise(manifest: dict[str, Any], plan: Plan) -> bool:
-    """Whether a generation has to be divided anew to go on by this plan."""
-    is_same_number = plan.sharing.num_workers == sharing_of(manifest).num_workers or not manifest["position"]
-    return not is_same_number or plan.num_blocks != manifest["num_blocks"]
 
 
 def epochs_done(manifest: dict[str, Any], epochs: int) -> tuple[int, float]:

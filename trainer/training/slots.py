@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ from trainer.training.record import Record
 from trainer.workers.group import Workers, commit_together
 from trainer.workers.ring import Ring
 
-T = TypeVar("T")
 BEGIN_ROWS = 1024
 
 Blocks = list[tuple[int, Image]]
@@ -47,8 +46,8 @@ class Place(NamedTuple):
 class Resident:
     """A micro-partition in memory: the image of its file, its histories, and whether the disk is behind.
 
-    place: where it is, for the next one; None where all stay. writing: its write under way, before whose end it must not change;
-    landed: set once its rows are back from the device and `is_dirty` is right, before which they must not be written.
+    place: where it is, for the next one; None where all stay. writing: its write under way, before whose end it must not
+    change. landed: set once its rows are back from the device and `is_dirty` is right; only then may they be written.
     """
 
     image: Image
@@ -72,15 +71,11 @@ class Background:
     def __init__(self, record: Record) -> None:
         self.record = record
         self._failure: Exception | None = None
-        self._reader = ThreadPoolExecutor(1, "prefetch")
+        self.reader = ThreadPoolExecutor(1, "prefetch")
         self._writer = ThreadPoolExecutor(1, "write-behind")
 
-    def read(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Begin to read, after what was to be read before."""
-        return self._reader.submit(work, *arguments)
-
     def write(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Begin to write, after what was to be written before. `check` raises what goes wrong."""
+        """Begin to write. `check` raises what goes wrong."""
 
         def keep_failure() -> None:
             try:
@@ -92,18 +87,11 @@ class Background:
         return self._writer.submit(keep_failure)
 
     @contextmanager
-    def stall(self) -> Iterator[None]:
-        """Count the time within as waiting."""
+    def stall(self, kind: str = "stall_seconds") -> Iterator[None]:
+        """Count the time within as waiting, or as "commit_stall_seconds"."""
         started = time.perf_counter()
         yield
-        self.record.stall_seconds += time.perf_counter() - started
-
-    @contextmanager
-    def commit_stall(self) -> Iterator[None]:
-        """Count the time within as waiting for a commit."""
-        started = time.perf_counter()
-        yield
-        self.record.commit_stall_seconds += time.perf_counter() - started
+        setattr(self.record, kind, getattr(self.record, kind) + time.perf_counter() - started)
 
     def check(self) -> None:
         """Raise what went wrong with writing since, if anything did."""
@@ -112,7 +100,7 @@ class Background:
 
     def close(self) -> None:
         """End the threads. What has not begun is not done."""
-        self._reader.shutdown(cancel_futures=True)
+        self.reader.shutdown(cancel_futures=True)
         self._writer.shutdown(cancel_futures=True)
 
 
@@ -135,10 +123,9 @@ class Slots:
         self._committing: Future[None] | None = None
 
     def prefetch(self, partitions: list[int]) -> None:
-        """Begin to read these micro-partitions in the background."""
         for partition in partitions:
             if partition not in self.residents and partition not in self._reads:
-                self._reads[partition] = self.background.read(self._read, partition)
+                self._reads[partition] = self.background.reader.submit(self._read, partition)
 
     def admit(self, partition: int) -> Resident:
         """The micro-partition in memory, free to change; waits while it is still being read or written."""
@@ -165,7 +152,7 @@ class Slots:
     def commit(self, values: dict[str, Any]) -> None:
         """Begin to make a generation of everything as it is now: what changed, then the manifest with `values`."""
         self.wait_for_commit()
-        with self.background.commit_stall():
+        with self.background.stall("commit_stall_seconds"):
             for partition, resident in self.residents.items():
                 if resident.is_dirty:
                     resident.is_dirty = False
@@ -175,7 +162,7 @@ class Slots:
     def wait_for_commit(self) -> None:
         """Wait until the generation that was begun last is on disk. Raises what kept it from that."""
         if self._committing is not None:
-            with self.background.commit_stall():
+            with self.background.stall("commit_stall_seconds"):
                 self._committing.result()
             self._committing = None
 
@@ -232,9 +219,9 @@ def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | 
 class ItemSlots:
     """The item blocks in memory: the one that is trained, the next one on its way in, the last one on its way out.
 
-    They come from the writer's files, or begin at random where there is none. Of several workers that share the table out,
-    blocks go round them instead (is_sharded). block: which one is trained, -1 before the first. shared_from: the item block
-    in whose file the rows that all blocks share are as they were left.
+    They come from the writer's files, or begin anew. Of several workers that share the table out, blocks go round them
+    instead (is_sharded). block: the trained one, -1 before the first. shared_from: the block whose file has the newest rows of
+    those that all blocks share.
     """
 
     def __init__(
@@ -253,7 +240,7 @@ class ItemSlots:
     def prefetch(self, block: int) -> None:
         """Begin to read the next item block in the background, once the one before is written; of a ring it comes by itself."""
         if self.ring is None and self._next is None and block != self.block:
-            self._next = self.background.read(self._read, block, self._writing)
+            self._next = self.background.reader.submit(self._read, block, self._writing)
 
     def admit(self, block: int) -> Items:
         """The item block in memory, free to change; the one before is written in the background."""
@@ -280,13 +267,11 @@ class ItemSlots:
         return [(block, image_of(image.arrays, self._take_pages())) for block, image in own]
 
     def write(self, copies: Blocks) -> None:
-        """Write what was copied. Called in the background."""
         for block, image in copies:
             self.writer.write_items(block, image)
             self.background.record.bytes_written += image.num_bytes
 
     def free(self, copies: Blocks) -> None:
-        """Let go of copies that are written."""
         self._free += [image.pages for _, image in copies]
 
     def _turn_ring(self, ring: Ring, block: int) -> Image:

@@ -7,7 +7,7 @@ a message is heard the next time, so that nobody waits for the others here.
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from trainer.training.course import Course, Ended
 from trainer.training.curve import Curve
 from trainer.training.engine import conclude
-from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import Load, Record
-from trainer.workers.group import Gathering, Workers
+from trainer.workers.group import Workers
 from trainer.workers.ring import Ring
 
 if TYPE_CHECKING:  # torch takes a second to import
@@ -55,7 +54,7 @@ class Team:
             self.record.curve.begin_epoch()
 
     def meets_at(self, position: int) -> bool:
-        """Whether the workers meet there, for which all that was begun has to have ended."""
+        """Whether the workers meet there; all that was begun has to have ended then."""
         return False
 
     def meet(self, position: int, own: Wishes) -> Iterator[Wishes]:
@@ -91,7 +90,7 @@ class Together(Team):
         self._lag = 1 if sharing.mode == "asynchronous" else 0
         self._before = record.loads[workers.rank] if record.loads else Load()
         self._told_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
-        self._underway: deque[tuple[int, Gathering]] = deque()
+        self._underway: deque[tuple[int, Callable[[], NDArray[np.float64]]]] = deque()
 
     def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
         """Measure a visit that has ended; it counts once all workers have met."""
@@ -119,7 +118,7 @@ class Together(Team):
         yield from self._hear(0)
 
     def note_loads(self) -> None:
-        self.record.loads = [Load(*row) for row in self.workers.gather(astuple(self._load())).result().tolist()]
+        self.record.loads = [Load(*row) for row in self.workers.gather(astuple(self._load()))().tolist()]
 
     def _load(self) -> Load:
         """What this worker did so far, in processes before this one, too."""
@@ -146,8 +145,8 @@ class Together(Team):
         """Hear what all told until no more than `most` messages are under way, and count what they did."""
         started = time.perf_counter()
         while len(self._underway) > most:
-            position, gathering = self._underway.popleft()
-            rows = gathering.result().tolist()
+            position, result = self._underway.popleft()
+            rows = result().tolist()
             total = [sum(column) for column in zip(*rows, strict=True)]
             self.begin_epoch()
             self.record.curve.add_sums(total[:4])
@@ -156,11 +155,3 @@ class Together(Team):
             self.record.loads = [Load(*row[-len(fields(Load)) :]) for row in rows]
             yield Wishes(total[5] > 0, total[6] > 0)
         self._meet_seconds += time.perf_counter() - started
-
-
-def make_team(workers: Workers, course: Course, record: Record, blocks: ItemBlocks, ring: Ring | None) -> Team:
-    """This worker's part; of items those rows are exchanged that all workers have. ring: by which item blocks go round."""
-    if workers.is_alone:
-        return Team(course, record)
-    num_rows = blocks.num_shared_rows if course.plan.sharing.is_sharded else blocks.num_outputs(0)
-    return Together(course, record, workers, num_rows, ring)

@@ -22,7 +22,7 @@ from trainer.workers.group import Workers
 
 @dataclass
 class Underway:
-    """An exchange that has not ended: own float32[n], what this worker changed; total, becoming what all did; when it began."""
+    """An exchange under way. own float32[n]: what this worker changed; total: becomes what all did; number: which one it is."""
 
     own: torch.Tensor
     total: torch.Tensor
@@ -52,13 +52,13 @@ class Exchange:
             self._base = [table.clone() for table in tables]
 
     def attach_items(self, items: Items) -> None:
-        """Exchange rows in the host's memory: the first of the outputs, and all inputs."""
+        """`attach` items in the host's memory."""
         outputs, inputs = items.outputs, items.inputs
         arrays = (outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows], inputs.vectors, inputs.squares)
         self.attach([torch.from_numpy(array) for array in arrays if array.size])
 
     def run(self) -> None:
-        """Give what changed, and take what the others changed, as far as it is there."""
+        """Send what changed, and take what the others changed, as far as it is there."""
         self.num_exchanges += 1
         if not self._tables:  # a table too small for blocks to share any of it
             return
@@ -100,9 +100,8 @@ class Exchange:
             base.copy_(table)
 
     def _buffer(self) -> torch.Tensor:
-        if self._free:
-            return self._free.pop()
-        return torch.empty(sum(table.numel() for table in self._tables), device=self._tables[0].device)
+        num = sum(table.numel() for table in self._tables)
+        return self._free.pop() if self._free else torch.empty(num, device=self._tables[0].device)
 
     def _parts(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """A buffer as the tables lie in it, one after the other."""

@@ -53,9 +53,21 @@ class Workers:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def gather(self, values: Sequence[float]) -> "Gathering":
-        """Begin to send all workers these numbers, and to receive theirs."""
-        return Gathering(self, values)
+    def gather(self, values: Sequence[float]) -> Callable[[], NDArray[np.float64]]:
+        """Begin to send all workers these numbers; returns what waits for the numbers of each, float64[W, n] by rank."""
+        import torch
+        import torch.distributed as dist
+
+        mine = torch.tensor(values, dtype=torch.float64)
+        parts = [torch.empty_like(mine) for _ in range(self.num)]
+        with self.told_if_lost():
+            work = dist.all_gather(parts, mine, async_op=True)
+
+        def result() -> NDArray[np.float64]:
+            self.wait(work)
+            return np.stack([part.numpy() for part in parts])
+
+        return result
 
     def add_up(self, numbers: "torch.Tensor") -> Any:
         """Begin to replace numbers float32[n] by their sum over all workers; returns what to wait for."""
@@ -65,7 +77,7 @@ class Workers:
             return dist.all_reduce(numbers, async_op=True)
 
     def pass_on(self, out: NDArray[np.uint8], into: NDArray[np.uint8]) -> list[Any]:
-        """Begin to send bytes to the worker before this one, and to take those of the one after; returns what to wait for."""
+        """Begin to send bytes to the worker before this one, and to receive those of the one after; returns what to wait for."""
         import torch
         import torch.distributed as dist
 
@@ -76,7 +88,6 @@ class Workers:
             ]
 
     def wait(self, work: Any) -> None:
-        """Wait for something begun before."""
         with self.told_if_lost():
             work.wait()
 
@@ -113,25 +124,6 @@ class Workers:
 ALONE = Workers()
 
 
-class Gathering:
-    """Numbers on their way to all workers."""
-
-    def __init__(self, workers: Workers, values: Sequence[float]) -> None:
-        import torch
-        import torch.distributed as dist
-
-        self.workers = workers
-        self._mine = torch.tensor(values, dtype=torch.float64)
-        self._parts = [torch.empty_like(self._mine) for _ in range(workers.num)]
-        with workers.told_if_lost():
-            self._work = dist.all_gather(self._parts, self._mine, async_op=True)
-
-    def result(self) -> NDArray[np.float64]:
-        """The numbers of every worker, float64[W, n], by rank."""
-        self.workers.wait(self._work)
-        return np.stack([part.numpy() for part in self._parts])
-
-
 def join_workers(on_gpu: bool) -> Workers:
     """Meet the workers that torchrun started with this one; the only worker where it did not, or started one."""
     num = int(os.environ.get("WORLD_SIZE", "1"))
@@ -152,10 +144,10 @@ def join_workers(on_gpu: bool) -> Workers:
 
 
 def find_each_other(store: "Store", rank: int, num: int) -> str:
-    """The name of this gathering of workers, under which they write where they are to be reached.
+    """Return a name for this start of the workers, under which they write their addresses.
 
-    torchrun keeps the store when it starts workers again, with what the dead ones wrote. So each says that it is there; the
-    first names all it found; they agree once everybody is named as it is now. Raises WorkerLostError after TIMEOUT_SECONDS.
+    torchrun keeps the store when it starts workers again, with what the dead ones wrote. So each writes that it is there, the
+    first lists all it found, and they agree once the list has everybody. Raises WorkerLostError after TIMEOUT_SECONDS.
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + TIMEOUT_SECONDS
     store.set(f"there/{rank}", own)

@@ -54,7 +54,7 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def use(launch: Launch = gpu.launch) -> None:
         kernel = Kernel("gpu", "a test's", gpu.train_users, Accelerator(gpu.find_device(), launch))
-        monkeypatch.setattr("trainer.training.beginning.pick_kernel", lambda *_: kernel)
+        monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: kernel)
 
     return use
 
@@ -80,7 +80,7 @@ def copied(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Copied
                     "trainer.training.preparation.plan_training", divided(1 if num_blocks == 2 else 8, num_blocks)
                 )
                 patch.setattr(
-                    "trainer.training.beginning.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users)
+                    "trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users)
                 )
                 known[key] = folder, train(make_job(corpus_dir, folder, **settings))
         return known[key]
@@ -209,7 +209,7 @@ def test_a_single_micro_partition_visited_again_and_again(
     use_device()
     monkeypatch.setattr(device_engine, "Stream", LateDevice(1).stream)
     train(make_job(tmp_path / "corpus", tmp_path / "stayed", epochs=3))
-    monkeypatch.setattr("trainer.training.beginning.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
+    monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
     train(make_job(tmp_path / "corpus", tmp_path / "copied", epochs=3))
     assert_same_bits(tmp_path / "stayed", tmp_path / "copied")
 
@@ -223,7 +223,7 @@ def test_blocks_that_share_items_fit_the_device(
     write_corpus(tmp_path / "corpus", histories, partitions=2, num_items=64)
     monkeypatch.setattr("trainer.training.preparation.plan_training", divided(1, 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.training.beginning.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
+        patch.setattr("trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
         expected = train(make_job(tmp_path / "corpus", tmp_path / "copied"))
     use_device()
     assert losses_of(train(make_job(tmp_path / "corpus", tmp_path / "held"))) == losses_of(expected)

@@ -283,7 +283,7 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
         users.vectors[-1, -1] = np.inf
         return 1
 
-    monkeypatch.setattr("trainer.training.beginning.pick_kernel", lambda *_: Kernel("cpu", "a test's", explode))
+    monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: Kernel("cpu", "a test's", explode))
     with pytest.raises(TrainingError, match=r"no longer finite in epoch 1, micro-partition \d.*lower train.alpha"):
         train(make_job(corpus_dir, tmp_path))
     assert not list(tmp_path.glob("*.safetensors"))
