@@ -39,42 +39,29 @@ class TrainSettings:
     )
     negative: int = setting(10, "Negatives", "Items drawn against each token, or each block of tokens.", ge=1, le=1000)
     share_negatives: int = setting(
-        1,
-        "Tokens a block",
+        1, "Tokens a block",
         "Tokens of a user that share their negatives (by negative_sampling no more than those), or a tree's root: 1 is best, "
-        "8 about three times as fast.",
-        ge=1,
-        le=256,
-    )
+        "8 about three times as fast.", ge=1, le=256,
+    )  # fmt: skip
     ns_exponent: float = setting(
         0.5, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
     )
     discount: float = setting(
-        0.5,
-        "Popularity discount",
+        0.5, "Popularity discount",
         "Vectors rank by probability / count ** this (sampled softmax): 0 by probability alone, more: rarer items first.",
-        ge=0,
-        le=1,
-    )
+        ge=0, le=1,
+    )  # fmt: skip
     alpha: float = setting(0.2, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
     l2: float = setting(
-        1.4,
-        "L2",
-        "Pull of a user's vector towards zero at each of its n tokens, divided by the root of n.",
-        ge=0,
-        le=10,
-    )
+        1.4, "L2", "Pull of a user's vector towards zero at each of its n tokens, divided by the root of n.", ge=0, le=10
+    )  # fmt: skip
     item_l2: float = setting(
         0.06, "Item L2", "Pull of an item's vector towards zero, at each of its tokens.", ge=0, le=10
     )
     recency: float = setting(
-        3.0,
-        "Recency",
-        "A token this many before a user's newest counts half for the user's vector; 0: all count the same, "
-        "as they always do in logs without times.",
-        ge=0,
-        le=1e6,
-    )
+        3.0, "Recency", "A token this many before a user's newest counts half for the user's vector; 0: all count the same, "
+        "as they always do in logs without times.", ge=0, le=1e6,
+    )  # fmt: skip
     sample: float = setting(
         1e-2, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
     )
@@ -87,12 +74,8 @@ class TrainSettings:
     seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
     threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
     commit_seconds: float = setting(
-        60.0,
-        "Commit interval",
-        "Seconds of training after which the next micro-partition's end commits.",
-        ge=0,
-        le=86_400,
-    )
+        60.0, "Commit interval", "Seconds of training after which the next micro-partition's end commits.", ge=0, le=86_400
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,50 +88,35 @@ class TrainConfig(TrainSettings):
         0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
     )
     tree: Literal["huffman", "two_level", "balanced"] = setting(
-        "huffman",
-        "Tree",
-        "Shape of the tree (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node.",
-    )
+        "huffman", "Tree", "Shape of the tree (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node."
+    )  # fmt: skip
     tree_branching: int = setting(16, "Branching", "Children of a node (hs, tree balanced).", ge=2, le=65_536)
     negative_weight: float = setting(
-        4.0,
-        "Weight of negatives",
+        4.0, "Weight of negatives",
         "How many items a drawn one stands for in a sampled softmax: 10 of weight 4 rank about like 20 of 1, for half the work.",
-        gt=0,
-        le=1000,
-    )
+        gt=0, le=1000,
+    )  # fmt: skip
     bias: float = setting(
-        0.5,
-        "Bias",
+        0.5, "Bias",
         "The last coordinate of every user, which never moves: items learn in theirs how popular they are; 0: none.",
-        ge=0,
-        le=10,
-    )
+        ge=0, le=10,
+    )  # fmt: skip
     optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
     min_alpha: float = setting(0.02, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
     accumulate: int = setting(
-        1,
-        "Users a step",
+        1, "Users a step",
         "Users whose gradients of items are summed before the items move; 1 moves them at once. Above 1, any number of threads "
-        "ends with the same bits (PV-DBOW with drawn negatives).",
-        ge=1,
-    )
+        "ends with the same bits (PV-DBOW with drawn negatives).", ge=1,
+    )  # fmt: skip
     patience: int = setting(
-        0,
-        "Patience",
-        "Epochs without a lower held-out loss after which training ends, the best kept; 0: never.",
-        ge=0,
-        le=1000,
-    )
+        0, "Patience", "Epochs without a lower held-out loss after which training ends, the best kept; 0: never.", ge=0, le=1000
+    )  # fmt: skip
     sharing: Literal["auto", "replicated", "asynchronous", "sharded"] = setting(
         "auto", "Sharing", "How several workers share the item table; `auto` lets the planner choose."
     )
     exchange_tokens: int = setting(
-        0,
-        "Exchange",
-        "Tokens of a worker after which changes of shared items are added up; 0: a 256th of an epoch.",
-        ge=0,
-    )
+        0, "Exchange", "Tokens of a worker after which changes of shared items are added up; 0: a 256th of an epoch.", ge=0
+    )  # fmt: skip
     staleness: int = setting(
         2, "Staleness", "Sums that may be under way when a worker goes on (sharing asynchronous).", ge=1, le=64
     )

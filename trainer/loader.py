@@ -120,19 +120,18 @@ class _Table:
         """Rows as a tensor [rows, ...]: a view for a slice, memory of its own for row numbers."""
         if isinstance(rows, slice):
             return self.tensor[rows]
+        return self.read_into(rows, torch.empty((len(rows), *self.row_shape), dtype=self.tensor.dtype))
+
+    def read_into(self, rows: Rows, out: torch.Tensor) -> torch.Tensor:
+        """Write rows to `out`, a contiguous tensor [rows, ...] of the table's dtype, and return it."""
+        if isinstance(rows, slice):
+            return out.copy_(self.tensor[rows])
         if self.row_bytes is None:
-            return torch.index_select(self.tensor, 0, torch.from_numpy(rows))
+            return torch.index_select(self.tensor, 0, torch.from_numpy(rows), out=out)
         # np.take copies whole rows, and was faster than torch.index_select, the more so in batches of a few thousand rows,
         # where torch's threads cost more than they gain. "clip" spares a check: a permutation is within bounds.
-        taken = torch.from_numpy(np.take(self.row_bytes, rows, axis=0, mode="clip").reshape(-1))
-        return taken.view(self.tensor.dtype).view(len(rows), *self.row_shape)
-
-    def read_into(self, rows: Rows, out: torch.Tensor) -> None:
-        """Write rows to `out`, a contiguous tensor [rows, ...] of the table's dtype."""
-        if isinstance(rows, slice) or self.row_bytes is None:
-            out.copy_(self.read(rows))
-        else:
-            np.take(self.row_bytes, rows, axis=0, out=_as_bytes(out), mode="clip")
+        np.take(self.row_bytes, rows, axis=0, out=_as_bytes(out), mode="clip")
+        return out
 
 
 class _Lane:

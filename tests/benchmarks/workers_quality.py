@@ -12,6 +12,7 @@ from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.peers import Vectors, answer_held_out, difference_in_errors
 from tests.benchmarks.workers_runs import Team, run_killed, run_team
 from tests.stores import count_differences, read_tables
+from tests.trainer.training.test_item_blocks import block_loads
 from trainer.config import TrainConfig
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus
@@ -126,7 +127,7 @@ def balance(corpus: Corpus, told: Mapping[str, Any], case: str, weights: tuple[f
     wanted = np.array(weights or [1.0] * len(tokens))
     workers = float((tokens / tokens.sum() * wanted.sum() / wanted).max())
     config = dataclasses.replace(TrainConfig(), vector_size=1, bias=0)
-    blocks = ItemBlocks(config, corpus.count_training_tokens(), told["plan"]["num_blocks"]).block_loads()
+    blocks = block_loads(ItemBlocks(config, corpus.count_training_tokens(), told["plan"]["num_blocks"]))
     return {
         "case": f"balance, {case} workers", "ratio": workers, "mark": "<= 1.05", "passed": workers <= 1.05,
         "tokens of each": ", ".join(f"{number:,.0f}" for number in tokens), "blocks": len(blocks),

@@ -104,7 +104,7 @@ class Course:
 
     def places(self, epoch: int) -> list[NDArray[np.int64]]:
         """This worker's micro-partitions at each place of an epoch."""
-        return _kept_places(self.share, self.config.seed, epoch)
+        return _places(self.share, self.config.seed, epoch)[0]
 
     def step(self, position: int) -> Step | None:
         """The step at a position; None where training has ended by then."""
@@ -155,7 +155,7 @@ class Course:
         users = user_order(config.seed, step.epoch, histories.hashes)
         lengths = np.diff(histories.offsets)[users]
         own_tokens, here = int(self.corpus.tokens[self.share.own].sum()), self.partitions_at(step)
-        offsets = _kept_offsets(self.share, config.seed, step.epoch)
+        _, offsets = _places(self.share, config.seed, step.epoch)
         in_place = int(self.corpus.tokens[here[:index]].sum())
         before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
         first_token, all_tokens = step.epoch * own_tokens + before, config.epochs * own_tokens
@@ -173,10 +173,7 @@ class Course:
 
 
 @lru_cache(maxsize=2)
-def _kept_places(share: Share, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    return share.places(partition_order(seed, epoch, len(share.tokens)))
-
-
-@lru_cache(maxsize=2)
-def _kept_offsets(share: Share, seed: int, epoch: int) -> NDArray[np.int64]:
-    return place_offsets(_kept_places(share, seed, epoch), share.tokens)
+def _places(share: Share, seed: int, epoch: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """A worker's micro-partitions at each place of an epoch, and the tokens before each place."""
+    places = share.places(partition_order(seed, epoch, len(share.tokens)))
+    return places, place_offsets(places, share.tokens)

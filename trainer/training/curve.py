@@ -138,13 +138,6 @@ class Curve:
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
 
-    def add_point(self, **values: Any) -> dict[str, Any]:
-        """Close the point: its means join `values`."""
-        point = values | losses(self.point_sums)
-        self.points.append(point)
-        self.point_sums = [0.0, 0, 0.0, 0]
-        return point
-
     def begin_epoch(self) -> None:
         self.epoch_sums = [0.0, 0, 0.0, 0]
 

@@ -96,11 +96,6 @@ class ItemBlocks:
                 "from an empty store"
             )
 
-    def block_loads(self) -> NDArray[np.float64]:
-        """The tokens that are learned in each block in an epoch, float64[B]."""
-        blocks = self.cut.class_blocks if self.cut else self._dealt
-        return np.array([self._loads[blocks == block].sum() for block in range(self.num_blocks)])
-
     def num_rows(self, block: int) -> int:
         """The rows that a block of items has; the first block has the most."""
         return self.num_shared_rows + len(range(block, len(self.counts) - self.num_shared_rows, self.num_blocks))

@@ -31,7 +31,7 @@ from trainer.training.job import Job, describe_training, effective_recency
 from trainer.training.preparation import Standing, divide_work, find_standing, go_on, warm_up
 from trainer.training.record import Record
 from trainer.training.redivide import join_item_blocks
-from trainer.training.slots import Background, ItemSlots, Slots
+from trainer.training.slots import Background, ItemSlots, RingSlots, Slots
 from trainer.training.team import Team, Together, Wishes
 from trainer.workers.group import Workers, first_does, join_workers
 
@@ -62,7 +62,7 @@ def train(
         if standing.record.position and not standing.is_done and not resume:
             raise ConfigError(
                 f"the store {job.store_dir} holds this training at "
-                f"{standing.record.position / standing.num_positions:.0%}: "
+                f"{standing.record.position / standing.manifest['num_positions']:.0%}: "
                 "give --resume to go on with it, or another --store"
             )
         record, compile_seconds = standing.record, 0.0
@@ -107,12 +107,13 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
     writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others=not workers.is_alone)
     background, shared_from = Background(record), manifest.get("resident_block")
-    items = ItemSlots(blocks, writer, background, shared_from, workers, plan.sharing.is_sharded)
+    kind = RingSlots if plan.sharing.is_sharded else ItemSlots
+    items = kind(blocks, writer, background, shared_from, workers)
     slots = Slots(corpus, writer, items, background, plan.place_bytes)
     team = Team(course, record)
     if not workers.is_alone:  # of items those rows are exchanged that all workers have
         num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
-        team = Together(course, record, workers, num_rows, items.ring)
+        team = Together(course, record, workers, num_rows, items)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
         tell(on_event, f"going on where a training was stopped: {done} are done")

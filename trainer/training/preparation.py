@@ -51,33 +51,30 @@ TRY_SHARE, TRY_SECONDS = 0.02, 0.5
 
 @dataclass
 class Standing:
-    """How far a training is. generation: what its store holds of it; num_positions: of all epochs, as it was divided last."""
+    """How far a training is. generation: what its store holds of it."""
 
     identity: str
     warm_start: WarmStart | None
     generation: Generation | None
     record: Record
-    num_positions: int
-
-    @property
-    def is_done(self) -> bool:
-        return self.record.position == self.num_positions or self.record.stopped_after_epoch is not None
 
     @property
     def manifest(self) -> dict[str, Any]:
         return self.generation.manifest if self.generation else {}
 
+    @property
+    def is_done(self) -> bool:
+        return self.manifest.get("stage", "training") != "training"
+
 
 def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Standing:
     """How far this training is by its store; rank: of this worker."""
-    config, path = job.training_config, job.config.items_from
+    path = job.config.items_from
     warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
     name = identity(corpus, job.config, warm_start.digest if warm_start else job.start)
     generation = find_generation(job.store_dir, name, on_event)
-    manifest = generation.manifest if generation else {}
-    positions = config.epochs * corpus.num_partitions * manifest.get("num_blocks", 1)
-    num_positions = manifest.get("num_positions", positions)
-    return Standing(name, warm_start, generation, read_record(manifest, rank), num_positions)
+    record = read_record(generation.manifest if generation else {}, rank)
+    return Standing(name, warm_start, generation, record)
 
 
 def go_on(standing: Standing, course: Course, store_dir: Path, workers: Workers, on_event: OnEvent) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.training.curve import Curve
+from trainer.training.curve import Curve, losses
 
 TOLD = (
     "best", "stopped_after_epoch", "peak_bytes", "train_seconds", "num_processes", "num_commits", "bytes_read", "bytes_written",
@@ -67,13 +67,14 @@ class Record:
 
     def add_point(self, positions_an_epoch: int, alpha: float) -> dict[str, Any]:
         """Close a point of the curve, at the learning rate alpha; returns it."""
-        return self.curve.add_point(
-            epoch=round(self.position / positions_an_epoch, 4),
-            seconds=round(self.train_seconds, 3),
-            tokens=round(self.tokens_done),
-            tokens_per_second=self.tokens_done / max(self.train_seconds, 1e-9),
-            alpha=alpha,
-        )
+        curve, rate = self.curve, self.tokens_done / max(self.train_seconds, 1e-9)
+        point = {
+            "epoch": round(self.position / positions_an_epoch, 4), "seconds": round(self.train_seconds, 3),
+            "tokens": round(self.tokens_done), "tokens_per_second": rate, "alpha": alpha, **losses(curve.point_sums),
+        }  # fmt: skip
+        curve.points.append(point)
+        curve.point_sums = [0.0, 0, 0.0, 0]
+        return point
 
     def story(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """The story's "train" (without seconds); manifest: of the last generation."""

@@ -7,6 +7,7 @@ while it is written: it waits only where it would change what has not been writt
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,6 @@ from trainer.system.pages import Bytes, make_pages
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import Record
 from trainer.workers.group import Workers, commit_together
-from trainer.workers.ring import Ring
 
 BEGIN_ROWS = 1024
 
@@ -219,18 +219,15 @@ def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | 
 class ItemSlots:
     """The item blocks in memory: the one that is trained, the next one on its way in, the last one on its way out.
 
-    They come from the writer's files, or begin anew. Of several workers that share the table out, blocks go round them
-    instead (is_sharded). block: the trained one, -1 before the first. shared_from: the block whose file has the newest rows of
-    those that all blocks share.
+    They come from the writer's files, or begin anew. block: the trained one, -1 before the first. shared_from: the block
+    whose file has the newest rows of those that all blocks share.
     """
 
     def __init__(
-        self, blocks: ItemBlocks, writer: Writer, background: Background, shared_from: int | None, workers: Workers,
-        is_sharded: bool,
-    ) -> None:  # fmt: skip
+        self, blocks: ItemBlocks, writer: Writer, background: Background, shared_from: int | None, workers: Workers
+    ) -> None:
         self.blocks, self.writer, self.background = blocks, writer, background
         self.shared_from, self.workers = shared_from, workers
-        self.ring = Ring(workers, blocks.num_blocks, self._read, self._make_block) if is_sharded else None
         self.block = -1
         self._items: Image
         self._free: list[Bytes] = []
@@ -238,33 +235,21 @@ class ItemSlots:
         self._writing: Future[None] | None = None
 
     def prefetch(self, block: int) -> None:
-        """Begin to read the next item block in the background, once the one before is written; of a ring it comes by itself."""
-        if self.ring is None and self._next is None and block != self.block:
+        """Begin to read the next item block in the background, once the one before is written."""
+        if self._next is None and block != self.block:
             self._next = self.background.reader.submit(self._read, block, self._writing)
 
     def admit(self, block: int) -> Items:
-        """The item block in memory, free to change; the one before is written in the background."""
-        if block == self.block:
-            return items_in(self._items)
-        if self.ring is not None:
-            image = self._turn_ring(self.ring, block)
-        else:
-            self.prefetch(block)
-            with self.background.stall():
-                assert self._next is not None
-                image = self._next.result()
-            self._next = None
-        self._share_rows(image)
-        if self.block >= 0 and self.ring is None:
-            self._writing = self.background.write(self._write_out, self.block, self._items)
-        self._items, self.block = image, block
-        return items_in(image)
+        """The item block in memory, free to change; the one before leaves."""
+        if block != self.block:
+            image = self._exchange(block)
+            self._share_rows(image)
+            self._items, self.block = image, block
+        return items_in(self._items)
 
     def copy(self) -> Blocks:
-        """Copies of the blocks that this worker commits: its own; of a table that all have, the first worker commits it."""
-        alone = [(self.block, self._items)] if self.workers.is_first else []
-        own = self.ring.settle() if self.ring is not None else alone
-        return [(block, image_of(image.arrays, self._take_pages())) for block, image in own]
+        """Copies of the blocks that this worker commits."""
+        return [(block, image_of(image.arrays, self._take_pages())) for block, image in self._own()]
 
     def write(self, copies: Blocks) -> None:
         for block, image in copies:
@@ -274,13 +259,19 @@ class ItemSlots:
     def free(self, copies: Blocks) -> None:
         self._free += [image.pages for _, image in copies]
 
-    def _turn_ring(self, ring: Ring, block: int) -> Image:
-        """Pass the item block on to another worker, and return the next one; the first are read."""
-        if self.block < 0:
-            num_blocks = self.blocks.num_blocks
-            return ring.begin([(block + ahead) % num_blocks for ahead in range(num_blocks // self.workers.num)])
-        found, image = ring.turn()
-        assert found == block
+    def _own(self) -> Blocks:
+        """The trained block; of a table that all workers have, the first one commits it."""
+        return [(self.block, self._items)] if self.workers.is_first else []
+
+    def _exchange(self, block: int) -> Image:
+        """Begin to write the trained block, and wait for the next one."""
+        self.prefetch(block)
+        with self.background.stall():
+            assert self._next is not None
+            image = self._next.result()
+        self._next = None
+        if self.block >= 0:
+            self._writing = self.background.write(self._write_out, self.block, self._items)
         return image
 
     def _share_rows(self, image: Image) -> None:
@@ -309,11 +300,69 @@ class ItemSlots:
         self.blocks.check(block, image.arrays.get("rows"), self.writer.folder)
         return image
 
+    def _write_out(self, block: int, image: Image) -> None:
+        self.write([(block, image)])
+        self.free([(block, image)])
+
+
+class RingSlots(ItemSlots):
+    """Item blocks that go round the workers: each trains one of its few, passes it to the worker before it, and receives those
+    of the one after it. No row has two writers, and no block is on two workers.
+
+    With one block a worker it waits for the next after each turn; with more the passing is done while it trains another.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.passed_bytes, self.wait_seconds = 0, 0.0
+        self._held: deque[tuple[int, Image]] = deque()
+        self._arriving: dict[int, Any] = {}
+        self._leaving: tuple[Any, Bytes] | None = None
+
+    def prefetch(self, block: int) -> None:
+        """The next block comes by itself."""
+
+    def _exchange(self, block: int) -> Image:
+        """Pass the trained block on, and wait for the next one; the first are read."""
+        num_blocks = self.blocks.num_blocks
+        num_held = num_blocks // self.workers.num
+        if self.block < 0:
+            ahead = [(block + turn) % num_blocks for turn in range(num_held)]
+            self._held = deque((one, self._read(one)) for one in ahead)
+            return self._held[0][1]
+        started = time.perf_counter()
+        trained, image = self._held.popleft()
+        spare = None
+        if self._leaving is not None:
+            sending, spare = self._leaving
+            self.workers.wait(sending)
+        coming = (trained + num_held) % num_blocks
+        into = self._make_block(coming, spare)
+        sending, self._arriving[coming] = self.workers.pass_on(
+            image.pages[: image.num_bytes], into.pages[: into.num_bytes]
+        )
+        self.passed_bytes += image.num_bytes
+        self._leaving = sending, image.pages
+        self._held.append((coming, into))
+        found, image = self._held[0]
+        assert found == block
+        self._arrive(block)
+        self.wait_seconds += time.perf_counter() - started
+        return image
+
+    def _own(self) -> Blocks:
+        """The blocks that this worker has, once they have arrived."""
+        started = time.perf_counter()
+        for block, _ in self._held:
+            self._arrive(block)
+        self.wait_seconds += time.perf_counter() - started
+        return list(self._held)
+
+    def _arrive(self, block: int) -> None:
+        if block in self._arriving:
+            self.workers.wait(self._arriving.pop(block))
+
     def _make_block(self, block: int, spare: Bytes | None) -> Image:
         """The image of an item block that is on its way from another worker."""
         shapes = shapes_of_items(self.blocks.num_outputs(block), self.blocks.config.vector_size, has_rows=True)
         return make_image(shapes, spare)
-
-    def _write_out(self, block: int, image: Image) -> None:
-        self.write([(block, image)])
-        self.free([(block, image)])

@@ -18,8 +18,8 @@ from trainer.training.course import Course, Ended
 from trainer.training.curve import Curve
 from trainer.training.engine import conclude
 from trainer.training.record import Load, Record
+from trainer.training.slots import ItemSlots, RingSlots
 from trainer.workers.group import Workers
-from trainer.workers.ring import Ring
 
 if TYPE_CHECKING:  # torch takes a second to import
     from trainer.workers.exchange import Exchange
@@ -70,7 +70,7 @@ class Team:
 
 
 class Together(Team):
-    """A worker's part in a training of several. num_rows: of the items, which are exchanged; ring: by which blocks go round.
+    """A worker's part in a training of several. num_rows: of the items, which are exchanged.
 
     curve, tokens: what it measured since it told last, and all that it trained in this process.
     """
@@ -78,12 +78,12 @@ class Together(Team):
     unit = "places"
     exchange: "Exchange"
 
-    def __init__(self, course: Course, record: Record, workers: Workers, num_rows: int, ring: Ring | None) -> None:
+    def __init__(self, course: Course, record: Record, workers: Workers, num_rows: int, items: ItemSlots) -> None:
         from trainer.workers.exchange import Exchange
 
         super().__init__(course, record)
         sharing = course.plan.sharing
-        self.workers, self.ring = workers, ring
+        self.workers, self.items = workers, items
         self.exchange = Exchange(workers, num_rows, sharing.staleness)
         self.curve = Curve()
         self.tokens = 0.0
@@ -123,7 +123,8 @@ class Together(Team):
     def _load(self) -> Load:
         """What this worker did so far, in processes before this one, too."""
         before, exchange, record = self._before, self.exchange, self.record
-        passed_bytes, pass_seconds = (self.ring.passed_bytes, self.ring.wait_seconds) if self.ring else (0, 0.0)
+        ring = self.items if isinstance(self.items, RingSlots) else None
+        passed_bytes, pass_seconds = (ring.passed_bytes, ring.wait_seconds) if ring else (0, 0.0)
         return Load(
             tokens=before.tokens + self.tokens,
             train_seconds=record.train_seconds,

@@ -1,0 +1,47 @@
+"""Blocks that go round the workers: everyone trains each once a round, and what they changed stays."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.together import Threads
+from trainer.plan.shares import ring_block
+from trainer.store.images import Image, make_image
+from trainer.store.layout import shapes_of_items
+from trainer.system.pages import Bytes
+from trainer.training.slots import RingSlots
+from trainer.workers.group import Workers
+
+
+class Blocks(RingSlots):
+    """A block is larger the higher its number, and begins at zero."""
+
+    def _make_block(self, block: int, spare: Bytes | None) -> Image:
+        return make_image(shapes_of_items(1 + block, 2), spare)
+
+    def _read(self, block: int, write_before: Any = None) -> Image:
+        image = self._make_block(block, None)
+        image.arrays["outputs"][:] = 0
+        return image
+
+
+@pytest.mark.parametrize(("num_workers", "held"), [(2, 1), (2, 2), (3, 1), (3, 2)])
+def test_every_worker_has_every_block_once_a_round(num_workers: int, held: int) -> None:
+    num_blocks, rounds = num_workers * held, 3
+
+    def work(workers: Workers) -> tuple[dict[int, np.ndarray], int]:
+        ring = Blocks(SimpleNamespace(num_blocks=num_blocks, num_shared_rows=0), None, None, None, workers)
+        for turn in range(rounds * num_blocks):
+            items = ring.admit(ring_block(workers.rank, turn, num_workers, num_blocks))
+            items.outputs.vectors[:, workers.rank % 2] += 1
+        return {block: image.arrays["outputs"].copy() for block, image in ring.copy()}, ring.passed_bytes
+
+    told = Threads(num_workers).run(work)
+    ended = {block: rows for held_blocks, _ in told for block, rows in held_blocks.items()}
+    assert sorted(ended) == list(range(num_blocks))
+    for block, rows in ended.items():
+        assert rows.shape == (1 + block, 2)
+        assert (rows.sum(axis=1) == rounds * num_workers).all()
+    assert all(passed > 0 for _, passed in told)
