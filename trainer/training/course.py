@@ -116,13 +116,10 @@ class Course:
             return step
         return replace(step, block=ring_block(share.rank, step.turn, share.num_workers, plan.num_blocks))
 
-    def partitions(self, step: Step) -> list[int]:
-        """The micro-partitions of the step's chunk, in order."""
-        return [int(p) for here in self.places(step.epoch)[step.chunk.start : step.chunk.stop] for p in here]
-
-    def partitions_from(self, step: Step) -> list[int]:
-        """Those of the chunk that are still to come in this turn."""
-        return [int(p) for here in self.places(step.epoch)[step.place : step.chunk.stop] for p in here]
+    def partitions(self, step: Step, first_place: int | None = None) -> list[int]:
+        """The micro-partitions of the step's chunk, in order; from a place on, if one is given."""
+        start = step.chunk.start if first_place is None else first_place
+        return [int(p) for here in self.places(step.epoch)[start : step.chunk.stop] for p in here]
 
     def partitions_at(self, step: Step) -> list[int]:
         """The micro-partitions at the step's place."""
@@ -143,10 +140,6 @@ class Course:
         chunks = (most[start : start + chunk] for start in range(0, num_places, chunk))
         tokens = np.concatenate([np.tile(here, num_blocks) for here in chunks]) / num_blocks
         return count_exchanges(tokens, self.plan.sharing)
-
-    def steps_left(self, step: Step) -> int:
-        """Positions until the chunk has met all blocks, this one included."""
-        return step.chunk.stop - step.place + (self.plan.num_blocks - 1 - step.turn) * len(step.chunk)
 
     def visit(self, position: int, index: int, step: Step, resident: Resident, targets: Targets) -> Visit:
         """What is done at a position with one of its micro-partitions, and the item block of its step."""

@@ -198,7 +198,10 @@ class DeviceEngine(Engine):
         if flight is None:
             return
         flight.landed.wait()
-        self._count_idle(flight)
+        if before := self._before:  # idle time counts as stall, beyond what the host counted as waiting for the disk
+            idle = flight.started.seconds_since(before.ended) - (flight.waited_seconds - before.waited_seconds)
+            self.record.stall_seconds += max(0.0, idle)
+            self._idle_seconds += max(0.0, idle)
         self._before, self._flying = flight, None
         self.items.outputs.vectors[flight.sampled] = self.memory.landed_sample[: len(flight.sampled)]
         yield Ended(
@@ -289,10 +292,3 @@ class DeviceEngine(Engine):
             (self.memory.landed_bounds, self.memory.bounds),
         ):
             as_tensor(here).copy_(there, non_blocking=True)
-
-    def _count_idle(self, flight: Flight) -> None:
-        """Add the device's idle time before a visit to the stall, beyond what the host counted as waiting for the disk."""
-        if before := self._before:
-            idle = flight.started.seconds_since(before.ended) - (flight.waited_seconds - before.waited_seconds)
-            self.record.stall_seconds += max(0.0, idle)
-            self._idle_seconds += max(0.0, idle)

@@ -207,10 +207,11 @@ class Training:
         if course.plan.is_resident:
             slots.prefetch(course.partitions(step))
         elif step.is_chunk_start or not slots.residents:
-            wanted = course.partitions(step) if step.turn else course.partitions_from(step)
+            wanted = course.partitions(step, None if step.turn else step.place)
             slots.evict([p for p in slots.residents if p not in wanted])
             slots.prefetch(wanted)
-            if following := course.step(position + course.steps_left(step)):
+            turns_left = course.plan.num_blocks - 1 - step.turn
+            if following := course.step(position + step.chunk.stop - step.place + turns_left * len(step.chunk)):
                 slots.prefetch(course.partitions(following))
         if step.block != self.block:
             if not is_first:
