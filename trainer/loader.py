@@ -36,14 +36,9 @@ class FastLoader:
     """Iterates over batches of tables whose first dimensions are equal; each iteration is an epoch."""
 
     def __init__(
-        self,
-        *tables: torch.Tensor | NDArray[Any],
-        batch_size: int,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-    ) -> None:
+        self, *tables: torch.Tensor | NDArray[Any], batch_size: int, shuffle: bool = False, drop_last: bool = False,
+        seed: int = 0, device: str | torch.device = "cpu",
+    ) -> None:  # fmt: skip
         """Tables are tensors on the CPU, numpy arrays or `np.memmap`, [n, ...] each, of any dtype that torch knows.
 
         `drop_last` leaves out the last batch of an epoch when it is not full. With `shuffle` the order is a function of

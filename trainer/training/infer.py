@@ -79,12 +79,9 @@ def freeze_items(
 
 
 def infer_vectors(
-    frozen: FrozenItems,
-    tokens: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
+    frozen: FrozenItems, tokens: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64],
     begun: Rows | None = None,
-) -> Rows:
+) -> Rows:  # fmt: skip
     """Fit users to the items: offsets int64[n+1] into tokens; begun: what they begin from, fitted in place, else as in training.
 
     Each row is a pure function of the user's history, hash and beginning.
@@ -115,11 +112,9 @@ def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: R
 
 
 def infer_parts(
-    frozen: FrozenItems,
-    parts: Iterable[tuple[Key, Histories]],
-    group_bytes: int = GROUP_BYTES,
+    frozen: FrozenItems, parts: Iterable[tuple[Key, Histories]], group_bytes: int = GROUP_BYTES,
     begin: Callable[[Key], Rows] | None = None,
-) -> Iterator[tuple[Key, Rows]]:
+) -> Iterator[tuple[Key, Rows]]:  # fmt: skip
     """Yield the rows of each part's users, in order; with several item blocks `group_bytes` of parts are fitted together.
 
     begin: what a part's users begin from, where it is not as in training.
@@ -238,11 +233,8 @@ def _check_room(job: Job, corpus: Corpus, generation: Generation, frozen: Frozen
             f"fitting the held-out users again needs up to {size(needed_bytes)} of disk and {size(free_bytes)} are free in "
             f"{job.store_dir}: free space, then run the same command again"
         )
-    held_bytes, row_bytes, num_held_out = (
-        private_bytes(),
-        4 * frozen.config.vector_size,
-        corpus.manifest["num_held_out"],
-    )
+    held_bytes, num_held_out = private_bytes(), corpus.manifest["num_held_out"]
+    row_bytes = 4 * frozen.config.vector_size
     users_bytes = 2 * int(corpus.users.max()) * row_bytes + min(GROUP_BYTES, num_held_out * row_bytes)
     if num_held_out and held_bytes + frozen.num_bytes + users_bytes > job.host_memory_bytes:
         raise ResourceError(

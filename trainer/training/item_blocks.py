@@ -66,8 +66,27 @@ class ItemBlocks:
 
     @cached_property
     def _dealt(self) -> NDArray[np.int32]:
-        """The block in which tokens of each item are learned, int32[V]."""
-        return deal_items(self._loads, self._is_shared, self.num_blocks)
+        """The block in which tokens of each item are learned, int32[V]: blocks have about as many tokens, and as many items.
+
+        The shared items, a multiple of the blocks, go one by one, the heaviest first, to the block with the fewest tokens so
+        far; the many light ones to and fro. The first blocks have one more where it does not come out even.
+        """
+        loads, num_blocks = self._loads, self.num_blocks
+        blocks = np.empty(len(loads), dtype=np.int32)
+        shared, others = np.flatnonzero(self._is_shared), np.flatnonzero(~self._is_shared)
+        room = len(shared) // num_blocks
+        waiting = [(0.0, 0, block) for block in range(num_blocks)]
+        for item in shared[np.argsort(-loads[shared], kind="stable")].tolist():
+            load, num, block = heapq.heappop(waiting)
+            blocks[item] = block
+            if num + 1 < room:
+                heapq.heappush(waiting, (load + float(loads[item]), num + 1, block))
+        turns, places = np.divmod(np.arange(len(others)), num_blocks)
+        is_back = (turns % 2 == 1) & (
+            turns < len(others) // num_blocks
+        )  # an unfinished last turn goes to the first blocks
+        blocks[others[np.argsort(-loads[others], kind="stable")]] = np.where(is_back, num_blocks - 1 - places, places)
+        return blocks
 
     @cached_property
     def _places(self) -> NDArray[np.int32]:
@@ -134,24 +153,3 @@ class ItemBlocks:
         is_here = self._dealt[histories.tokens] == block
         rows = self._places[histories.tokens]
         return replace(histories, tokens=np.where(is_here, rows, np.int32(self.num_rows(block))))
-
-
-def deal_items(loads: NDArray[np.float64], is_shared: NDArray[np.bool_], num_blocks: int) -> NDArray[np.int32]:
-    """Deal items to blocks so that these have as much to learn; loads float64[V]: the tokens of each item. int32[V].
-
-    The shared ones, a multiple of the blocks, one by one, the heaviest first, to the block with least so far; the many light
-    ones to and fro. Every block gets as many items, the first ones one more where it does not come out even.
-    """
-    blocks = np.empty(len(loads), dtype=np.int32)
-    shared, others = np.flatnonzero(is_shared), np.flatnonzero(~is_shared)
-    room = len(shared) // num_blocks
-    waiting = [(0.0, 0, block) for block in range(num_blocks)]
-    for item in shared[np.argsort(-loads[shared], kind="stable")].tolist():
-        load, num, block = heapq.heappop(waiting)
-        blocks[item] = block
-        if num + 1 < room:
-            heapq.heappush(waiting, (load + float(loads[item]), num + 1, block))
-    turns, places = np.divmod(np.arange(len(others)), num_blocks)
-    is_back = (turns % 2 == 1) & (turns < len(others) // num_blocks)  # an unfinished last turn goes to the first blocks
-    blocks[others[np.argsort(-loads[others], kind="stable")]] = np.where(is_back, num_blocks - 1 - places, places)
-    return blocks
