@@ -3,15 +3,15 @@
 import dataclasses
 import difflib
 import json
+import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError, model_validator
 from pydantic_core import core_schema
 
-from flows.removed_settings import ALWAYS, REMOVED
 from tasks.config import (
     EvaluateConfig,
     ExportConfig,
@@ -25,11 +25,61 @@ from tasks.config import (
 )
 from trainer.config import TrainConfig, TrainSettings, complete
 from trainer.errors import ConfigError
+from trainer.system.units import parse_bytes
 from trainer.training.job import RESULT_NEUTRAL
 
 _NEUTRAL: Any = {
     "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state"},
 }  # fmt: skip
+
+_TRAINER = "in `surf2vec` it is always {}; the trainer by itself (python -m trainer --config) still takes it"
+
+REMOVED = {
+    "ingest.columns.method": "a column named method is taken; rename yours",
+    "ingest.columns.status": "a column named status or response is taken; rename yours",
+    "ingest.columns.agent": "a column named user_agent or useragent is taken; rename yours",
+    "ingest.prefix_depth": "write it into ingest.granularity: prefix:2 keeps two parts of the path",
+    "ingest.collapse_repeats": "it is always true",
+    "train.dbow_words": _TRAINER.format(0),
+    "train.tree": _TRAINER.format("huffman"),
+    "train.tree_branching": _TRAINER.format(16),
+    "train.negative_weight": _TRAINER.format(4),
+    "train.bias": _TRAINER.format(0.5),
+    "train.optimizer": _TRAINER.format("adagrad"),
+    "train.min_alpha": "it is always a tenth of train.alpha",
+    "train.accumulate": _TRAINER.format(1),
+    "train.patience": _TRAINER.format(0),
+    "train.sharing": "the planner always chooses; the trainer by itself (python -m trainer --config) still takes it",
+    "train.exchange_tokens": _TRAINER.format("a 256th of an epoch"),
+    "train.staleness": _TRAINER.format(2),
+    "export.quantise_above": "it is always 1,000,000",
+    "gate.mrr_at_20_drop": "gate.hit_at_10_drop is for MRR@20, too",
+    "gate.min_compared": "it is always 100",
+    "gate.own_hit_at_10": "it follows from gate.hit_at_10_drop: ten times that may be lost",
+    "gate.coverage": "gate.kept took its place",
+    "gate.with_vector": "gate.kept took its place",
+    "gate.users": "gate.kept took its place",
+    "gate.items": "gate.kept took its place",
+    "gate.cosine_p1": "it is always 0.98",
+    "gate.norm_multiple": "it is always 5",
+    "gate.norm_outliers": "it is always 0.01",
+    "gate.allow_new_space": "a release in another space is always held; `surf2vec promote VERSION --override REASON` helps",
+    "nightly.decay": "it is always 0.9",
+    "nightly.min_alignment": "it is always 0.5",
+    "alarms.alert_days": "it is alert_days, a parameter of the deployment `watch`",
+}
+"""Settings of earlier versions by dotted key → what took their place."""
+
+ALWAYS: dict[str, Any] = {
+    "ingest.columns.method": ["method"],
+    "ingest.columns.status": ["status", "response"],
+    "ingest.columns.agent": ["user_agent", "useragent"],
+    "ingest.collapse_repeats": True,
+    "export.quantise_above": 1_000_000,
+    "nightly.decay": 0.9,
+    "nightly.min_alignment": 0.5,
+}
+"""Of those outside the training that say what a run makes, the values: they are part of what a run is known by."""
 
 Train = Annotated[
     TrainConfig,
@@ -67,6 +117,14 @@ class PipelineConfig(Section):
             )
         return self
 
+    @property
+    def threads(self) -> int:
+        return self.train.threads or os.cpu_count() or 1
+
+    @property
+    def host_bytes(self) -> int:
+        return parse_bytes(self.resources.host_memory)
+
     def outcome_settings(self) -> dict[str, Any]:
         """The settings that say what a run makes: all but the resources it may use for it, what is kept, and the gate.
 
@@ -82,33 +140,26 @@ class PipelineConfig(Section):
         return settings
 
 
-def load_config(file: Path | None, settings: Sequence[str], **overrides: Any) -> PipelineConfig:
-    """The configuration from a TOML file, then `key=value` settings, then overrides (dotted keys; None is left out).
+DEFAULT_CONFIG = PipelineConfig()
+
+
+def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[str, Any] = {}) -> PipelineConfig:
+    """The configuration from a TOML file, then `key=value` settings, then overrides by dotted key (None is left out).
 
     Raises ConfigError for a file that cannot be read, an unknown key (its nearest neighbours are named) or a bad value.
     """
-    values: dict[str, Any] = read_toml(file) if file else {}
-    for setting in settings:
-        key, separator, text = setting.partition("=")
-        if not separator:
-            raise ConfigError(f"--set {setting!r} has no '=': write for instance --set train.epochs=5")
-        set_value(values, key.strip(), parse_value(key.strip(), text.strip()))
-    for key, value in overrides.items():
-        if value is not None:
-            set_value(values, key.replace("__", "."), value)
-    return check_config(values)
-
-
-def read_toml(file: Path) -> dict[str, Any]:
-    """The table in a TOML file. Raises ConfigError when there is none or it is not TOML."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {file}: {error}") from None
-
-
-def check_config(values: dict[str, Any]) -> PipelineConfig:
-    """A PipelineConfig from nested dictionaries. Raises ConfigError that names what is wrong and where."""
+    for setting in settings:
+        key, separator, text = map(str.strip, setting.partition("="))
+        if not separator:
+            raise ConfigError(f"--set {setting!r} has no '=': write for instance --set train.epochs=5")
+        set_value(values, key, parse_value(key, text))
+    for key, value in overrides.items():
+        if value is not None:
+            set_value(values, key, value)
     for key in leaves(values):
         check_key(key)
     try:
@@ -125,12 +176,13 @@ def check_config(values: dict[str, Any]) -> PipelineConfig:
 def parse_value(key: str, text: str) -> Any:
     """The value in `--set key=text`: JSON where it is a number, boolean, null or list, otherwise the text itself."""
     check_key(key)
+    schema = flat_schema()[key]
     try:
         value = json.loads(text)
     except ValueError:
         return text
-    is_text = _schema_types(key) <= {"string", "null", "array"} and not isinstance(value, str | list | None)
-    return text if is_text else value
+    types = {part.get("type", "string") for part in schema.get("anyOf", [schema])}
+    return text if types <= {"string", "null", "array"} and not isinstance(value, str | list | None) else value
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
@@ -152,7 +204,7 @@ def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 def check_key(key: str) -> None:
     """Raise ConfigError, naming what took its place or the nearest known keys, unless the configuration has this dotted key."""
-    known = known_keys()
+    known = list(flat_schema())
     if key in known:
         return
     if key in REMOVED:
@@ -163,24 +215,13 @@ def check_key(key: str) -> None:
     raise ConfigError(f"{key} is no setting; {hint}")
 
 
-def known_keys() -> list[str]:
-    """Every dotted key of the configuration."""
-    return list(_flat_schema())
-
-
-def _schema_types(key: str) -> set[str]:
-    """The JSON types that a key takes."""
-    schema = _flat_schema()[key]
-    return {part.get("type", "string") for part in schema.get("anyOf", [schema])}
-
-
-def _flat_schema() -> dict[str, dict[str, Any]]:
+def flat_schema() -> dict[str, dict[str, Any]]:
+    """The JSON schema of every setting by its dotted key."""
     schema = TypeAdapter(PipelineConfig).json_schema()
 
     def walk(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, child in node["properties"].items():
-            reference = child.get("$ref", "").removeprefix("#/$defs/")
-            if reference:
+            if reference := child.get("$ref", "").removeprefix("#/$defs/"):
                 yield from walk(schema["$defs"][reference], f"{prefix}{name}.")
             else:
                 yield f"{prefix}{name}", child

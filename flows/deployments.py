@@ -7,21 +7,19 @@ from typing import Any
 
 from prefect import flow
 
-from flows.cli import releases, users
+from flows.cli import roots, users
 from flows.cli.options import Call
-from flows.config import PipelineConfig
+from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.progress import report_step
 from tasks.forgetting.forget import tell_elsewhere
 from trainer.errors import LeftElsewhereError
-
-DEFAULT_CONFIG = PipelineConfig()
 
 
 @flow(name="rollback", validate_parameters=True)
 def rollback(root: Path, version: int | None = None, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
     """Let the champion before serve again, or another version that served; the next night goes on from it."""
     with report_step("rollback") as on_event:
-        return releases.rollback(Call(root, config, on_event), version)
+        return roots.rollback(Call(root, config, on_event), version)
 
 
 @flow(name="forget", validate_parameters=True)

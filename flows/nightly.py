@@ -6,42 +6,16 @@ from typing import Any
 
 from prefect import flow
 
-from flows.config import PipelineConfig
+from flows import steps
+from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.context import open_night
 from flows.progress import report_step
-from flows.steps import (
-    build_corpus,
-    evaluate_vectors,
-    export_vectors,
-    find_unchanged,
-    ingest_events,
-    judge_release,
-    open_run,
-    refit_vectors,
-    register_release,
-    settle_vectors,
-    train_vectors,
-    write_reports,
-)
 from tasks.config import PublishConfig
 from tasks.registry.promotion import find_alias
 from tasks.report.funnel import list_losses, list_notes
 from tasks.report.measured import list_train_metrics
+from tasks.root import story as record
 from tasks.root.run import Run, lock_root
-from tasks.root.story import (
-    CorpusStep,
-    EvaluateStep,
-    ExportStep,
-    GateStep,
-    IngestStep,
-    RegisterStep,
-    ReportStep,
-    SettleStep,
-    Story,
-    TrainStep,
-)
-
-DEFAULT_CONFIG = PipelineConfig()
 
 
 @flow(name="nightly", validate_parameters=True)
@@ -69,61 +43,58 @@ def nightly(
     """
     night = open_night(root, since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
-        ingested = ingest_events(night, logs)
-        run = open_run(night, ingested, logs)
-        build_corpus(night, run)
-        if base := find_unchanged(night, run):
+        ingested = steps.ingest_events(night, logs)
+        run = steps.open_run(night, ingested, logs)
+        steps.build_corpus(night, run)
+        if base := steps.find_unchanged(night, run):
             return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
-        train_vectors(night, run)
-        evaluate_vectors(night, run)
-        refit_vectors(night, run)
-        settle_vectors(night, run)
-        export_vectors(night, run)
-        judge_release(night, run)
-        register_release(night, run)
-        write_reports(night, run)
+        steps.train_vectors(night, run)
+        steps.evaluate_vectors(night, run)
+        steps.refit_vectors(night, run)
+        steps.settle_vectors(night, run)
+        steps.export_vectors(night, run)
+        steps.judge_release(night, run)
+        steps.register_release(night, run)
+        steps.write_reports(night, run)
         return summarize(run, night.config.publish)
 
 
 def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
     """What `surf2vec run --json` prints, drawn from the run's story; the alias is the one that the version has now."""
     story = run.story()
-    ingest, export, registered = story.require(IngestStep), story.require(ExportStep), story.require(RegisterStep)
+    recorded, gate_keys = story.require, {"passes", "verdict", "held_by", "overridden", "table"}
+    ingest, export = recorded(record.IngestStep), recorded(record.ExportStep)
+    registered = recorded(record.RegisterStep)
+    corpus, settled = recorded(record.CorpusStep), story.steps.settle or record.SettleStep()
     return {
         "run_id": run.run_id,
         "release": export.release,
         "model_name": registered.model_name,
         "model_version": registered.model_version,
         "alias": find_alias(run.root, publish, registered),
-        "gate": story.require(GateStep).model_dump(include={"passes", "verdict", "held_by", "overridden", "table"}),
+        "gate": recorded(record.GateStep).model_dump(include=gate_keys),
         "tracking_uri": registered.tracking_uri,
         "users": export.num_users,
         "items": export.num_items,
         "events": ingest.events,
         "rejected": ingest.num_rejected,
-        "tokens": story.require(CorpusStep).num_tokens,
+        "tokens": corpus.num_tokens,
         "funnel": list_losses(story),
         "notes": list_notes(story),
-        "night": describe_night(story),
+        "night": {
+            "kind": settled.kind,
+            "base": story.base.release if story.base else None,
+            "full_because": story.full_because,
+            "space_id": settled.space_id or story.run_id,
+            "alignment": settled.cosine,
+            "changed": corpus.num_users if corpus.num_changed is None else corpus.num_changed,
+            "new_users": corpus.num_new_users,
+            "left": corpus.num_left,
+            "new_items": corpus.num_new_items,
+        },
         "export_dir": export.export_dir,
-        "report": story.require(ReportStep).report,
-        "training": list_train_metrics(story.require(TrainStep)),
-        "metrics": story.require(EvaluateStep).metrics | export.metrics,
+        "report": recorded(record.ReportStep).report,
+        "training": list_train_metrics(recorded(record.TrainStep)),
+        "metrics": recorded(record.EvaluateStep).metrics | export.metrics,
         "seconds": {name: step.seconds for name, step in story.steps.ended().items() if step.seconds is not None},
-    }
-
-
-def describe_night(story: Story) -> dict[str, Any]:
-    """What a night built on, and whom it trained: every user, or those whose tokens changed."""
-    corpus, settled = story.require(CorpusStep), story.steps.settle or SettleStep()
-    return {
-        "kind": settled.kind,
-        "base": story.base.release if story.base else None,
-        "full_because": story.full_because,
-        "space_id": settled.space_id or story.run_id,
-        "alignment": settled.cosine,
-        "changed": corpus.num_users if corpus.num_changed is None else corpus.num_changed,
-        "new_users": corpus.num_new_users,
-        "left": corpus.num_left,
-        "new_items": corpus.num_new_items,
     }

@@ -1,33 +1,27 @@
-"""What a person sees while a step works: a bar on the terminal, a progress artifact and log lines in Prefect.
+"""What a person sees of a flow: a bar on the terminal, a progress artifact and log lines in Prefect, and alarms.
 
-A step reports through one callback (`trainer.events`); this is the one that the flows hand in.
+A step reports through one callback (`trainer.events`); this is the one that the flows pass to it.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
+from rich import progress as rich_progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from tasks.root.wording import shown
 from trainer.events import OnEvent
 
 ARTIFACT_SECONDS = 2.0
 LINE_SECONDS = 15.0
+GATE_HELD = "surf2vec.gate.held"
+CHAMPION_OLD = "surf2vec.champion.old"
 
 console = Console(stderr=True, emoji=False)
 
@@ -35,57 +29,55 @@ console = Console(stderr=True, emoji=False)
 @contextmanager
 def report_step(step: str) -> Iterator[OnEvent]:
     """Yield the callback for one step: `log` becomes a line, `progress` moves the bar and the artifact."""
-    view = _View(step)
-    with view.bar:
-        yield view.on_event
-    view.finish()
+    logger, tasks, rate = get_run_logger(), dict[str, rich_progress.TaskID](), ""
+    artifact: Any = None
+    last_artifact = last_line = time.monotonic()
+    bar = rich_progress.Progress(
+        "{task.description:>16}", rich_progress.BarColumn(), rich_progress.MofNCompleteColumn(), "{task.fields[unit]}",
+        rich_progress.TimeElapsedColumn(), "left", rich_progress.TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
 
-
-class _View:
-    """A step as shown on the terminal and in Prefect."""
-
-    def __init__(self, step: str) -> None:
-        self.step = step
-        self.logger = get_run_logger()
-        self.bar = Progress(
-            TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[unit]}"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console, transient=True,
-            disable=not console.is_terminal,
-        )  # fmt: skip
-        self.tasks: dict[str, TaskID] = {}
-        self.rate = ""
-        self.artifact: UUID | None = None
-        self.last_artifact = self.last_line = time.monotonic()
-
-    def on_event(self, name: str, values: dict[str, Any]) -> None:
+    def on_event(name: str, values: dict[str, Any]) -> None:
+        nonlocal rate
         if name == "log":
-            message = shown(values["message"])
-            self.logger.info(message)
-            console.print(
-                f"[dim]{self.step:>16}[/dim]  {escape(message)}", highlight=False, markup=True, soft_wrap=True
-            )
+            logger.info(shown(values["message"]))
+            print_line(step, values["message"])
         elif name == "progress":
-            self._progress(values["step"], values["done"], values["total"], values["unit"])
+            show_progress(values["step"], values["done"], values["total"], values["unit"])
         elif name == "train":
-            self.rate = f", {values['tokens_per_second']:,.0f} tokens/s, loss {values['loss']:.3f}"
+            rate = f", {values['tokens_per_second']:,.0f} tokens/s, loss {values['loss']:.3f}"
 
-    def finish(self) -> None:
-        if self.artifact:
-            update_progress_artifact(self.artifact, progress=100)
-
-    def _progress(self, step: str, done: int, total: int, unit: str) -> None:
-        if step not in self.tasks:
-            self.tasks[step] = self.bar.add_task(step, total=total, unit=unit)
-        self.bar.update(self.tasks[step], completed=done, total=total, unit=unit + self.rate)
-        now = time.monotonic()
-        percent = 100.0 * done / total if total else 100.0
-        if now - self.last_artifact >= ARTIFACT_SECONDS:
-            self.last_artifact = now
-            if self.artifact is None:
-                self.artifact = create_progress_artifact(percent, key=f"{self.step}-progress", description=step)  # type: ignore[assignment]
+    def show_progress(part: str, done: int, total: int, unit: str) -> None:
+        nonlocal artifact, last_artifact, last_line
+        if part not in tasks:
+            tasks[part] = bar.add_task(part, total=total, unit=unit)
+        bar.update(tasks[part], completed=done, total=total, unit=unit + rate)
+        now, percent = time.monotonic(), 100.0 * done / total if total else 100.0
+        if now - last_artifact >= ARTIFACT_SECONDS:
+            last_artifact = now
+            if artifact is None:
+                artifact = create_progress_artifact(percent, key=f"{step}-progress", description=part)
             else:
-                update_progress_artifact(self.artifact, progress=percent)
-        if not console.is_terminal and now - self.last_line >= LINE_SECONDS:
-            self.last_line = now
-            told = f"{self.step:>16}  {done:,} of {total:,} {unit}{self.rate} ({int(percent)} %)"
-            console.print(told, highlight=False, soft_wrap=True)
+                update_progress_artifact(artifact, progress=percent)
+        if not console.is_terminal and now - last_line >= LINE_SECONDS:
+            last_line = now
+            print_line(step, f"{done:,} of {total:,} {unit}{rate} ({int(percent)} %)")
+
+    with bar:
+        yield on_event
+    if artifact:
+        update_progress_artifact(artifact, progress=100)
+
+
+def print_line(step: str, message: str) -> None:
+    """Print a line about a step, whatever is in it, on the terminal."""
+    console.print(f"[dim]{step:>16}[/dim]  {escape(shown(message))}", highlight=False, soft_wrap=True)
+
+
+def raise_alarm(event: str, release: str, **facts: str) -> None:
+    """Send an event about a release to the Prefect server, where `infra/deploy.py` makes an alarm of it.
+
+    Without such a server (a run from the command line) nobody listens: there the exit code speaks.
+    """
+    emit_event(event, {"prefect.resource.id": f"surf2vec.release.{release}"}, payload={"release": release} | facts)

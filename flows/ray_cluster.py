@@ -32,16 +32,6 @@ from trainer.system.units import parse_bytes, size
 MOST_PARTS = 64
 TRIES = 4  # of a part whose worker died
 CONNECT_SECONDS = 5.0
-_PACKAGES = ("flows", "tasks", "trainer", "sql")
-_INSTALL = "pip install -c constraints.txt -e '.[ray]'"
-
-
-@dataclass(frozen=True)
-class Caller:
-    """What whoever does a part must have alike with this process: the root's folder, the code, and a cluster with tokens."""
-
-    root: Path
-    code: str
 
 
 @contextmanager
@@ -54,11 +44,14 @@ def open_fan_out(resources: ResourcesConfig, root: Root) -> Iterator[FanOut]:
         yield RayCluster(resources.ray_address, parse_bytes(resources.host_memory), root, stack)
 
 
+@dataclass
 class RayCluster:
     """A `FanOut` whose parts are Prefect tasks on Ray, each with `memory_bytes` and some CPUs of a node to itself."""
 
-    def __init__(self, address: str, memory_bytes: int, root: Root, stack: ExitStack) -> None:
-        self.address, self.memory_bytes, self.root, self.stack = address, memory_bytes, root, stack
+    address: str
+    memory_bytes: int
+    root: Root
+    stack: ExitStack
 
     @property
     def num_parts(self) -> int:
@@ -74,18 +67,19 @@ class RayCluster:
         """See `FanOut`. Raises ResourceError when the cluster cannot do a part, ConfigError when its nodes are not set up."""
         from prefect_ray.context import remote_options
 
-        cpus = self._shape[1]
-        told = f"{work.__name__}: {len(parts)} parts, each with {cpus} CPU and {size(self.memory_bytes)}, on {self._name_nodes()}"
-        on_event("log", {"message": told})
-        caller = Caller(self.root.path.resolve(), digest_code())
+        cpus, context = self._shape[1], FlowRunContext.get()
+        each = f"each with {cpus} CPU and {size(self.memory_bytes)}, on {len(self._nodes)} nodes of Ray"
+        on_event("log", {"message": f"{work.__name__}: {len(parts)} parts, {each}"})
+        caller = {"root": self.root.path.resolve(), "code": digest_code()}
+        api_url = str(context.client.api_url) if context else PREFECT_API_URL.value()  # of a temporary server, too
         with (
             remote_options(num_cpus=cpus, memory=self.memory_bytes, max_retries=TRIES - 1),
-            temporary_settings({PREFECT_API_URL: _find_api()}),  # or each worker would start a server of its own
+            temporary_settings({PREFECT_API_URL: api_url}),  # or each worker would start a server of its own
             bare_context(),
         ):
-            futures = [self._runner.submit(do_part, {"work": work, "part": part, "caller": caller}) for part in parts]
+            futures = [self._runner.submit(do_part, {"work": work, "part": part} | caller) for part in parts]
         for number, future in enumerate(futures, start=1):
-            yield self._await(future)
+            yield self._wait_for(future)
             on_event("progress", {"step": work.__name__, "done": number, "total": len(parts), "unit": "parts"})
 
     @cached_property
@@ -96,51 +90,53 @@ class RayCluster:
             from prefect_ray import RayTaskRunner
         except ImportError:
             raise ConfigError(
-                f"resources.ray_address is {self.address}, but Ray is not installed: {_INSTALL}, or leave the setting out"
+                f"resources.ray_address is {self.address}, but Ray is not installed: pip install -c constraints.txt -e '.[ray]', "
+                "or leave the setting out"
             ) from None
         check_address(self.address)
         check_tokens()
-        self.stack.enter_context(redirect_stdout(sys.stderr))  # Ray says there which workers died; ours is for answers
+        self.stack.enter_context(redirect_stdout(sys.stderr))  # Ray says there which workers died; ours is for results
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise self._unreachable(error) from None
+            lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            raise ConfigError(
+                f"cannot use the Ray cluster {self.address}: {lines[0][:300]}; see that it runs, that RAY_AUTH_MODE=token is set "
+                "and the token is that of its nodes (docs/machines.md), or leave resources.ray_address out"
+            ) from None
         self.stack.callback(ray.shutdown)
         self.root.temporary.mkdir(exist_ok=True)
         return self.stack.enter_context(RayTaskRunner(self.address))
 
     @cached_property
-    def _nodes(self) -> list[dict[str, Any]]:
-        assert self._runner
+    def _nodes(self) -> list[tuple[int, int]]:
+        """CPUs and bytes of memory of each node."""
+        assert self._runner  # connects
         import ray
 
-        return [node for node in ray.nodes() if node["Alive"]]
+        resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return [(int(one.get("CPU", 0)), int(one.get("memory", 0))) for one in resources]
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
         """How many parts can be done at once, and the CPUs of each. Raises ConfigError where no node has memory for one."""
-        cpus = [int(node["Resources"].get("CPU", 0)) for node in self._nodes]
-        memory = [int(node["Resources"].get("memory", 0)) for node in self._nodes]
-        at_once = [min(c, m // self.memory_bytes) for c, m in zip(cpus, memory, strict=True)]
-        if not any(at_once):
+        able = [(cpus, n) for cpus, memory in self._nodes if (n := min(cpus, memory // self.memory_bytes))]
+        if not able:
+            most = max((memory for _, memory in self._nodes), default=0)
             raise ConfigError(
-                f"a part may take {size(self.memory_bytes)}, but of the {len(cpus)} nodes of {self.address} none has a CPU and "
-                f"so much (at most {size(max(memory, default=0))}): lower --host-memory, or give `ray start` more --memory"
+                f"a part may take {size(self.memory_bytes)}, but of the {len(self._nodes)} nodes of {self.address} none has a "
+                f"CPU and so much (at most {size(most)}): lower --host-memory, or give `ray start` more --memory"
             )
-        able = [c for c, num_parts in zip(cpus, at_once, strict=True) if num_parts]
-        return sum(at_once), min(*able, max(1, sum(able) // min(MOST_PARTS, sum(at_once))))
+        all_cpus, at_once = [cpus for cpus, _ in able], sum(n for _, n in able)
+        return at_once, min(*all_cpus, max(1, sum(all_cpus) // min(MOST_PARTS, at_once)))
 
-    def _name_nodes(self) -> str:
-        return f"{len(self._nodes)} nodes of Ray"
-
-    def _await(self, future: Any) -> Any:
+    def _wait_for(self, future: Any) -> Any:
         import ray
 
         try:
             return future.result()
         except ray.exceptions.RayError as error:
-            told = str(error).strip().splitlines()[-1:]
-            reason = f"{type(error).__name__}: {''.join(told)[:300]}"
+            reason = f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[-1:])[:300]}"
             if "Failed to reach API" in reason:
                 raise ConfigError(
                     f"a node of the Ray cluster cannot reach Prefect's server ({reason}): set PREFECT_API_URL to a server that "
@@ -150,13 +146,6 @@ class RayCluster:
                 f"the Ray cluster {self.address} could not do a part ({reason}), which is tried {TRIES} times where workers die: "
                 "see `ray status` and the nodes' memory, then run the same command again; what was committed is whole"
             ) from error
-
-    def _unreachable(self, error: Exception) -> ConfigError:
-        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return ConfigError(
-            f"cannot use the Ray cluster {self.address}: {lines[0][:300]}; see that it runs, that RAY_AUTH_MODE=token is set and "
-            "the token is that of its nodes (docs/machines.md), or leave resources.ray_address out"
-        )
 
 
 @contextmanager
@@ -178,24 +167,24 @@ def _parent() -> None:
 
 
 @task(name="part", persist_result=False, cache_policy=NO_CACHE)
-def do_part(work: Callable[[Any, OnEvent], Any], part: Any, caller: Caller) -> Any:
+def do_part(work: Callable[[Any, OnEvent], Any], part: Any, root: Path, code: str) -> Any:
     """Do a part where Ray has put it, if this machine is set up for it."""
-    check_node(caller)
-    with private_files(Root(caller.root)):
+    check_node(root, code)
+    with private_files(Root(root)):
         return work(part, ignore_event)
 
 
-def check_node(caller: Caller) -> None:
-    """Raise ConfigError unless this process is asked for a token, has the caller's code and sees the caller's root."""
+def check_node(root: Path, code: str) -> None:
+    """Raise ConfigError unless this process needs a token, has the caller's code (its digest) and sees the caller's root."""
     check_tokens()
     where = socket.gethostname()
-    if digest_code() != caller.code:
+    if digest_code() != code:
         raise ConfigError(
             f"{where} has another version of surf2vec: bring all machines to the same one, then start Ray again"
         )
-    if not (caller.root / ".tmp").is_dir():
+    if not (root / ".tmp").is_dir():
         raise ConfigError(
-            f"{where} does not see the root {caller.root}: it must be on a file system that all machines share, by the same path"
+            f"{where} does not see the root {root}: it must be on a file system that all machines share, by the same path"
         )
 
 
@@ -211,9 +200,8 @@ def check_tokens() -> None:
 @cache
 def digest_code() -> str:
     """16 hex digits of all modules and SQL files of ours."""
-    home = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for name in _PACKAGES for path in (home / name).rglob("*")):
+    home, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(path for name in ("flows", "tasks", "trainer", "sql") for path in (home / name).rglob("*")):
         if path.suffix in (".py", ".sql"):
             digest.update(f"{path.relative_to(home)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -233,9 +221,3 @@ def check_address(address: str) -> None:
             f"nothing answers at resources.ray_address {address} ({error}): write auto or HOST:6379, and start the cluster as "
             "docs/machines.md says"
         ) from None
-
-
-def _find_api() -> str | None:
-    """The Prefect server of this flow, also a temporary one."""
-    context = FlowRunContext.get()
-    return str(context.client.api_url) if context else PREFECT_API_URL.value()

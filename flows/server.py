@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.orphans import end_orphans, marks
+import psutil
+
 from tasks.root.run import open_root, private_files
 from trainer.errors import ResourceError, SurfError
 from trainer.system.parent import end_with_parent
@@ -42,6 +43,40 @@ SETTINGS = {
 FOREIGN = ("PREFECT_PROFILE", "PREFECT_PROFILES_PATH", "PREFECT_API_KEY")
 """What would have this process look for another server, or for a profile that the root's home does not have."""
 
+MARK, PLACE = "SURF2VEC_RUN_PROCESS", "SURF2VEC_RUN_FOLDER"
+"""What a server of ours has in its environment: the process that started it, and the folder it works for."""
+
+
+def marks(folder: Path) -> dict[str, str]:
+    """The environment of what this process starts to work for a folder."""
+    return {MARK: str(os.getpid()), PLACE: str(folder.resolve())}
+
+
+def end_orphans(folder: Path) -> int:
+    """End this user's marked processes of the folder that outlived a run, or a stack, killed with -9; return how many.
+
+    Nobody else's server is touched: no other folder's, and no other user's.
+    """
+    num_ended = 0
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ() if process.uids().real == os.getuid() else {}
+            owner = environment.get(MARK, "")
+            if owner.isdecimal() and environment[PLACE] == str(folder.resolve()) and _is_gone(int(owner), process):
+                process.terminate()
+                num_ended += 1
+        except (psutil.Error, OSError):  # gone in the meantime
+            continue
+    return num_ended
+
+
+def _is_gone(owner: int, process: psutil.Process) -> bool:
+    """Whether the process that started this one has ended; a younger process may have its number by now."""
+    try:
+        return psutil.Process(owner).create_time() > process.create_time()
+    except psutil.NoSuchProcess:
+        return True
+
 
 class ServerEndedError(SurfError):
     """The run's own Prefect server ended, or did not come up."""
@@ -53,36 +88,31 @@ class Server:
     """A server that is being started in the root's home, until `running`, which waits for it, and the end of this process."""
 
     def __init__(self, root: Path) -> None:
-        self.root = open_root(root)
-        self.home = self.root.path.resolve() / HOME
+        opened = open_root(root)
+        self.home, self.is_ending = opened.path.resolve() / HOME, False
         self.log = self.home / LOG
-        self.is_ending = False
         end_orphans(root)
-        try:
-            with private_files(self.root):
+        with private_files(opened):
+            try:
                 self.home.mkdir(mode=0o700, exist_ok=True)
                 self._starting = open(self.home / ".lock", "a", encoding="ascii")  # noqa: SIM115 (held until it is up)
-        except OSError as error:
-            raise ResourceError(f"cannot write to {self.home}, for the Prefect server: {error.strerror}") from None
-        fcntl.flock(self._starting, fcntl.LOCK_EX)  # two at once would both make the database
-        password = secrets.token_urlsafe(24)
-        with private_files(self.root), socket.create_server(("127.0.0.1", 0)) as listener:
-            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-            self._set_client(f"surf2vec:{password}")
-            self.process = self._start(listener.fileno(), f"surf2vec:{password}")
-        atexit.register(self.stop)  # before Prefect is imported, so after Prefect has told the server all
-
-    def _set_client(self, login: str) -> None:
-        """Have Prefect, which reads the environment when it is imported, use this server."""
+            except OSError as error:
+                raise ResourceError(f"cannot write to {self.home}, for the Prefect server: {error.strerror}") from None
+            fcntl.flock(self._starting, fcntl.LOCK_EX)  # two at once would both make the database
+            login = f"surf2vec:{secrets.token_urlsafe(24)}"
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                self._health = urllib.request.Request(f"http://127.0.0.1:{listener.getsockname()[1]}/api/health")
+                self._health.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+                self.process = self._start(listener.fileno(), login)
         for name in FOREIGN:
             os.environ.pop(name, None)
-        os.environ |= {
+        os.environ |= {  # Prefect reads them when it is imported
             "PREFECT_HOME": str(self.home),
-            "PREFECT_API_URL": self.url,
+            "PREFECT_API_URL": self._health.full_url.removesuffix("/health"),
             "PREFECT_API_AUTH_STRING": login,
             "PREFECT_CLIENT_MAX_RETRIES": "2",  # one that is on this machine and does not answer will not
         }
-        self._authorization = "Basic " + base64.b64encode(login.encode()).decode()
+        atexit.register(self.stop)  # before Prefect is imported, so after Prefect has told the server all
 
     def _start(self, listener: int, login: str) -> "subprocess.Popen[bytes]":
         code, given = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")
@@ -101,8 +131,21 @@ class Server:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Wait until it is up; in the block its end is that of what runs there: SIGTERM, and then ServerEndedError."""
-        self._wait()
+        """Wait until it is up; in the block its end is that of what runs there: SIGTERM, and then ServerEndedError.
+
+        Raises ServerEndedError when it ends before, or does not come up.
+        """
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        end = time.monotonic() + START_SECONDS
+        while self.process.poll() is None and (left := end - time.monotonic()) > 0:
+            try:
+                direct.open(self._health, timeout=left).close()  # the socket listens; it answers once it is up
+                break
+            except OSError:  # it ended
+                time.sleep(0.05)
+        else:
+            raise self._last_words()
+        self._starting.close()
         threading.Thread(target=self._watch, daemon=True).start()
         try:
             yield
@@ -110,20 +153,6 @@ class Server:
             if self.process.poll() is not None:
                 raise self._last_words() from None
             raise
-
-    def _wait(self) -> None:
-        """Return when it is up. Raises ServerEndedError when it ends, or does not come up."""
-        asked = urllib.request.Request(f"{self.url}/health", headers={"Authorization": self._authorization})
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        end = time.monotonic() + START_SECONDS
-        while self.process.poll() is None and (left := end - time.monotonic()) > 0:
-            try:
-                with direct.open(asked, timeout=left):  # the socket listens; it answers once it is up
-                    self._starting.close()
-                    return
-            except OSError:  # it ended
-                time.sleep(0.05)
-        raise self._last_words()
 
     def _watch(self) -> None:
         self.process.wait()

@@ -4,18 +4,14 @@ Only paths and ids go from step to step; what a step recorded is read from the r
 ended on the same inputs is not done again.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from rich.markup import escape
 
-from flows.alarms import tell_gate_held
-from flows.context import Night, find_or_plan
-from flows.progress import console, report_step
+from flows.context import NightContext
+from flows.progress import GATE_HELD, print_line, raise_alarm, report_step
 from flows.ray_cluster import open_fan_out
 from tasks.corpus import build as corpus_task
 from tasks.corpus.window import select_window
@@ -24,35 +20,24 @@ from tasks.evaluation.export_loss import measure_loss
 from tasks.export import export as export_task
 from tasks.gate import figures as gate_task
 from tasks.ingest import ingest as ingest_task
+from tasks.registry import promotion
 from tasks.registry import publish as publish_task
-from tasks.registry.promotion import ChampionMovedError, name_release, pin_release, read_registry, release_pins
 from tasks.report.funnel import list_notes
 from tasks.report.loads import list_loads, tell_sharing
 from tasks.report.measured import list_caveats, list_measured
 from tasks.report.report import write_report
 from tasks.report.tables import tell_gate
+from tasks.root import story as record
 from tasks.root.run import Run
-from tasks.root.story import (
-    CorpusStep,
-    EvaluateStep,
-    ExportStep,
-    GateStep,
-    IngestStep,
-    RefitStep,
-    RegisterStep,
-    ReportStep,
-    SettleStep,
-    Story,
-    TrainStep,
-    UnchangedStep,
-)
-from tasks.root.wording import as_markdown, shown, shown_values
+from tasks.root.wording import as_markdown, shown_values
 from tasks.training import beginning as night_task
+from tasks.training.base_release import NightRequest
 from tasks.training.devices import count_workers, pick_device
 from tasks.training.worker_processes import WorkerProcesses, train_together
+from tasks.upkeep.restore import restore_story
 from trainer.errors import DamageError, UnavailableError
 from trainer.events import OnEvent
-from trainer.store.generation import Generation, open_generation
+from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
 from trainer.store.writer import find_pinned
 from trainer.system.files import digest_json
@@ -67,49 +52,74 @@ def is_away(task: Any, task_run: Any, state: Any) -> bool:
     """Whether a step failed because a server was away, so that it is tried again."""
     error = getattr(state, "data", None)
     if isinstance(error, UnavailableError):
-        console.print(
-            f"[dim]{task.name:>16}[/dim]  {escape(shown(str(error)))}; trying again, for {sum(WAITS) / 60:.0f} minutes in all",
-            highlight=False,
-        )
+        print_line(task.name, f"{error}; trying again, for {sum(WAITS) / 60:.0f} minutes in all")
     return isinstance(error, UnavailableError)
 
 
 @task(name="ingest")
-def ingest_events(night: Night, logs: list[str]) -> dict[str, Any]:
+def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
     """Read the new sources among `logs` into events/; the story's "ingest"."""
-    with report_step("ingest") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
+    root, config = night.root, night.config
+    with report_step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
         started = datetime.now(UTC)
-        config = night.config
-        result = ingest_task.ingest(
-            night.root,
-            logs,
-            config.ingest,
-            config.store.partitions,
-            night.memory_bytes,
-            night.threads,
-            on_event,
-            fan_out,
-        )
+        work = (config.host_bytes, config.threads, on_event, fan_out)
+        result = ingest_task.ingest(root, logs, config.ingest, config.store.partitions, *work)
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
 
 @task(name="open-run", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
-def open_run(night: Night, ingested: dict[str, Any], logs: list[str]) -> Run:
+def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> Run:
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     with report_step("open-run") as on_event:
-        run = find_or_plan(night, logs, on_event)
-        story = run.story()
-        on_event("log", {"message": tell_run(story)})
-        run.step(IngestStep, "", lambda: ingested)
-    create_table_artifact(
-        key="sources",
-        table=_rows(ingested, ("lines", "events", "left_out", "rejected")),
-        description="From lines to events",
-    )
+        run = _find_or_plan(night, logs, on_event)
+        on_event("log", {"message": tell_run(run.story())})
+        run.step(record.IngestStep, "", lambda: ingested)
+    counts = {"lines": ingested["lines"], "events": ingested["events"]}
+    for key in ("left_out", "rejected"):
+        counts |= {f"{key}: {reason}": count for reason, count in ingested[key].items()}
+    rows = [{"what": what, "number": f"{count:,}"} for what, count in counts.items()]
+    create_table_artifact(key="sources", table=rows, description="From lines to events")
     return run
 
 
-def tell_run(story: Story) -> str:
+def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Run:
+    """Return the run that the same command began before, or a new one, planned by what serves now.
+
+    A run that has not trained yet, and began when another release served, is planned anew. Where the story of the release that
+    serves is gone, it is brought back from the registry first.
+    """
+    config, root = night.config, night.root
+    request = night.corpus_request(record.NightPlan())
+    inputs = request.inputs(request.select_window(root))
+    settings = config.outcome_settings()
+    asked = night_task.name_asked(inputs, settings, night.is_full)
+    found = night_task.find_run(root, asked)
+    if found:
+        night_task.reopen_gone(found)
+        if found.story().steps.train:
+            return found
+    champion = promotion.find_champion(root, config.publish)
+    if champion and restore_story(root, config.publish, champion, on_event) and not found:
+        found = night_task.find_run(root, asked)
+    if found and champion in (found.story().champion, found.run_id):
+        return found
+    wanted = NightRequest(config.train, config.nightly, inputs, night.is_full)
+    plan = night_task.plan_night(root, champion, wanted, asked)
+    window_id = night.corpus_request(plan).name(root)
+    made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
+    run = Run(root, digest_json(made_of)[:12])
+    if not run.story().steps.train:
+        run.record(
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
+            window_id=window_id,
+            config=config.model_dump(mode="json"),
+            **dict(plan),
+        )
+    return run
+
+
+def tell_run(story: record.Story) -> str:
     """What a run is about to do, in a line: all, what is new, what is left, or nothing."""
     run, ended = story.run_id, [name for name in story.steps.ended() if name != "ingest"]
     begun_at = story.created_at[:16].replace("T", " ")
@@ -126,26 +136,22 @@ def tell_run(story: Story) -> str:
 
 
 @task(name="corpus")
-def build_corpus(night: Night, run: Run) -> None:
+def build_corpus(night: NightContext, run: Run) -> None:
     """Clean the window's events and write each user's tokens; the story's "corpus"."""
-    with report_step("corpus") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
+    root, config = night.root, night.config
+    with report_step("corpus") as on_event, open_fan_out(config.resources, root) as fan_out:
         story = run.story()
-        result = run.step(
-            CorpusStep,
-            story.window_id,
-            lambda: corpus_task.build_corpus(
-                night.root, night.corpus_request(story), night.memory_bytes, night.threads, on_event, fan_out
-            ),
-        )
+        request, work = night.corpus_request(story), (config.host_bytes, config.threads, on_event, fan_out)
+        result = run.step(record.CorpusStep, story.window_id, lambda: corpus_task.build_corpus(root, request, *work))
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result.funnel]
     notes = " ".join(["From events to tokens.", *list_notes(run.story())])
     create_table_artifact(key="funnel", table=funnel, description=notes)
 
 
-def find_unchanged(night: Night, run: Run) -> Run | None:
+def find_unchanged(night: NightContext, run: Run) -> Run | None:
     """The run of the release that this one builds on, where no user's tokens changed since: then there is nothing to do."""
     story = run.story()
-    if not story.base or story.require(CorpusStep).num_changed:
+    if not story.base or story.require(record.CorpusStep).num_changed:
         return None
     release = story.base.release
     base = Run(night.root, release)
@@ -154,18 +160,15 @@ def find_unchanged(night: Night, run: Run) -> Run | None:
             f"no user's tokens changed since release {release}, and {base.story_path}, which says what it is, is gone here and "
             "in the registry: run with --full"
         )
-
-    def make() -> dict[str, Any]:
+    if not story.steps.unchanged:
         with report_step("unchanged") as on_event:
             on_event("log", {"message": f"nothing to do: no user's pages changed since release {release}, which stays"})
-        return {"release": release}
-
-    run.step(UnchangedStep, run.run_id, make)
+    run.step(record.UnchangedStep, run.run_id, lambda: {"release": release})
     return base
 
 
 @task(name="train")
-def train_vectors(night: Night, run: Run) -> None:
+def train_vectors(night: NightContext, run: Run) -> None:
     """Train user and item vectors, or go on from the last commit; the story's "train"."""
     with report_step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
@@ -181,191 +184,164 @@ def train_vectors(night: Night, run: Run) -> None:
             with stop_on_sigterm() as stop:
                 return train_together(job, WorkerProcesses(num_workers, device, run.folder / "workers"), on_event, stop)
 
-        result = run.step(TrainStep, run.run_id, make)
+        result = run.step(record.TrainStep, run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
-    create_table_artifact(
-        key="training", table=list_measured(result), description=" ".join(["Planned and measured.", *caveats])
-    )
+    measured = " ".join(["Planned and measured.", *caveats])
+    create_table_artifact(key="training", table=list_measured(result), description=measured)
     if loads := list_loads(result):
         create_table_artifact(key="workers", table=loads, description=tell_sharing(result))
 
 
 @task(name="evaluate")
-def evaluate_vectors(night: Night, run: Run) -> None:
+def evaluate_vectors(night: NightContext, run: Run) -> None:
     """Rank the held-out items, beside popularity and beside the champion; the story's "evaluate"."""
     with report_step("evaluate") as on_event:
         story = run.story()
         corpus_dir, ranks = night.job(story).corpus_dir, f"runs/{run.run_id}/ranks.npy"
-        result = run.step(
-            EvaluateStep,
-            run.run_id,
-            lambda: evaluate_and_compare(night.root, corpus_dir, story.champion, ranks, night.memory_bytes, on_event),
-        )
-    metrics = result.metrics
-    names = [name for name in metrics if not name.startswith("popularity_")]
+        asked = (night.root, corpus_dir, story.champion, ranks, night.config.host_bytes, on_event)
+        result = run.step(record.EvaluateStep, run.run_id, lambda: evaluate_and_compare(*asked))
     quality = [
-        {"metric": name, "vectors": f"{metrics[name]:.4f}", "popularity": f"{metrics['popularity_' + name]:.4f}"}
-        for name in names
+        {"metric": name, "vectors": f"{value:.4f}", "popularity": f"{result.metrics['popularity_' + name]:.4f}"}
+        for name, value in result.metrics.items()
+        if not name.startswith("popularity_")
     ]
     create_table_artifact(key="quality", table=quality, description=f"{result.num_users:,} held-out users")
 
 
 @task(name="refit")
-def refit_vectors(night: Night, run: Run) -> None:
+def refit_vectors(night: NightContext, run: Run) -> None:
     """Fit the held-out users again, on all they did, now that they are no secret any more; the story's "refit"."""
     with report_step("refit") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         story = run.story()
         job = night.job(story)
-        run.step(RefitStep, run.run_id, lambda: night_task.refit(night.root, job, story, on_event, fan_out))
+        run.step(record.RefitStep, run.run_id, lambda: night_task.refit(night.root, job, story, on_event, fan_out))
 
 
 @task(name="settle")
-def settle_vectors(night: Night, run: Run) -> None:
+def settle_vectors(night: NightContext, run: Run) -> None:
     """Lay the night's rows beside those it builds on, or turn a full night into the champion's space; the story's "settle"."""
     with report_step("settle") as on_event:
         story = run.story()
         job, nightly = night.job(story), night.config.nightly
-        run.step(SettleStep, run.run_id, lambda: night_task.settle(night.root, job, story, nightly, on_event))
+        run.step(record.SettleStep, run.run_id, lambda: night_task.settle(night.root, job, story, nightly, on_event))
 
 
 @task(name="export")
-def export_vectors(night: Night, run: Run) -> None:
-    """Write the release: vectors, index and manifest; the story's "export"."""
-    with report_step("export") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
+def export_vectors(night: NightContext, run: Run) -> None:
+    """Write the release: vectors, index and manifest; the story's "export". Raises DamageError when another generation took the
+    place of the one that the run made.
+    """
+    root, config = night.root, night.config
+    with report_step("export") as on_event, open_fan_out(config.resources, root) as fan_out:
         story = run.story()
-        space_id, space = story.require(SettleStep).space_id, story.space
-        corpus_dir = night.root.corpus(story.window_id)
-        shared = night.root.export(space.release) if space and space.space_id == space_id else None
-        asked = export_task.Export(
-            corpus_dir, night.root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=space_id,
-            config=night.config.export, memory_bytes=night.memory_bytes, space_dir=shared,
-            since_dir=night.root.export(space.release) if space else None,
+        settled, space = story.require(record.SettleStep), story.space
+        corpus_dir, space_dir = root.corpus(story.window_id), root.export(space.release) if space else None
+        export = export_task.Export(
+            corpus_dir, root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=settled.space_id,
+            config=config.export, memory_bytes=config.host_bytes, since_dir=space_dir,
+            space_dir=space_dir if space and space.space_id == settled.space_id else None,
         )  # fmt: skip
 
         def make() -> dict[str, Any]:
-            generation = _settled_generation(night, run)
-            told = export_task.export_vectors(asked, generation, on_event, fan_out)
-            lost = measure_loss(open_corpus(corpus_dir), generation, asked.export_dir, night.threads, on_event)
+            generation = find_pinned(root.store, run.run_id) or open_generation(root.store)
+            if generation.generation != settled.generation:
+                raise DamageError(
+                    f"{root.store} has generation {generation.generation}, not {settled.generation}, which run {run.run_id} "
+                    "made: it cannot be exported any more; run with --full"
+                )
+            told = export_task.export_vectors(export, generation, on_event, fan_out)
+            lost = measure_loss(open_corpus(corpus_dir), generation, export.export_dir, config.threads, on_event)
             return told | {"metrics": told["metrics"] | lost}
 
-        run.step(ExportStep, run.run_id, make)
-
-
-def _settled_generation(night: Night, run: Run) -> Generation:
-    """Return the generation that the run made. Raises DamageError when another took its place."""
-    generation = find_pinned(night.root.store, run.run_id) or open_generation(night.root.store)
-    settled = run.story().require(SettleStep).generation
-    if generation.generation != settled:
-        raise DamageError(
-            f"{night.root.store} has generation {generation.generation}, not {settled}, which run {run.run_id} made: "
-            "it cannot be exported any more; run with --full"
-        )
-    return generation
+        run.step(record.ExportStep, run.run_id, make)
 
 
 @task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
-def judge_release(night: Night, run: Run) -> None:
+def judge_release(night: NightContext, run: Run) -> None:
     """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again.
 
     So does the same command before the release is registered: by then another release may serve.
     """
     with report_step("gate") as on_event:
         if not run.story().steps.registered:
-            run.reopen(GateStep)
+            run.reopen(record.GateStep)
         _judge(night, run, on_event)
 
 
 @task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
-def register_release(night: Night, run: Run) -> None:
+def register_release(night: NightContext, run: Run) -> None:
     """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
+    root, publish = night.root, night.config.publish
     with report_step("register") as on_event:
-        make = _registration(night, run, on_event)
+
+        def make() -> dict[str, Any]:
+            promotion.pin_release(root, run.run_id)  # before it can serve: a rollback must find it
+            export_dir = root.export(run.run_id)
+            registered = publish_task.publish_release(root, publish, run.story(), export_dir, None, on_event)
+            promotion.release_pins(root, publish)
+            return registered
+
         done = run.story().steps.registered
-        if done and not publish_task.is_served(night.root, night.config.publish, done):
-            run.reopen(RegisterStep)
+        if done and not publish_task.is_served(root, publish, done):
+            run.reopen(record.RegisterStep)
         try:
-            run.step(RegisterStep, _judged(run), make)
-        except ChampionMovedError as error:
+            run.step(record.RegisterStep, _digest_verdict(run), make)
+        except promotion.ChampionMovedError as error:
             on_event("log", {"message": str(error)})
-            run.reopen(GateStep)
+            run.reopen(record.GateStep)
             _judge(night, run, on_event)
-            run.step(RegisterStep, _judged(run), make)
+            run.step(record.RegisterStep, _digest_verdict(run), make)
 
 
 @task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
-def write_reports(night: Night, run: Run) -> None:
+def write_reports(night: NightContext, run: Run) -> None:
     """The morning's page, in the run's folder and beside the run in MLflow."""
-    report_path = run.folder / "report.html"
+    path = run.folder / "report.html"
 
     def make() -> dict[str, Any]:
         story = run.story()
-        write_report(story, night.root.export(run.run_id), report_path)
-        publish_task.attach_report(night.root, night.config.publish, story.require(RegisterStep), report_path)
-        return {"report": str(report_path)}
+        write_report(story, night.root.export(run.run_id), path)
+        publish_task.attach_report(night.root, night.config.publish, story.require(record.RegisterStep), path)
+        return {"report": str(path)}
 
-    run.step(ReportStep, _judged(run), make)
-    create_markdown_artifact(key="report", markdown=describe_run(run, report_path))
+    run.step(record.ReportStep, _digest_verdict(run), make)
+    create_markdown_artifact(key="report", markdown=describe_run(run))
 
 
-def describe_run(run: Run, report_path: Path) -> str:
+def describe_run(run: Run) -> str:
     """What a person finds of a run in Prefect (Markdown): what it made, and where to look further."""
-    registered = run.story().require(RegisterStep)
-    page = registered.mlflow_page
-    links = [f"* [The run in MLflow]({page})", f"* [The report]({page}/artifacts/report.html)"] if page else []
+    registered = run.story().require(record.RegisterStep)
+    page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
+    lines = [f"* [The run in MLflow]({page})", f"* [The report]({page}/artifacts/report.html)"] if page else []
     made = f"{registered.model_name} version {registered.model_version}, {registered.alias or 'without an alias'}"
-    file, uri = as_markdown(str(report_path.resolve())), as_markdown(registered.tracking_uri)
-    lines = [*links, f"* The report as a file: {file}", f"* MLflow: {uri}"]
+    lines += [f"* The report as a file: {as_markdown(report)}", f"* MLflow: {as_markdown(registered.tracking_uri)}"]
     return f"# surf2vec release {run.run_id}\n\n{as_markdown(made)}\n\n" + "\n".join(lines)
 
 
-def _judge(night: Night, run: Run, on_event: OnEvent) -> None:
-    """The story's "gate"; what is held back is told to whom it concerns."""
+def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
+    """The story's "gate"; a release that is held back raises an alarm."""
     gate = night.config.gate
 
     def make() -> dict[str, Any]:
-        there = read_registry(night.root, night.config.publish)
-        spaces = {name_release(one): one.tags.get("space_id", "") for one in there.versions}
-        champion = name_release(there.champion) if there.champion else None
+        registry = promotion.read_registry(night.root, night.config.publish)
+        spaces = {promotion.name_release(version): version.tags.get("space_id", "") for version in registry.versions}
+        champion = promotion.name_release(registry.champion) if registry.champion else None
         window = select_window(night.root, night.since, night.until, night.config.window_days)
         judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
         before = run.story().steps.gate
         judged |= {"overridden": before.overridden} if before and before.overridden else {}
         is_first = judged["verdict"] == "first"
-        told = "there is no champion to hold the release against" if is_first else tell_gate(GateStep(**judged))
+        told = "there is no champion to hold the release against" if is_first else tell_gate(record.GateStep(**judged))
         on_event("log", {"message": told})
         return judged
 
-    result = run.step(GateStep, digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
+    result = run.step(record.GateStep, digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
     if result.is_held:
-        tell_gate_held(run.run_id, result.held_by)
+        raise_alarm(GATE_HELD, run.run_id, held_by=", ".join(result.held_by))
     create_table_artifact(key="gate", table=shown_values(result.table), description=as_markdown(tell_gate(result)))
 
 
-def _registration(night: Night, run: Run, on_event: OnEvent) -> Callable[[], dict[str, Any]]:
-    def make() -> dict[str, Any]:
-        pin_release(night.root, run.run_id)  # before it can serve: a rollback must find it
-        registered = publish_task.publish_release(
-            night.root, night.config.publish, run.story(), night.root.export(run.run_id), None, on_event
-        )
-        release_pins(night.root, night.config.publish)
-        return registered
-
-    return make
-
-
-def _judged(run: Run) -> str:
-    """What registering and the report hang on beside the run: the gate's word, which other settings may change."""
-    gate = run.story().require(GateStep)
+def _digest_verdict(run: Run) -> str:
+    """The gate's verdict, which other settings may change, as the inputs of registering and of the report."""
+    gate = run.story().require(record.GateStep)
     return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})
-
-
-def _rows(values: dict[str, Any], keys: tuple[str, ...]) -> list[dict[str, Any]]:
-    rows = []
-    for key in keys:
-        value = values[key]
-        rows += (
-            [{"what": f"{key}: {k}", "number": f"{v:,}"} for k, v in value.items()]
-            if isinstance(value, dict)
-            else [{"what": key, "number": f"{value:,}"}]
-        )
-    return rows

@@ -2,19 +2,114 @@
 
 Safe to call again, and so the way to change any of it. The server is that of PREFECT_API_URL; the webhook for alarms is
 $SURF2VEC_ALARM_URL, which goes into a block on the server, encrypted, and nowhere else.
+
+The automations are what the server does by itself: it ends runs that died or hang, and calls the webhook when a person should
+look. A message names the alarm and the run; it has no user ids, no file names and no error texts: those are behind its link.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 from zoneinfo import available_timezones
 
+from prefect.automations import Automation
+from prefect.blocks.webhook import Webhook
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import CallWebhook, CancelFlowRun, ChangeFlowRunState
+from prefect.events.schemas.automations import EventTrigger, Posture
+
+from flows.progress import CHAMPION_OLD, GATE_HELD
+from infra import CODE, POOL
 from trainer.errors import ConfigError, ResourceError, SurfError
 
-CODE = Path(__file__).parents[1]
-POOL = "surf2vec"
+PREFECT_FILE = "infra/prefect.yaml"
+BLOCK = "surf2vec-alarms"
+ENDED = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")}
+OURS = {"prefect.resource.id": "prefect.tag.surf2vec", "prefect.resource.role": "tag"}
+RUN = "{{ labels['prefect.resource.name'] }}"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the server waits.
+
+    `silent_seconds` without a heartbeat, a run has crashed; `late_seconds` after it was due and did not start it is told;
+    after `hours` it is cancelled (its training commits first, and the next run goes on).
+    """
+
+    silent_seconds: float = 90
+    late_seconds: float = 600
+    hours: float = 20
+
+
+def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> list[Automation]:
+    """The automations; without a webhook (the id of its block) only those that end runs."""
+    silent, hours, beat = patience.silent_seconds, patience.hours, "prefect.flow-run.heartbeat"
+    made: list[Automation] = []
+
+    def add(name: str, trigger: EventTrigger, *actions: Any) -> None:
+        made.append(Automation(name=f"surf2vec: {name}", trigger=trigger, actions=[*actions]))
+
+    def call(alarm: str, text: str, **link: str) -> list[CallWebhook]:
+        message = {"alarm": alarm, "text": f"surf2vec: {text}"} | link
+        return [CallWebhook(block_document_id=webhook, payload=json.dumps(message))] if webhook else []
+
+    crash = ChangeFlowRunState(state=StateType.CRASHED, message=f"no heartbeat for {silent:g} s")
+    add("silent runs crash", _absent({beat}, {beat} | ENDED, silent), crash)
+    too_long = call("too_long", f"{RUN} did not end within {hours:g} hours and is cancelled")
+    running = _absent({"prefect.flow-run.Running"}, ENDED, hours * 3600)
+    add("long runs are cancelled", running, CancelFlowRun(), *too_long)
+    if not webhook:
+        return made
+    failed = ENDED - {"prefect.flow-run.Completed", "prefect.flow-run.Cancelled"}
+    at_once = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
+    add(
+        "alarm: a run failed", EventTrigger(expect=failed, match_related=OURS, **at_once),
+        *call("run_failed", "{{ flow_run.name }} of {{ deployment.name }} is {{ flow_run.state.name }}",
+              link="{{ flow_run|ui_url }}"),
+    )  # fmt: skip
+    begun = ENDED | {f"prefect.flow-run.{name}" for name in ("Pending", "Running", "AwaitingConcurrencySlot")}
+    late = _absent({"prefect.flow-run.Late"}, begun, patience.late_seconds)
+    add("alarm: a run did not start", late, *call("not_started", f"{RUN} was due and did not start"))
+    held = call("gate_held", "release {{ event.payload.release }} was held back by {{ event.payload.held_by }}")
+    add("alarm: the gate held", EventTrigger(expect={GATE_HELD}), *held)
+    old = call("champion_old", "{{ event.payload.release }} serves and is {{ event.payload.age_days }} days old")
+    add("alarm: the champion is old", EventTrigger(expect={CHAMPION_OLD}), *old)
+    return made
+
+
+def apply_automations(url: str | None, patience: Patience = Patience()) -> list[str]:
+    """Make or renew them on the server; returns their names. `url` is the webhook; without one, alarms stay as they are."""
+    webhook = None
+    if url:
+        block = Webhook(method="POST", url=url, headers={"Content-Type": "application/json"})  # type: ignore[arg-type]
+        webhook = block.save(BLOCK, overwrite=True)
+    made = list_automations(webhook, patience)  # type: ignore[arg-type]
+    for automation in made:
+        try:
+            there = Automation.read(name=automation.name)
+        except ValueError:
+            automation.create()
+        else:
+            automation.id = there.id  # type: ignore[attr-defined]
+            automation.update()
+    return [automation.name for automation in made]
+
+
+def _absent(after: set[str], expect: set[str], seconds: float) -> EventTrigger:
+    """When one of our runs, so long after such an event, has none of those that must follow."""
+    return EventTrigger(
+        after=after, expect=expect, match={"prefect.resource.id": "prefect.flow-run.*"}, match_related=OURS,
+        for_each={"prefect.resource.id", "prefect.resource.name"}, posture=Posture.Proactive, threshold=1,
+        within=timedelta(seconds=seconds),
+    )  # fmt: skip
 
 
 def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
@@ -30,15 +125,8 @@ def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
         "SURF2VEC_CRON": cron,
         "SURF2VEC_TIMEZONE": timezone,
     }
-    arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", "infra/prefect.yaml"]
-    done = subprocess.run(
-        [sys.executable, "-m", "prefect", *arguments],
-        env=environment,
-        cwd=CODE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", PREFECT_FILE]
+    done = subprocess.run(command, env=environment, cwd=CODE, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ResourceError(
             f"prefect deploy failed; a worker of the pool {POOL}, which makes it, must have been started once:\n"
@@ -59,8 +147,6 @@ def main() -> int:
             raise ConfigError(
                 "PREFECT_API_URL is not set: read the stack's client.env first (set -a; . FOLDER/client.env)"
             )
-        from infra.automations import apply_automations
-
         deploy(asked.root, asked.logs, asked.cron, asked.timezone)
         names = apply_automations(os.environ.get("SURF2VEC_ALARM_URL"))
     except SurfError as error:

@@ -7,14 +7,12 @@ import json
 import os
 import re
 import secrets
-import shlex
 from pathlib import Path
 
 from trainer.errors import ConfigError
 from trainer.system.files import read_json, replace_file
 
 NAMES = ("postgres", "prefect", "mlflow", "mlflow_session", "s3_key", "s3_secret")
-PREFIX = "SURF2VEC_"
 LEAST_CHARACTERS = 12
 """MLflow takes no shorter one."""
 ALLOWED = re.compile(rf"[\w.~-]{{{LEAST_CHARACTERS},}}", re.ASCII)
@@ -22,7 +20,7 @@ ALLOWED = re.compile(rf"[\w.~-]{{{LEAST_CHARACTERS},}}", re.ASCII)
 
 def variable(name: str) -> str:
     """The environment variable that may bring a password: `postgres` → `SURF2VEC_POSTGRES_PASSWORD`."""
-    return f"{PREFIX}{name.upper()}_PASSWORD"
+    return f"SURF2VEC_{name.upper()}_PASSWORD"
 
 
 def open_passwords(file: Path, has_data: bool) -> dict[str, str]:
@@ -54,8 +52,3 @@ def write_secret(file: Path, text: str) -> None:
     with replace_file(file) as temporary:
         temporary.touch(mode=0o600)
         temporary.write_text(text, encoding="utf-8")
-
-
-def as_shell(values: dict[str, str]) -> str:
-    """Lines that a shell reads as variables."""
-    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

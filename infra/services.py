@@ -1,15 +1,17 @@
-"""A server process of the stack: started with its secrets in the environment, waited for, and stopped in order.
+"""A server process of the stack: started with its secrets in the environment, waited for, and stopped in order; and what
+PostgreSQL, by Debian's programs, needs before: a cluster of its own.
 
 Nothing secret stands on a command line, which `ps` shows to everybody.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,3 +100,61 @@ def answers(url: str) -> bool:
         return httpx.get(url, timeout=5).is_success
     except httpx.HTTPError:
         return False
+
+
+def find_postgres() -> Path:
+    """The folder of PostgreSQL's programs: the newest of Debian's, else the one on the path. Raises ResourceError."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
+    found = str(debian[-1]) if debian else shutil.which("postgres")
+    if not found:
+        raise ResourceError("PostgreSQL's programs are not here: on Debian, apt-get install postgresql")
+    return Path(found).parent
+
+
+def make_cluster(binaries: Path, cluster: Path, account: str | None, password: str) -> None:
+    """A new PostgreSQL cluster in the folder `cluster`, with one superuser, `surf2vec`, and no access without password.
+
+    Made beside and renamed: one that was cut short is made anew. Raises ResourceError with initdb's last words when it fails.
+    """
+    unfinished, word = cluster.with_name(".postgres"), cluster.with_name(".postgres-password")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    try:
+        word.touch(mode=0o600)
+        word.write_text(password)
+        if account:
+            shutil.chown(unfinished, account, account)
+            shutil.chown(word, account, account)
+        done = subprocess.run(
+            [str(binaries / "initdb"), "-D", str(unfinished), "-U", "surf2vec", "--auth=scram-sha-256", f"--pwfile={word}",
+             "--encoding=UTF8", "--locale=C.UTF-8"],
+            user=account, group=account, cwd="/", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        word.unlink(missing_ok=True)
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        hint = f"; see that {account} may enter every folder above {unfinished}" if account else ""
+        raise ResourceError(f"initdb failed: {said}{hint}")
+    unfinished.rename(cluster)
+
+
+def is_ready(binaries: Path, port: int) -> bool:
+    """Whether the server at the port takes queries; for a moment after its start, and longer after a crash, it only listens."""
+    command: list[str | Path] = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+    return subprocess.run(command, check=False).returncode == 0
+
+
+def make_databases(address: str, names: tuple[str, ...]) -> None:
+    """Make those databases that are not there. Raises ResourceError with PostgreSQL's words."""
+    import psycopg2
+
+    try:
+        connection = psycopg2.connect(address)
+        connection.autocommit = True
+        with closing(connection), connection.cursor() as cursor:
+            cursor.execute("select datname from pg_database")
+            for name in {*names} - {row[0] for row in cursor.fetchall()}:
+                cursor.execute(f"create database {name}")
+    except psycopg2.Error as error:
+        raise ResourceError(f"cannot make the databases of the stack: {error}") from None

@@ -7,22 +7,23 @@ artifacts in a folder or on S3, and a worker that runs the deployments. All stat
 
 import argparse
 import os
+import shlex
 import signal
-import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from flows.orphans import end_orphans, marks
-from infra.bucket import BUCKET, make_bucket
-from infra.deploy import CODE, POOL
-from infra.passwords import as_shell, open_passwords, write_secret
-from infra.postgres import find_postgres, is_ready, make_cluster, run
-from infra.services import Service, answers, find_port
-from trainer.errors import ConfigError, SurfError
+from flows.server import end_orphans, marks
+from infra import CODE, POOL
+from infra.bucket import BUCKET
+from infra.passwords import open_passwords, write_secret
+from infra.services import Service, answers, find_port, find_postgres, is_ready, make_cluster, make_databases
+from trainer.errors import SurfError
 from trainer.system.files import read_json, write_json
 
 DATABASES = ("prefect", "mlflow", "mlflow_auth")
@@ -34,29 +35,30 @@ QUIET = {
 }
 
 
-@dataclass
 class Stack:
     """The servers of one folder. `artifacts` is a folder or s3://bucket/prefix; None: a folder in `folder`.
 
     `try_s3` starts an S3 server that keeps its objects in memory: to try things on, and in tests.
     """
 
-    folder: Path
-    host: str = "127.0.0.1"
-    artifacts: str | None = None
-    try_s3: bool = False
-    services: dict[str, Service] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.folder = self.folder.resolve()
-        self.binaries = find_postgres()
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", artifacts: str | None = None, try_s3: bool = False
+    ) -> None:
+        self.folder, self.host, self.try_s3 = folder.resolve(), host, try_s3
+        self.artifacts = f"s3://{BUCKET}/artifacts" if try_s3 else artifacts or str(self.folder / "artifacts")
+        self.services: dict[str, Service] = {}
+        self.binaries, self.cluster = find_postgres(), self.folder / "postgres"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.passwords = open_passwords(self.folder / "passwords.json", has_data=self.cluster.exists())
-        self.ports = self._choose_ports()
-
-    @property
-    def cluster(self) -> Path:
-        return self.folder / "postgres"
+        file = self.folder / "ports.json"
+        kept = read_json(file) if file.exists() else {}
+        self.ports: dict[str, int] = {}
+        for name in ("postgres", "prefect", "mlflow", "s3"):
+            port = find_port(kept.get(name))
+            while port in self.ports.values():
+                port = find_port(None)
+            self.ports[name] = port
+        write_json(file, self.ports)
 
     @property
     def client_environment(self) -> dict[str, str]:
@@ -72,88 +74,8 @@ class Stack:
             "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
         }
 
-    @contextmanager
-    def running(self) -> Iterator["Stack"]:
-        """All servers, up when the block begins, ended in order when it ends."""
-        end_orphans(self.folder)
-        os.environ |= marks(self.folder)
-        try:
-            self._start_postgres()
-            self._start_servers()
-            yield self
-        finally:
-            for service in reversed(self.services.values()):
-                service.stop()
-
-    def restart(self, name: str) -> None:
-        """Start a server again that was stopped, at its port; the S3 server has lost its objects."""
-        self.services[name].start()
-        self.services[name].wait()
-        if name == "s3":
-            make_bucket(self._s3_environment())
-
-    def _choose_ports(self) -> dict[str, int]:
-        file = self.folder / "ports.json"
-        kept = read_json(file) if file.exists() else {}
-        ports: dict[str, int] = {}
-        for name in ("postgres", "prefect", "mlflow", "s3"):
-            port = find_port(kept.get(name))
-            while port in ports.values():
-                port = find_port(None)
-            ports[name] = port
-        write_json(file, ports)
-        return ports
-
-    def _database(self, name: str, driver: str = "postgresql") -> str:
-        return f"{driver}://surf2vec:{self.passwords['postgres']}@127.0.0.1:{self.ports['postgres']}/{name}"
-
-    def _start_postgres(self) -> None:
-        account = "postgres" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
-        if not (self.cluster / "PG_VERSION").exists():
-            make_cluster(self.binaries, self.cluster, account, self.passwords["postgres"])
-        port = str(self.ports["postgres"])
-        service = Service(
-            "postgres",
-            [str(self.binaries / "postgres"), "-D", str(self.cluster), "-h", "127.0.0.1", "-p", port, "-k", ""],
-            self.folder / "logs" / "postgres.log", lambda: is_ready(self.binaries, self.ports["postgres"]), user=account,
-            stop_signal=signal.SIGINT, folder=self.cluster,
-        )  # fmt: skip
-        self._start(service).wait()
-        self._make_databases()
-
-    def _make_databases(self) -> None:
-        psql = [str(self.binaries / "psql"), "-h", "127.0.0.1", "-p", str(self.ports["postgres"]), "-U", "surf2vec",
-                "-d", "postgres", "-qtA", "-v", "ON_ERROR_STOP=1"]  # fmt: skip
-        environment = os.environ | {"PGPASSWORD": self.passwords["postgres"]}
-        there = run([*psql, "-c", "select datname from pg_database"], environment).split()
-        for name in DATABASES:
-            if name not in there:
-                run([*psql, "-c", f"create database {name}"], environment)
-
-    def _start_servers(self) -> None:
-        started = [self._start(service) for service in (self._s3(), self._prefect(), self._mlflow()) if service]
-        for service in started:
-            service.wait()
-        if self.try_s3:
-            make_bucket(self._s3_environment())
-        write_secret(self.folder / "client.env", as_shell(self.client_environment))
-        self._start(self._worker()).wait()
-
-    def _start(self, service: Service) -> Service:
-        self.services[service.name] = service
-        service.start()
-        return service
-
-    def _s3(self) -> Service | None:
-        if not self.try_s3:
-            return None
-        port = self.ports["s3"]
-        return Service(
-            "s3", [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(port)],
-            self.folder / "logs" / "s3.log", lambda: listens(port), QUIET,
-        )  # fmt: skip
-
-    def _s3_environment(self) -> dict[str, str]:
+    @property
+    def s3_environment(self) -> dict[str, str]:
         """What an S3 client needs; for a server of somebody else's it is in the stack's own environment already."""
         if not self.try_s3:
             return {}
@@ -164,55 +86,104 @@ class Stack:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    def _prefect(self) -> Service:
+    @contextmanager
+    def running(self) -> Iterator["Stack"]:
+        """All servers, up when the block begins, ended in order when it ends."""
+        end_orphans(self.folder)
+        os.environ |= marks(self.folder)
+        try:
+            self._start_postgres()
+            servers = [self._start_s3()] if self.try_s3 else []
+            for service in (*servers, self._start_prefect(), self._start_mlflow()):
+                service.wait()
+            if self.try_s3:
+                self.make_bucket()
+            variables = (f"{name}={shlex.quote(value)}\n" for name, value in self.client_environment.items())
+            write_secret(self.folder / "client.env", "".join(variables))
+            self._start_worker().wait()
+            yield self
+        finally:
+            for service in reversed(self.services.values()):
+                service.stop()
+
+    def make_bucket(self) -> None:
+        """Make the bucket of MLflow's artifacts on our own S3 server."""
+        subprocess.run(
+            [sys.executable, "-m", "infra.bucket"], env=os.environ | self.s3_environment, cwd=CODE, check=True
+        )
+
+    def _start(
+        self, name: str, argv: list[str], is_up: Callable[[], bool], environment: dict[str, str], **how: Any
+    ) -> Service:
+        log = self.folder / "logs" / f"{name}.log"
+        self.services[name] = Service(name, argv, log, is_up, environment, **how)
+        self.services[name].start()
+        return self.services[name]
+
+    def _database(self, name: str, driver: str = "postgresql") -> str:
+        return f"{driver}://surf2vec:{self.passwords['postgres']}@127.0.0.1:{self.ports['postgres']}/{name}"
+
+    def _start_postgres(self) -> None:
+        account = "postgres" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
+        if not (self.cluster / "PG_VERSION").exists():
+            make_cluster(self.binaries, self.cluster, account, self.passwords["postgres"])
+        port = self.ports["postgres"]
+        argv = [str(self.binaries / "postgres"), "-D", str(self.cluster), "-h", "127.0.0.1", "-p", str(port), "-k", ""]
+        how = {"user": account, "stop_signal": signal.SIGINT, "folder": self.cluster}
+        self._start("postgres", argv, partial(is_ready, self.binaries, port), {}, **how).wait()
+        make_databases(self._database("postgres"), DATABASES)
+
+    def _start_s3(self) -> Service:
+        port = self.ports["s3"]
+        argv = [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(port)]
+        return self._start("s3", argv, partial(answers, f"http://127.0.0.1:{port}/moto-api/"), QUIET)
+
+    def _start_prefect(self) -> Service:
         port = self.ports["prefect"]
-        return Service(
-            "prefect", [sys.executable, "-m", "prefect", "server", "start", "--host", self.host, "--port", str(port)],
-            self.folder / "logs" / "prefect.log", lambda: answers(f"http://127.0.0.1:{port}/api/health"),
-            {
-                "PREFECT_HOME": str(self.folder / "prefect"),
-                "PREFECT_SERVER_DATABASE_CONNECTION_URL": self._database("prefect", "postgresql+asyncpg"),
-                "PREFECT_SERVER_API_AUTH_STRING": f"admin:{self.passwords['prefect']}",
-                "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # older than 7 and 90 days
-            } | self.client_environment | QUIET,
-        )  # fmt: skip
+        argv = [sys.executable, "-m", "prefect", "server", "start", "--host", self.host, "--port", str(port)]
+        environment = {
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "PREFECT_SERVER_DATABASE_CONNECTION_URL": self._database("prefect", "postgresql+asyncpg"),
+            "PREFECT_SERVER_API_AUTH_STRING": f"admin:{self.passwords['prefect']}",
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # older than 7 and 90 days
+        }
+        is_up = partial(answers, f"http://127.0.0.1:{port}/api/health")
+        return self._start("prefect", argv, is_up, environment | self.client_environment | QUIET)
 
-    def _mlflow(self) -> Service:
+    def _start_mlflow(self) -> Service:
         port = self.ports["mlflow"]
-        destination = f"s3://{BUCKET}/artifacts" if self.try_s3 else self.artifacts or str(self.folder / "artifacts")
-        return Service(
-            "mlflow",
-            [sys.executable, "-m", "infra.mlflow_server", "--host", self.host, "--port", str(port)],
-            self.folder / "logs" / "mlflow.log", lambda: answers(f"http://127.0.0.1:{port}/health"),
-            {
-                "MLFLOW_BACKEND_STORE_URI": self._database("mlflow"),
-                "MLFLOW_ARTIFACTS_DESTINATION": destination,
-                "SURF2VEC_MLFLOW_USERS": self._database("mlflow_auth"),
-                "MLFLOW_AUTH_ADMIN_USERNAME": "admin",
-                "MLFLOW_AUTH_ADMIN_PASSWORD": self.passwords["mlflow"],
-                "MLFLOW_FLASK_SERVER_SECRET_KEY": self.passwords["mlflow_session"],
-            } | self._s3_environment() | QUIET,
-            folder=CODE,
-        )  # fmt: skip
+        argv = [sys.executable, "-m", "infra.mlflow_server", "--host", self.host, "--port", str(port)]
+        environment = {
+            "MLFLOW_BACKEND_STORE_URI": self._database("mlflow"),
+            "MLFLOW_ARTIFACTS_DESTINATION": self.artifacts,
+            "SURF2VEC_MLFLOW_USERS": self._database("mlflow_auth"),
+            "MLFLOW_AUTH_ADMIN_USERNAME": "admin",
+            "MLFLOW_AUTH_ADMIN_PASSWORD": self.passwords["mlflow"],
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": self.passwords["mlflow_session"],
+        }
+        is_up = partial(answers, f"http://127.0.0.1:{port}/health")
+        return self._start("mlflow", argv, is_up, environment | self.s3_environment | QUIET, folder=CODE)
 
-    def _worker(self) -> Service:
+    def _start_worker(self) -> Service:
         log = self.folder / "logs" / "worker.log"
         before = log.stat().st_size if log.exists() else 0
-        return Service(
+        argv = [
+            sys.executable,
+            "-m",
+            "prefect",
             "worker",
-            [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", "native"],
-            log, lambda: b"started!" in log.read_bytes()[before:], self.client_environment | QUIET,
+            "start",
+            "--pool",
+            POOL,
+            "--type",
+            "process",
+            "--name",
+            "native",
+        ]
+        return self._start(
+            "worker", argv, lambda: b"started!" in log.read_bytes()[before:], self.client_environment | QUIET,
             stops_children=True, folder=CODE,
         )  # fmt: skip
-
-
-def listens(port: int) -> bool:
-    """Whether something takes connections at the port of 127.0.0.1."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=2).close()
-    except OSError:
-        return False
-    return True
 
 
 def main() -> int:
@@ -222,19 +193,16 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, help="where all state is kept")
     parser.add_argument("--host", default="127.0.0.1", help="address that Prefect and MLflow listen on (127.0.0.1)")
-    parser.add_argument(
-        "--artifacts",
-        help="MLflow's artifacts: a folder, or s3://bucket/prefix with AWS_* and MLFLOW_S3_ENDPOINT_URL set",
-    )
-    parser.add_argument("--try-s3", action="store_true", help="an S3 server in memory, to try things on")
-    asked = parser.parse_args()
+    place = parser.add_mutually_exclusive_group()
+    place_help = "MLflow's artifacts: a folder, or s3://bucket/prefix with AWS_* and MLFLOW_S3_ENDPOINT_URL set"
+    place.add_argument("--artifacts", help=place_help)
+    place.add_argument("--try-s3", action="store_true", help="an S3 server in memory, to try things on")
+    arguments = parser.parse_args()
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
         signal.signal(number, lambda *_: ended.set())
     try:
-        if asked.try_s3 and asked.artifacts:
-            raise ConfigError("--artifacts and --try-s3 are two places for the same: give one")
-        with Stack(asked.folder, asked.host, asked.artifacts, asked.try_s3).running() as stack:
+        with Stack(**vars(arguments)).running() as stack:
             print(f"Prefect  http://127.0.0.1:{stack.ports['prefect']}\nMLflow   http://127.0.0.1:{stack.ports['mlflow']}\n"
                   f"for clients: set -a; . {stack.folder / 'client.env'}; set +a", flush=True)  # fmt: skip
             ended.wait()

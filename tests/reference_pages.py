@@ -13,8 +13,7 @@ import typer
 from pydantic import TypeAdapter
 
 from flows.cli import app
-from flows.config import PipelineConfig
-from flows.removed_settings import REMOVED
+from flows.config import REMOVED, PipelineConfig
 from trainer.config import TrainConfig
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -1,5 +1,92 @@
-"""The command `surf2vec`: a file a group of commands."""
+"""The command `surf2vec`: its entry point, where errors become messages and exit codes; a file a group of commands.
 
-from flows.cli.entry import app, main
+With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
+failed or was stopped, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back. Ctrl-C is
+SIGTERM: what can be committed is, and the same command goes on; a second Ctrl-C ends the process at once (130 in a shell).
+"""
 
-__all__ = ["app", "main"]
+import atexit
+import json
+import os
+import sys
+import warnings
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from flows.cli import nights, roots, users  # noqa: F401 (importing them registers their commands)
+from flows.cli.options import app, err
+from tasks.root.wording import shown
+from trainer.errors import SurfError
+from trainer.system.signals import heed_signals, is_stopping
+
+INTERRUPTED = 130  # what Typer makes of KeyboardInterrupt
+STOPPED = ("stopped", "stopped by a signal: the same command goes on with what had not ended", 1)
+
+
+@app.callback()
+def surf2vec(
+    context: typer.Context,
+    is_version: Annotated[bool, typer.Option("--version", help="Print the version, and nothing else.")] = False,
+) -> None:
+    """User vectors from web browsing logs, made fresh every night."""
+    if is_version:
+        print(version("surf2vec"))
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main() -> None:
+    """The entry point: an expected error becomes its message and its exit code, never a traceback."""
+    # On this terminal the steps speak for themselves; Prefect's server keeps all of its lines.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
+    heed_signals()
+    exit_code = 1  # of an error that nobody expected, whose traceback the interpreter prints
+
+    def leave() -> None:
+        """End the process before the interpreter is taken down.
+
+        DuckDB's bindings (nanobind) then list on standard error every object that is left, and after an error in a flow some are.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+
+    # The first registered is the last called: after Prefect has told its server how the run ended.
+    atexit.register(leave)
+    try:
+        exit_code = app(standalone_mode=False) or 0
+        if exit_code == INTERRUPTED:
+            exit_code = fail(*STOPPED)
+    except SystemExit as error:  # of shell completion
+        exit_code = int(error.code or 0)
+    except BaseException as error:
+        described = describe_error(error)
+        exit_code = fail(*described)
+        if described[0] == "server_ended":  # Prefect's exit handler would try for a minute to tell the server
+            leave()
+
+
+def describe_error(error: BaseException) -> tuple[str, str, int]:
+    """The code, the message and the exit code of an expected error; raises any other."""
+    format_message = getattr(error, "format_message", None)  # click's usage errors
+    if isinstance(error, SurfError) and (error.code in ("stopped", "server_ended") or not is_stopping()):
+        return error.code, str(error), error.exit_code
+    if is_stopping() or str(error) == "Query interrupted":  # DuckDB's word for a signal
+        return STOPPED
+    if format_message:
+        return "bad_call", " ".join(format_message().split()), 2
+    raise error
+
+
+def fail(code: str, message: str, exit_code: int) -> int:
+    """Print an error, with --json as an object, too; return the exit code."""
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
+    else:
+        err.print("error ", style="bold red", end="")
+    err.print(shown(message))
+    return exit_code

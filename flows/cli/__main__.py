@@ -1,5 +1,5 @@
 """`python -m flows.cli`: the command where it is not installed."""
 
-from flows.cli.entry import main
+from flows.cli import main
 
 main()

@@ -4,13 +4,12 @@ import os
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import HOST_MEMORY, MEMORY, Call, Logs, Since, Until, check_logs, command
+from flows.cli.options import HOST_MEMORY, MEMORY, Call, Logs, Since, Until, command
 from flows.cli.show import show_nights, show_plan, show_run, show_tuned
 from trainer.errors import HeldBackError
 
@@ -30,23 +29,22 @@ def start_server(root: Path) -> AbstractContextManager[None]:
     return Server(root).running()
 
 
-def open_nights(call: Call, logs: list[str]) -> AbstractContextManager[None]:
+def start_nights(call: Call, logs: list[str]) -> AbstractContextManager[None]:
     """The server that nights report to. Raises ConfigError or InputError first, for another registry and for bad logs."""
     from tasks.root.identity import registry_uri
     from tasks.root.run import Root
 
-    check_logs(logs, call)
+    call.check_logs(logs)
     registry_uri(Root(call.path), call.config.publish)
     return start_server(call.path)
 
 
-def exit_if_held(result: dict[str, Any]) -> None:
-    """Exit with 3 where the gate held the release back."""
-    if not result["gate"]["passes"] and not result["gate"]["overridden"]:
-        raise typer.Exit(HeldBackError.exit_code)
+def held_exit_code(result: dict[str, Any]) -> int:
+    """3 where the gate held the release back."""
+    return 0 if result["gate"]["passes"] or result["gate"]["overridden"] else HeldBackError.exit_code
 
 
-@command("surf2vec run --root my-root --logs 'logs/*.csv.gz'", show_run, MEMORY, exit_if_held)
+@command("surf2vec run --root my-root --logs 'logs/*.csv.gz'", show_run, MEMORY, held_exit_code)
 def run(
     call: Call,
     logs: Logs = None,
@@ -55,40 +53,31 @@ def run(
     full: Annotated[bool, typer.Option("--full", help="Train everything anew, whatever serves.")] = False,
 ) -> dict[str, Any]:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
-    server = open_nights(call, logs or [])
+    server = start_nights(call, logs or [])
     from flows.nightly import nightly  # takes seconds, in which the server starts
 
     with server:
-        days = {"since": since and since.date(), "until": until and until.date()}
-        return nightly(root=call.path, logs=logs or [], config=call.config, full=full, **days)
+        return nightly(root=call.path, logs=logs or [], since=since, until=until, config=call.config, full=full)
 
 
 @command("surf2vec backfill --since 2026-01-01 --until 2026-01-31 --root my-root", show_nights, MEMORY)
-def backfill(
-    call: Call,
-    logs: Logs = None,
-    since: Since = None,
-    until: Until = None,
-) -> dict[str, Any]:
+def backfill(call: Call, logs: Logs = None, since: Since = None, until: Until = None) -> dict[str, Any]:
     """Nights of past days, in order, each with a window that ends on its day. The same command again resumes."""
-    server = open_nights(call, logs or [])
+    server = start_nights(call, logs or [])
     from flows.backfill import backfill
 
     with server:
-        days = {"since": since and since.date(), "until": until and until.date()}
-        return backfill(root=call.path, logs=logs or [], config=call.config, **days)
+        return backfill(root=call.path, logs=logs or [], since=since, until=until, config=call.config)
 
 
 @command("surf2vec plan --users 20000000 --items 1000000 --tokens 500000000", show_plan, MEMORY)
 def plan(
     call: Call,
-    users: Annotated[int, typer.Option("--users", min=1, help="Users.")],
-    items: Annotated[int, typer.Option("--items", min=1, help="Items: distinct pages.")],
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of all users: their events.")],
-    dim: Annotated[int | None, typer.Option("--dim", help="Dimensions; by default train.vector_size.")] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Workers in all; by default those of one machine.")
-    ] = None,
+    users: Annotated[int, typer.Option(min=1, help="Users.")],
+    items: Annotated[int, typer.Option(min=1, help="Items: distinct pages.")],
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of all users: their events.")],
+    dim: Annotated[int | None, typer.Option(help="Dimensions; by default train.vector_size.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers in all; by default those of one machine.")] = None,
 ) -> dict[str, Any]:
     """What a training of this size would take: memory, chunks, item blocks, disk, seconds, and why. Trains nothing."""
     from tasks.ingest.ingest import choose_partitions
@@ -102,13 +91,13 @@ def plan(
 def tune(
     call: Call,
     logs: Annotated[
-        list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: the newest corpus.")
+        list[str] | None, typer.Option(help="Glob of log files; repeatable. None: the newest corpus.")
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, those of earlier calls included.")] = 30,
     sample: Annotated[
         float, typer.Option(help="Share of the micro-partitions to search on, above 0, at most 1.")
     ] = 0.1,
-    out: Annotated[Path | None, typer.Option("--out", help="TOML file to write; by default ROOT/tuned.toml.")] = None,
+    out: Annotated[Path | None, typer.Option(help="TOML file to write; by default ROOT/tuned.toml.")] = None,
     max_vector_size: Annotated[
         int | None, typer.Option(max=4096, help="Search train.vector_size, too, up to this; by default it stays.")
     ] = None,
@@ -117,39 +106,29 @@ def tune(
     """Search the settings that matter on a sample, and write the best as a configuration. The same command again goes on."""
     from tasks.tuning.study import Search
 
-    asked = Search(
-        trials, sample, out or call.path / "tuned.toml", call.config.train, call.config.publish, call.host_memory_bytes,
-        shlex.join(["surf2vec", *sys.argv[1:]]), max_vector_size, seconds,
+    config, program = call.config, shlex.join(["surf2vec", *sys.argv[1:]])
+    search = Search(
+        trials, sample, out or call.path / "tuned.toml", config.train, config.publish, config.host_bytes, program,
+        max_vector_size, seconds,
     )  # fmt: skip
-    return search_settings(call, logs or [], asked)
+    return search_settings(call, logs or [], search)
 
 
-def search_settings(call: Call, logs: list[str], asked: "Search") -> dict[str, Any]:
-    """The best settings that a search finds on a sample of the corpus of `logs`, or of the newest corpus of the root."""
-    from tasks.corpus.folder import newest_corpus
-    from tasks.root.run import open_root
-    from tasks.tuning.tune import tune
-
-    if logs:
-        root = open_root(call.path)
-        window_id = prepare_corpus(replace(call, path=root.path), logs)
-    else:
-        root = call.root
-        window_id = newest_corpus(root)
-    return tune(root, window_id, asked, call.on_event)
-
-
-def prepare_corpus(call: Call, logs: list[str]) -> str:
-    """The window id of the corpus that a night would make of these logs; what is there already is not made again."""
+def search_settings(call: Call, logs: list[str], search: "Search") -> dict[str, Any]:
+    """The best settings that a search finds on a sample of the corpus that a night would make of `logs`, or without logs of
+    the newest corpus of the root. A corpus that is there already is not made again.
+    """
     from tasks.corpus.build import build_corpus
+    from tasks.corpus.folder import newest_corpus
     from tasks.corpus.window import CorpusRequest
     from tasks.ingest.ingest import ingest
-    from tasks.root.run import Root, lock_root
+    from tasks.root.run import lock_root, open_root
+    from tasks.tuning.tune import tune
 
-    root, config = Root(call.path), call.config
-    memory_bytes, threads = call.host_memory_bytes, config.train.threads or os.cpu_count() or 1
+    if not logs:
+        return tune(call.root, newest_corpus(call.root), search, call.on_event)
+    root, config, work = open_root(call.path), call.config, (call.config.host_bytes, call.config.threads, call.on_event)
     with lock_root(root, "tune", call.log):
-        ingest(root, logs, config.ingest, config.store.partitions, memory_bytes, threads, call.on_event)
-        request = CorpusRequest(config.ingest, config.evaluate, window_days=config.window_days)
-        built = build_corpus(root, request, memory_bytes, threads, call.on_event)
-    return built["window_id"]
+        ingest(root, logs, config.ingest, config.store.partitions, *work)
+        built = build_corpus(root, CorpusRequest(config.ingest, config.evaluate, window_days=config.window_days), *work)
+    return tune(root, built["window_id"], search, call.on_event)

@@ -1,4 +1,4 @@
-"""What the commands share: the options that many of them take, the call that they make of them, and how results are printed.
+"""What the commands share: the options that many of them take, the call made of them, and how results are printed.
 
 A command is a function of a `Call` and of its own options; it returns what is printed. Python code calls it the same way. Modules
 that take long to import are imported in the commands, so that --help is there at once.
@@ -30,39 +30,32 @@ app = typer.Typer(
     name="surf2vec", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: surf2vec run --logs 'logs/*.csv.gz'", invoke_without_command=True,
 )  # fmt: skip
-err = Console(stderr=True, emoji=False)
+err = Console(stderr=True, emoji=False, markup=False, highlight=False, soft_wrap=True)
 
 Logs = Annotated[
     list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
 ]
-Release = Annotated[str, typer.Argument(help="Which release: models:/NAME@champion or models:/NAME/VERSION.")]
+NewLogs = Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 TrackingUri = Annotated[str | None, typer.Option(help="MLflow; by default the root's own.")]
 User = Annotated[str, typer.Argument(help="The user, as in the logs.")]
-
 Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First UTC day, of a window or of nights.")]
 Until = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last UTC day.")]
-_SHARED: dict[str, tuple[Any, Any]] = {
-    "root": (
-        Annotated[Path, typer.Option("--root", help="The project root: everything is kept in it.")],
-        Path("surf2vec-root"),
-    ),
-    "config": (Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")], None),
+
+_SHARED: dict[str, tuple[Any, Any, Any]] = {
+    "root": (Path, typer.Option("--root", help="The project root: everything is kept in it."), Path("surf2vec-root")),
+    "config": (Path | None, typer.Option("--config", help="A TOML file with settings."), None),
     "settings": (
-        Annotated[list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable.")],
-        None,
+        list[str] | None, typer.Option("--set", help="A setting: --set train.epochs=5. Repeatable."), None,
     ),
     "device_memory": (
-        Annotated[str | None, typer.Option(help="Budget on the GPU, e.g. 12GB; of unequal GPUs 12GB,24GB.")],
-        None,
+        str | None, typer.Option(help="Budget on the GPU, e.g. 12GB; of unequal GPUs 12GB,24GB."), None,
     ),
-    "host_memory": (Annotated[str | None, typer.Option(help="Budget of the process, e.g. 4GB.")], None),
+    "host_memory": (str | None, typer.Option(help="Budget of the process, e.g. 4GB."), None),
     "as_json": (
-        Annotated[
-            bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
-        ],
-        False,
+        bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there."), False,
     ),
-}
+}  # fmt: skip
 ROOT = ("root", "as_json")
 CONFIG = ("root", "config", "settings", "as_json")
 HOST_MEMORY = ("root", "config", "settings", "host_memory", "as_json")
@@ -79,12 +72,12 @@ _SETTINGS = {
 def say(name: str, values: dict[str, Any]) -> None:
     """The callback of commands that are no flows: log lines on standard error."""
     if name == "log":
-        err.print(shown(values["message"]), highlight=False, markup=False)
+        err.print(shown(values["message"]))
 
 
 @dataclass(frozen=True)
 class Call:
-    """What every command is told: the folder of the root, the configuration, and whom to report to."""
+    """What every command gets: the folder of the root, the configuration, and the callback for progress."""
 
     path: Path
     config: "PipelineConfig"
@@ -99,43 +92,50 @@ class Call:
             raise InputError(f"{self.path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")
         return Root(self.path)
 
-    @property
-    def host_memory_bytes(self) -> int:
-        """The budget of the process."""
-        from trainer.system.units import parse_bytes
-
-        return parse_bytes(self.config.resources.host_memory)
-
     def log(self, line: str) -> None:
         """Report a line."""
         self.on_event("log", {"message": line})
+
+    def check_logs(self, logs: Sequence[str]) -> None:
+        """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on
+        this machine that are not there or not of a shape that can be read.
+        """
+        from tasks.ingest.formats import check_shapes
+        from tasks.ingest.remote_logs import refuse_credentials
+
+        refuse_credentials(*logs)
+        check_shapes(logs, self.config.ingest)
 
 
 def command(
     example: str,
     show: Callable[[dict[str, Any]], None],
     options: Sequence[str] = CONFIG,
-    finish: Callable[[dict[str, Any]], None] | None = None,
+    exit_code: Callable[[dict[str, Any]], int] = lambda result: 0,
 ) -> Callable[[Function], Function]:
     """Make a function of a Call and of its own options a command of `surf2vec`, with these shared options beside its own.
 
-    example: a call of it, for its help, which also names the command. show: prints a result for a person. finish: comes once
-    the result is printed, and raises typer.Exit for another exit code than 0.
+    example: a call of it, for its help, which also names the command. show: prints a result for a person. exit_code: the exit
+    code of a result, called once the result is printed.
     """
 
     def register(function: Function) -> Function:
         own = list(inspect.signature(function).parameters.values())[1:]
-        shared = [
-            Parameter(name, Parameter.KEYWORD_ONLY, annotation=_SHARED[name][0], default=_SHARED[name][1])
-            for name in options
-        ]
-        parameters = [*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), *shared]
+        parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
+        for name in options:
+            kind, option, default = _SHARED[name]
+            annotation = Annotated[kind, option]  # type: ignore[valid-type]
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default))
 
         def run(**values: Any) -> None:
-            result = function(make_call(values), **{parameter.name: values[parameter.name] for parameter in own})
-            answer(result, values["as_json"], show)
-            if finish:
-                finish(result)
+            from flows.config import load_config
+
+            short = {key: values.get(name) for name, key in _SETTINGS.items()}
+            config = load_config(values.get("config"), values.get("settings") or [], short)
+            result = function(Call(values["root"], config), **{one.name: values[one.name] for one in own})
+            print_result(result, values["as_json"], show)
+            if code := exit_code(result):
+                raise typer.Exit(code)
 
         run.__doc__ = function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -146,28 +146,9 @@ def command(
     return register
 
 
-def make_call(values: dict[str, Any]) -> Call:
-    """The call that a command's options describe. Raises ConfigError for settings that are none."""
-    from flows.config import load_config
-
-    overrides = {key.replace(".", "__"): values.get(name) for name, key in _SETTINGS.items()}
-    return Call(values["root"], load_config(values.get("config"), values.get("settings") or [], **overrides))
-
-
-def answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
+def print_result(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
     """Print a result: one JSON object, or what `show` makes of it."""
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
         show(shown_values(result))
-
-
-def check_logs(logs: Sequence[str], call: Call) -> None:
-    """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on this
-    machine that are not there or not of a shape that can be read.
-    """
-    from tasks.ingest.formats import check_shapes
-    from tasks.ingest.remote_logs import refuse_credentials
-
-    refuse_credentials(*logs)
-    check_shapes(logs, call.config.ingest)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.nights import start_server
-from flows.cli.options import HOST_MEMORY, Call, User, check_logs, command, err
+from flows.cli.options import HOST_MEMORY, Call, NewLogs, User, command, err
 from flows.cli.show import show_explained, show_forgotten, show_similar, show_values
 from tasks.root.wording import shown
 from trainer.errors import LeftElsewhereError
@@ -33,8 +33,8 @@ def similar(
     from tasks.queries.similar import similar_users
     from tasks.registry.publish import current_release
 
-    known_as = find_name(call, user_id)
-    return similar_users(call.root, call.root.export(current_release(call.root, call.config.publish)), known_as, k)
+    name = find_name(call, user_id)
+    return similar_users(call.root, call.root.export(current_release(call.root, call.config.publish)), name, k)
 
 
 @command("surf2vec explain USER_ID --root my-root", show_explained)
@@ -48,11 +48,11 @@ def explain(call: Call, user_id: User) -> dict[str, Any]:
 @command("surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root", show_values, HOST_MEMORY)
 def infer(
     call: Call,
-    logs: Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")],
+    logs: NewLogs,
     out: Annotated[Path, typer.Option("--out", help="Parquet file to write: user_id, vector.")],
 ) -> dict[str, Any]:
     """Vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
-    check_logs(logs, call)
+    call.check_logs(logs)
     if not call.config.resources.ray_address:
         return infer_vectors(call, logs, out)
     server = start_server(call.path)
@@ -70,28 +70,26 @@ def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
 
     config = call.config
     root = replace(call, path=call.path.resolve()).root if config.resources.ray_address else call.root
-    asked = Inference(logs, out, config.ingest, config.train, call.host_memory_bytes)
+    inference = Inference(logs, out, config.ingest, config.train, config.host_bytes)
     with open_fan_out(config.resources, root) as fan_out:
-        return infer(root, current_release(root, config.publish), asked, call.on_event, fan_out)
+        return infer(root, current_release(root, config.publish), inference, call.on_event, fan_out)
 
 
-def exit_if_left(result: dict[str, Any]) -> None:
-    """Say which copies that others registered still have any of the users, and exit with 1 where there are such."""
+def report_left(result: dict[str, Any]) -> int:
+    """Say which copies that others registered still have any of the users; the exit code."""
     from tasks.forgetting.forget import tell_elsewhere
 
     if left := tell_elsewhere(result["elsewhere"]):
-        err.print(shown(left), markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(LeftElsewhereError.exit_code)
+        err.print(shown(left))
+    return LeftElsewhereError.exit_code if left else 0
 
 
-@command("surf2vec forget --ids-file ids.txt --root my-root", show_forgotten, HOST_MEMORY, exit_if_left)
+@command("surf2vec forget --ids-file ids.txt --root my-root", show_forgotten, HOST_MEMORY, report_left)
 def forget(
     call: Call,
     ids_file: Annotated[
         Path | None,
-        typer.Option(
-            "--ids-file", help="One id a line, or .csv, .tsv, .parquet with the logs' column; none: all who ever were."
-        ),
+        typer.Option(help="One id a line, or .csv, .tsv, .parquet with the logs' column; none: all who ever were."),
     ] = None,
 ) -> dict[str, Any]:
     """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
@@ -107,4 +105,4 @@ def forget(
         user_ids, key = read_ids(ids_file, call.config.ingest.columns), read_user_key(root, call.config.ingest)
         user_ids = sorted(pseudonym(user_id, key) for user_id in user_ids) if key else user_ids
     with lock_root(root, FORGET, call.log), lock_store(root.store) if root.store.exists() else nullcontext():
-        return forget(root, user_ids, call.config.publish, call.host_memory_bytes, call.on_event)
+        return forget(root, user_ids, call.config.publish, call.config.host_bytes, call.on_event)

@@ -26,8 +26,7 @@ from typing import Any
 import polars as pl
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from infra.automations import Patience, apply_automations
-from infra.deploy import deploy
+from infra.deploy import Patience, apply_automations, deploy
 from infra.stack import Stack
 from tasks.config import PublishConfig
 from tasks.registry.promotion import find_champion
@@ -104,7 +103,7 @@ class Replay:
         for process in processes:
             process.kill()
         worker.stop()
-        self.nights.stack.restart("worker")
+        self.nights.restart("worker")
         self.nights.wait_for_state(run, "Crashed", seconds=200)
         self.nights.retry(run)
 
@@ -119,7 +118,7 @@ class Replay:
             lambda: "AwaitingRetry" in (self.nights.step_state(run, "gate"), self.nights.step_state(run, "register")),
             200, lambda: "no step waits for MLflow",
         )  # fmt: skip
-        self.nights.stack.restart("mlflow")
+        self.nights.restart("mlflow")
 
     def forget(self, rows: pl.DataFrame) -> None:
         """Three users of the window leave for good; then a late file has them again."""

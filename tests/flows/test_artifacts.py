@@ -60,7 +60,7 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
     run = Run(Root(tmp_path), "r1")
     odd = "\x1b[31m|[click](http://evil.example)\n# <b>"
     run.record(steps={"register": {"model_name": odd, "model_version": 1, "alias": None, "tracking_uri": f"x`{odd}"}})
-    told = describe_run(run, tmp_path / "report.html")
+    told = describe_run(run)
     assert told.count(r"\\x1b\[31m\|\[click\]\(http://evil.example\)\\n\# \<b\>") == 2
 
 

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from flows.cli import app
-from flows.cli.options import answer, say
+from flows.cli.options import print_result, say
 from flows.cli.show import show_explained, show_findings, show_similar
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
@@ -194,9 +194,9 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
         "releases": [],
         "movement": [],
     }
-    answer({"neighbours": [row], "items": [row], "seen": [ODD]}, False, show_similar)
-    answer(told, False, show_explained)
-    answer(
+    print_result({"neighbours": [row], "items": [row], "seen": [ODD]}, False, show_similar)
+    print_result(told, False, show_explained)
+    print_result(
         {"findings": [{"level": "ok", "place": ODD, "message": ODD}], "damage": 0, "warnings": 0}, False, show_findings
     )
     say("log", {"message": f"{ODD}\nerror: forged"})
@@ -204,5 +204,5 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
     assert out.count(SHOWN) == 7
     assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")
     assert not any(char in out + err for char in "\x1b\x07\u202e")
-    answer({"findings": [ODD]}, True, show_findings)
+    print_result({"findings": [ODD]}, True, show_findings)
     assert json.loads(capsys.readouterr().out) == {"findings": [ODD]}

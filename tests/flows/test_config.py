@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import PipelineConfig, _flat_schema, known_keys, load_config
-from flows.removed_settings import ALWAYS, REMOVED
+from flows.config import ALWAYS, REMOVED, PipelineConfig, flat_schema, load_config
 from tasks.config import ColumnsConfig
 from tasks.export.export import QUANTISE_ABOVE
 from tasks.training.beginning import DECAY, MIN_ALIGNMENT
@@ -27,7 +26,7 @@ def test_every_default_is_reached_by_set_and_comes_back_the_same() -> None:
             node = node[part]
         return node
 
-    settings = [f"{key}={json.dumps(at(key))}" for key in known_keys()]
+    settings = [f"{key}={json.dumps(at(key))}" for key in flat_schema()]
     assert load_config(None, settings) == PipelineConfig()
 
 
@@ -47,7 +46,7 @@ def test_keys_that_checks_outside_use() -> None:
 def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
     file = tmp_path / "night.toml"
     file.write_text('window_days = 7\n[train]\nepochs = 3\nseed = 5\n[resources]\nhost_memory = "2GB"\n')
-    config = load_config(file, ["train.epochs=4"], resources__host_memory="8GB", resources__device_memory=None)
+    config = load_config(file, ["train.epochs=4"], {"resources.host_memory": "8GB", "resources.device_memory": None})
     assert (config.window_days, config.train.epochs, config.train.seed) == (7, 4, 5)
     assert config.resources.host_memory == "8GB"
 
@@ -91,10 +90,10 @@ def test_a_removed_setting_is_refused_and_says_what_took_its_place(tmp_path: Pat
 
 def test_what_a_removed_setting_names_is_a_setting() -> None:
     named = {word.strip(":") for way_out in REMOVED.values() for word in re.findall(r"\w+\.\w+", way_out)}
-    assert {name for name in named if name.partition(".")[0] in dict(PipelineConfig())} <= set(known_keys())
-    assert not set(REMOVED) & set(known_keys())
+    assert {name for name in named if name.partition(".")[0] in dict(PipelineConfig())} <= set(flat_schema())
+    assert not set(REMOVED) & set(flat_schema())
     assert set(ALWAYS) < set(REMOVED)
-    assert len(known_keys()) <= 60
+    assert len(flat_schema()) <= 60
 
 
 def test_runs_of_before_are_known_again() -> None:
@@ -135,6 +134,6 @@ def test_resources_do_not_say_what_a_run_makes() -> None:
 
 
 def test_every_setting_says_what_it_is() -> None:
-    for key, schema in _flat_schema().items():
+    for key, schema in flat_schema().items():
         assert schema.get("title"), key
         assert schema.get("description", "").endswith((".", "!")), key

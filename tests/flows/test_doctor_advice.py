@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.cli.options import Call
-from flows.cli.releases import pull as pull_release
+from flows.cli.roots import pull as pull_release
 from flows.config import load_config
 from tasks.config import PublishConfig
 from tasks.registry import mlflow_runs, tracking

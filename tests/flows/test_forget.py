@@ -11,7 +11,7 @@ import pytest
 
 from flows.cli.options import Call
 from flows.cli.users import explain, forget
-from flows.config import check_config
+from flows.config import PipelineConfig, load_config
 from tasks.ingest.ingest import ingest
 from tasks.root.run import Root
 from tasks.users.pseudonyms import pseudonym
@@ -34,7 +34,7 @@ def surf2vec(*arguments: str) -> dict[str, Any]:
 
 def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SURF2VEC_TEST_KEY", "a key")
-    root, config = Root(tmp_path / "root"), check_config({"ingest": {"user_key_env": "SURF2VEC_TEST_KEY"}})
+    root, config = Root(tmp_path / "root"), load_config(None, ["ingest.user_key_env=SURF2VEC_TEST_KEY"])
     root.path.mkdir()
     log = write_log(tmp_path / "a.csv", *(f"{user},/a,2026-01-01" for user in ("ann", "bob", "bob")))
     ingest(root, [str(log)], config.ingest, 8, MEMORY_BYTES, 1, ignore_event)
@@ -47,7 +47,7 @@ def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
     told = ingest(root, [str(late)], config.ingest, None, MEMORY_BYTES, 1, ignore_event)
     assert told["left_out"] == {"forgotten": 1}
     with pytest.raises(ConfigError, match="name the environment variable with the key"):
-        forget(Call(root.path, check_config({}), ignore_event), tmp_path / "ids.txt")
+        forget(Call(root.path, PipelineConfig(), ignore_event), tmp_path / "ids.txt")
 
 
 @pytest.mark.slow

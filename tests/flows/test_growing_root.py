@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.cli.options import Call
-from flows.cli.upkeep import doctor, repartition
+from flows.cli.roots import doctor, repartition
 from flows.config import load_config
 from flows.nightly import nightly
 from tests.flows.test_nightly import write_logs

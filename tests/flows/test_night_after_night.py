@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flows.cli.options import Call
-from flows.cli.upkeep import doctor
+from flows.cli.roots import doctor
 from flows.config import load_config
-from flows.demo.vectors import read_vectors
+from flows.demo import read_vectors
 from flows.nightly import nightly
 from tests.corpora import planted_histories
 from tests.flows.test_cli import kill_once

@@ -16,9 +16,9 @@ from prefect import flow, task
 from prefect.context import serialize_context
 
 from flows.config import PipelineConfig, load_config
-from flows.context import Night, open_night
+from flows.context import NightContext, open_night
 from flows.nightly import nightly
-from flows.ray_cluster import Caller, bare_context, check_address, check_node, digest_code, open_fan_out
+from flows.ray_cluster import bare_context, check_address, check_node, digest_code, open_fan_out
 from tasks.config import ResourcesConfig
 from tasks.root.run import open_root
 from tests.flows.test_cli import COMMAND
@@ -119,7 +119,7 @@ def test_nights_whose_workers_are_killed_are_the_nights_of_one_machine(tmp_path:
 @pytest.mark.usefixtures("_prefect")
 def test_what_goes_to_a_worker_names_no_module_that_only_a_night_needs(tmp_path: Path) -> None:
     @task
-    def step(night: Night) -> tuple[bytes, bytes]:
+    def step(night: NightContext) -> tuple[bytes, bytes]:
         with bare_context():
             sent = cloudpickle.dumps(serialize_context())
         return sent, cloudpickle.dumps(serialize_context())
@@ -161,14 +161,13 @@ def test_one_machine_is_the_default_and_the_address_changes_no_result(tmp_path: 
 
 
 def test_a_node_that_is_not_set_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    caller = Caller(tmp_path, digest_code())
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with pytest.raises(ConfigError, match="Ray asks nobody for a token"):
-        check_node(caller)
+        check_node(tmp_path, digest_code())
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(ConfigError, match="another version of surf2vec"):
-        check_node(Caller(tmp_path, "0" * 16))
+        check_node(tmp_path, "0" * 16)
     with pytest.raises(ConfigError, match=f"does not see the root {tmp_path}"):
-        check_node(caller)
+        check_node(tmp_path, digest_code())
     (tmp_path / ".tmp").mkdir()
-    check_node(caller)
+    check_node(tmp_path, digest_code())

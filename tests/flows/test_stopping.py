@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.orphans import PLACE
+from flows.server import PLACE
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_nightly import FAST, generation, run, write_logs
 from trainer.system.files import read_json

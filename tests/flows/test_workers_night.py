@@ -13,7 +13,7 @@ import pytest
 from prefect.client.orchestration import get_client
 
 from flows.cli.options import Call
-from flows.cli.upkeep import doctor
+from flows.cli.roots import doctor
 from flows.config import load_config
 from flows.nightly import nightly
 from tests.flows.test_cli import COMMAND

@@ -29,6 +29,13 @@ class Nights:
     def client(self) -> SyncPrefectClient:
         return get_client(sync_client=True)
 
+    def restart(self, name: str) -> None:
+        """Start a server again that was stopped, at its port; the S3 server has lost its objects."""
+        self.stack.services[name].start()
+        self.stack.services[name].wait()
+        if name == "s3":
+            self.stack.make_bucket()
+
     def start(self, deployment: str, queue: str | None = None, **parameters: Any) -> FlowRun:
         """A run of the deployment with these parameters instead of its own."""
         with self.client as client:

@@ -9,7 +9,7 @@ import yaml
 from prefect.events.actions import CallWebhook
 from prefect.events.schemas.automations import Posture
 
-from infra.automations import Patience, list_automations
+from infra.deploy import Patience, list_automations
 from infra.stack import CODE
 from trainer.errors import SurfError
 

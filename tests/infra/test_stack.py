@@ -15,7 +15,7 @@ import psutil
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from flows.alarms import tell_gate_held
+from flows.progress import GATE_HELD, raise_alarm
 from infra.stack import Stack
 from tests.infra.browser import PROGRAM, Browser, field, saying
 from tests.infra.listener import SECRET_PATH, Listener
@@ -42,7 +42,7 @@ def abandoned(nights: Nights, wikispeedia: Path, tmp_path_factory: pytest.TempPa
     for process in processes:
         process.kill()
     worker.stop()
-    nights.stack.restart("worker")
+    nights.restart("worker")
     return run
 
 
@@ -84,7 +84,7 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     mlflow.stop()
     nights.wait_for_step(run, "gate", "AwaitingRetry")  # which asks for the champion
     assert [nights.step_state(run, step) for step in ("train", "evaluate", "export")] == ["Completed"] * 3
-    nights.stack.restart("mlflow")
+    nights.restart("mlflow")
     nights.wait_for_state(run, "Completed")
     artifacts = nights.artifacts(run)
     assert "resumed" in str(artifacts["training"].description)
@@ -119,7 +119,7 @@ def test_a_night_outlasts_s3(nights: Nights, wikispeedia: Path, tmp_path: Path) 
         steps = ("ingest", "corpus", "train", "evaluate", "export", "gate")
         assert [nights.step_state(run, step) for step in steps] == ["Completed"] * len(steps)
     finally:
-        nights.stack.restart("s3")  # the other tests of the stack need it, too
+        nights.restart("s3")  # the other tests of the stack need it, too
     nights.wait_for_state(run, "Completed")
     story = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
     loaded = load_version(nights.stack, tmp_path, story["steps"]["register"]["model_version"])
@@ -171,7 +171,7 @@ def test_an_old_champion_and_a_held_night_are_told(nights: Nights, listener: Lis
     watched = nights.start("watch/watch", root=str(tmp_path), config=config)
     nights.wait_for_state(watched, "Completed")
     assert "is 10.0 days old" in listener.wait_for("champion_old", "serves and")["text"]
-    tell_gate_held("0badf00d", ["hit_at_10", "drift"])
+    raise_alarm(GATE_HELD, "0badf00d", held_by="hit_at_10, drift")
     assert listener.wait_for("gate_held", "0badf00d")["text"].endswith("was held back by hit_at_10, drift")
 
 

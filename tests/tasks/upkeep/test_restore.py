@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flows.cli.options import Call
-from flows.cli.releases import restore
+from flows.cli.roots import restore
 from flows.config import PipelineConfig
 from tasks.config import IngestConfig, PublishConfig
 from tasks.forgetting.forget import forget

@@ -14,21 +14,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import faiss
 import numpy as np
+import polars as pl
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.demo.vectors import (
-    measure_movement,
-    measure_neighbours,
-    nearest_rows,
-    read_vectors,
-    spread_rows,
-)
+from flows.cli.show import show_gate, show_table
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.vector_files import directions_of
 from tasks.sample.logs import TOPICS, interests_of_user_ids, topic_of_url, write_sample_logs
@@ -41,6 +37,67 @@ SAMPLED_USERS = 2_000
 USER_NEIGHBOURS = 10
 PAGE_NEIGHBOURS = 5
 
+console = Console()
+
+
+class Vectors(NamedTuple):
+    """Names (user ids or URLs) and their vectors, float32 (n, D)."""
+
+    names: list[str]
+    values: np.ndarray
+
+
+def read_vectors(folder: Path, name: str) -> Vectors:
+    """The vectors of all parts in a folder of an export; `name` is the column of their names."""
+    table = pl.read_parquet(folder / "part-*.parquet", columns=[name, "vector"])
+    return Vectors(table[name].to_list(), table["vector"].to_numpy())
+
+
+def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
+    """The `num` rows nearest to each of `rows` by cosine, itself left out: int64 (len(rows), num), nearest first.
+
+    vectors: float32 (n, D). With fewer than num others, all of them.
+    """
+    num = min(num, len(vectors) - 1)
+    unit = np.ascontiguousarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
+    index = faiss.IndexFlatIP(unit.shape[1])
+    index.add(unit)
+    found = index.search(unit[rows], num + 1)[1]
+    is_other = found != rows[:, None]
+    is_other[is_other.all(axis=1), -1] = False  # itself stands behind others at the same place
+    return found[is_other].reshape(len(rows), num)
+
+
+def spread_rows(num_rows: int, num_wanted: int) -> np.ndarray:
+    """At most `num_wanted` rows, evenly spread over all: the same ones at every call."""
+    num = min(num_rows, num_wanted)
+    return np.arange(num) * num_rows // max(1, num)
+
+
+def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray, num: int) -> tuple[float, ...]:
+    """The share of nearest neighbours of `rows` that have their label; what it is of random neighbours, and of the same
+    neighbours for everybody, those nearest to the mean vector. labels: integers (n,).
+    """
+    wanted = labels[rows][:, None]
+    with_mean = np.concatenate([vectors, vectors.mean(axis=0, keepdims=True)])
+    middle = nearest_rows(with_mean, np.array([len(vectors)]), num)
+    chance = (np.bincount(labels)[labels[rows]] - 1) / (len(labels) - 1)
+    found = labels[nearest_rows(vectors, rows, num)] == wanted
+    return float(found.mean()), float(chance.mean()), float((labels[middle] == wanted).mean())
+
+
+def measure_movement(before: Vectors, after: Vectors, num_users: int, num: int) -> tuple[float, float]:
+    """Of the users that both releases have: the share whose vector is the same to the last bit, and the mean share of a user's
+    `num` nearest users that stayed the same, of a sample of `num_users`.
+    """
+    _, *rows = np.intersect1d(before.names, after.names, assume_unique=True, return_indices=True)
+    order = np.argsort(rows[1])
+    one, other = before.values[rows[0][order]], after.values[rows[1][order]]
+    sampled = spread_rows(len(order), num_users)
+    near = (nearest_rows(vectors, sampled, num) for vectors in (one, other))
+    overlaps = [len(np.intersect1d(a, b)) / num for a, b in zip(*near, strict=True)]
+    return float((one == other).all(axis=1).mean()), float(np.mean(overlaps))
+
 
 def deliver(files: list[Path], folder: Path, share: float) -> None:
     """Copy log files into a folder, as a web server's log rotation would; of each only the first `share` of its lines."""
@@ -50,31 +107,18 @@ def deliver(files: list[Path], folder: Path, share: float) -> None:
         (folder / path.name).write_bytes(b"".join(lines[: round(len(lines) * share)]))
 
 
-def installed_command(name: str) -> Path:
-    """The program of that name which belongs to this interpreter."""
-    return Path(sys.executable).with_name(name)
-
-
 def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
-    """Run a `surf2vec` command, its progress on our standard error; its exit code and the JSON that it printed."""
+    """Run a `surf2vec` command of this interpreter, its progress on our standard error; its exit code and the JSON it printed."""
     before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command, which commits and says so
     try:
-        program = [str(installed_command(command[0])), *command[1:]]
-        done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=False)
+        program = Path(sys.executable).with_name(command[0])
+        done = subprocess.run([program, *command[1:]], stdout=subprocess.PIPE, text=True, check=False)
     finally:
         signal.signal(signal.SIGINT, before)
     try:
         return done.returncode, json.loads(done.stdout)
     except ValueError:
         return done.returncode or 1, {"error": {"code": "no_answer", "message": f"no JSON came back: {done.stdout!r}"}}
-
-
-def make_table(*headings: str) -> Table:
-    """A table whose first column is text, and the others are numbers."""
-    table = Table(headings[0], box=SIMPLE)
-    for heading in headings[1:]:
-        table.add_column(heading, justify="right")
-    return table
 
 
 def choose_pages(urls: list[str], num: int) -> list[int]:
@@ -87,7 +131,7 @@ def choose_pages(urls: list[str], num: int) -> list[int]:
     return list(chosen.values())[:num]
 
 
-def show_pages(console: Console, heading: str, urls: list[str], wanted: list[str]) -> None:
+def show_pages(heading: str, urls: list[str], wanted: list[str]) -> None:
     """Print pages and their topics, green when it is one of those wanted."""
     console.print(Text.from_markup(f"\n[bold]{heading}"), soft_wrap=True, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
@@ -97,47 +141,35 @@ def show_pages(console: Console, heading: str, urls: list[str], wanted: list[str
     console.print(table)
 
 
-def show_first_night(console: Console, result: dict[str, Any], root: Path, seed: int) -> None:
-    """Print whether the vectors found what was planted, some examples, and what to type next."""
+def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
+    """Print whether the vectors found what was planted, some examples, quality, where things are, and what to type next."""
     export = Path(result["export_dir"])
     users, pages = read_vectors(export / "user_vectors", "user_id"), read_vectors(export / "item_vectors", "url")
     directions = directions_of(pages.values, read_json(export / EXPORT_MANIFEST))
     interests = interests_of_user_ids(users.names, seed)
     topics = np.array([TOPICS.index(topic) if (topic := topic_of_url(url)) else len(TOPICS) for url in pages.names])
+    sampled, mains = spread_rows(len(users.names), SAMPLED_USERS), interests[:, 0].astype(np.int64)
+    of_users = measure_neighbours(users.values, mains, sampled, USER_NEIGHBOURS)
+    of_pages = measure_neighbours(directions, topics, np.arange(len(topics)), PAGE_NEIGHBOURS)
     console.print("\n[bold]Did the vectors find what was planted?[/bold]")
-    table = make_table("nearest by cosine", "found", "at random", "same for all")
-    sampled, everything = spread_rows(len(users.names), SAMPLED_USERS), np.arange(len(topics))
-    for what, shares in (
-        (
-            f"{USER_NEIGHBOURS} users with a user's main interest",
-            measure_neighbours(users.values, interests[:, 0].astype(np.int64), sampled, USER_NEIGHBOURS),
-        ),
-        (
-            f"{PAGE_NEIGHBOURS} pages with a page's topic",
-            measure_neighbours(directions, topics, everything, PAGE_NEIGHBOURS),
-        ),
-    ):
-        table.add_row(what, *(f"{share:.1%}" for share in shares))
-    console.print(table)
+    shares = {
+        f"{USER_NEIGHBOURS} users with a user's main interest": of_users,
+        f"{PAGE_NEIGHBOURS} pages with a page's topic": of_pages,
+    }
+    rows = ((what, *(f"{share:.1%}" for share in found)) for what, found in shares.items())
+    show_table(("nearest by cosine", ">found", ">at random", ">same for all"), rows, box=SIMPLE)
     chosen = np.array(choose_pages(pages.names, 3), np.int64)
     for row, neighbours in zip(chosen, nearest_rows(directions, chosen, PAGE_NEIGHBOURS), strict=True):
-        topic = topic_of_url(pages.names[row]) or "-"
-        show_pages(
-            console, f"Nearest to[/bold] {pages.names[row]} ({topic})", [pages.names[i] for i in neighbours], [topic]
-        )
+        topic, urls = topic_of_url(pages.names[row]) or "-", [pages.names[i] for i in neighbours]
+        show_pages(f"Nearest to[/bold] {pages.names[row]} ({topic})", urls, [topic])
     example = int(np.argmax((interests >= 0).sum(axis=1)))  # the first of those with most interests
-    likes = [TOPICS[i] for i in interests[example] if i >= 0]
+    user_id, likes = users.names[example], [TOPICS[i] for i in interests[example] if i >= 0]
     best = np.argsort(-(pages.values @ users.values[example]), kind="stable")[:PAGE_NEIGHBOURS]
-    heading = f"Ranked first for user[/bold] {users.names[example]}, who likes {', '.join(likes)}"
-    show_pages(console, heading, [pages.names[i] for i in best], likes)
-    show_next(console, result, root, users.names[example])
-
-
-def show_next(console: Console, result: dict[str, Any], root: Path, user_id: str) -> None:
-    """Print quality, where things are and what to type next."""
+    heading = f"Ranked first for user[/bold] {user_id}, who likes {', '.join(likes)}"
+    show_pages(heading, [pages.names[i] for i in best], likes)
     hit, popularity = (result["metrics"].get(name, 0) for name in ("hit_at_10", "popularity_hit_at_10"))
     console.print(f"\nHeld-out next page among the first 10: [bold]{hit:.1%}[/bold], by popularity {popularity:.1%}")
-    program = "surf2vec" if shutil.which("surf2vec") else os.path.relpath(installed_command("surf2vec"))
+    program = "surf2vec" if shutil.which("surf2vec") else os.path.relpath(Path(sys.executable).with_name("surf2vec"))
     for name, text in (
         ("report", result["report"]),
         ("vectors", result["export_dir"]),
@@ -148,15 +180,16 @@ def show_next(console: Console, result: dict[str, Any], root: Path, user_id: str
         console.print(Text.assemble((f"{name:>13}  ", "bold"), text), soft_wrap=True)
 
 
-def show_second_night(console: Console, first: dict[str, Any], second: dict[str, Any]) -> None:
+def show_second_night(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Print what the second night cost beside the first, and how little moved."""
     night = second["night"]
-    table = make_table("", "first night", "second night")
-    table.add_row("users trained", f"{first['users']:,}", f"{night['changed']:,}")
-    table.add_row("of them new", f"{first['users']:,}", f"{night['new_users']:,}")
-    table.add_row("seconds of training", *(f"{one['seconds']['train']:.1f}" for one in (first, second)))
-    table.add_row("space", first["night"]["space_id"], night["space_id"])
-    console.print(table)
+    rows = [
+        ("users trained", f"{first['users']:,}", f"{night['changed']:,}"),
+        ("of them new", f"{first['users']:,}", f"{night['new_users']:,}"),
+        ("seconds of training", *(f"{one['seconds']['train']:.1f}" for one in (first, second))),
+        ("space", first["night"]["space_id"], night["space_id"]),
+    ]
+    show_table(("", ">first night", ">second night"), rows, box=SIMPLE)
     before, after = (read_vectors(Path(one["export_dir"]) / "user_vectors", "user_id") for one in (first, second))
     same, overlap = measure_movement(before, after, SAMPLED_USERS, USER_NEIGHBOURS)
     console.print(
@@ -165,25 +198,13 @@ def show_second_night(console: Console, first: dict[str, Any], second: dict[str,
     )
 
 
-def show_held(console: Console, held: dict[str, Any], champion: str) -> None:
-    """Print which rules held the release back."""
-    table = Table("rule", "tonight", "limit", "verdict", box=SIMPLE)
-    for row in held["gate"]["table"]:
-        style = "red" if row["verdict"].startswith("held") else None
-        table.add_row(row["rule"], row["tonight"], row["limit"], row["verdict"], style=style)
-    console.print(table)
-    told = f"Version {held['model_version']} is registered as {held['alias']}; release {champion} goes on serving."
-    console.print(told)
-
-
-def demo(folder: Path, users: int, seed: int, console: Console) -> int:
+def demo(folder: Path, users: int, seed: int) -> int:
     """Make logs, run three nights, print what they found; the exit code."""
     logs, delivered, root = folder / "logs", folder / "delivered", folder / "root"
     for old in (delivered, root):  # of an earlier demo, which knew all three nights already
         shutil.rmtree(old, ignore_errors=True)
-    console.print(
-        f"[bold]$ surf2vec sample-logs --users {users} --days {DAYS} --items {ITEMS} --seed {seed} --out {logs}"
-    )
+    sizes = f"--users {users} --days {DAYS} --items {ITEMS} --seed {seed}"
+    console.print(f"[bold]$ surf2vec sample-logs {sizes} --out {logs}")
     totals = write_sample_logs(logs, users, DAYS, ITEMS, seed, "csv")
     console.print(f"{totals['events']:,} events of {totals['users']:,} users, {totals['bytes'] / 1e6:,.0f} MB")
     *before, day, half_day = sorted(logs.glob("*.csv"))
@@ -203,11 +224,13 @@ def demo(folder: Path, users: int, seed: int, console: Console) -> int:
             return code if code > 0 else 1
         results.append(result)
         if len(results) == 1:
-            show_first_night(console, result, root, seed)
+            show_first_night(result, root, seed)
         elif len(results) == 2:
-            show_second_night(console, *results)
+            show_second_night(*results)
         else:
-            show_held(console, result, results[1]["release"])
+            show_gate(result["gate"])
+            version, champion = result["model_version"], results[1]["release"]
+            console.print(f"Version {version} is registered as {result['alias']}; release {champion} goes on serving.")
     return 0
 
 
@@ -218,7 +241,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="another seed, other logs")
     arguments = parser.parse_args()
     try:
-        return demo(arguments.root, arguments.users, arguments.seed, Console())
+        return demo(arguments.root, arguments.users, arguments.seed)
     except SurfError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -1,1 +1,0 @@
-"""Three nights on made-up logs: `python -m flows.demo`."""
