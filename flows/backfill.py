@@ -13,8 +13,7 @@ from flows.nightly import nightly
 from flows.progress import report_step
 from flows.steps import ingest_events
 from tasks.corpus.window import CorpusRequest
-from tasks.report.backfill_page import write_nights_report
-from tasks.report.backfill_record import BackfillRecord, list_days, record_night
+from tasks.report.backfill import BackfillRecord, list_days, record_night, write_nights_report
 from tasks.root.run import lock_root, private_files
 from trainer.errors import InputError
 from trainer.events import OnEvent, tell, tell_progress

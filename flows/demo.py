@@ -27,7 +27,8 @@ from rich.text import Text
 from flows.cli.show import show_gate, show_table
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.vector_files import directions_of
-from tasks.sample.logs import TOPICS, interests_of_user_ids, topic_of_url, write_sample_logs
+from tasks.sample.logs import interests_of_keys, write_sample_logs
+from tasks.sample.world import TOPICS, topic_of_url
 from trainer.errors import SurfError
 from trainer.system.files import read_json
 
@@ -146,7 +147,7 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
     export = Path(result["export_dir"])
     users, pages = read_vectors(export / "user_vectors", "user_id"), read_vectors(export / "item_vectors", "url")
     directions = directions_of(pages.values, read_json(export / EXPORT_MANIFEST))
-    interests = interests_of_user_ids(users.names, seed)
+    interests = interests_of_keys(np.array([int(name, 16) for name in users.names], np.uint64), seed)
     topics = np.array([TOPICS.index(topic) if (topic := topic_of_url(url)) else len(TOPICS) for url in pages.names])
     sampled, mains = spread_rows(len(users.names), SAMPLED_USERS), interests[:, 0].astype(np.int64)
     of_users = measure_neighbours(users.values, mains, sampled, USER_NEIGHBOURS)

@@ -12,8 +12,8 @@ from flows.context import open_night
 from flows.progress import report_step
 from tasks.config import PublishConfig
 from tasks.registry.promotion import find_alias
-from tasks.report.funnel import list_losses, list_notes
 from tasks.report.measured import list_train_metrics
+from tasks.report.tables import list_losses, list_notes
 from tasks.root import story as record
 from tasks.root.run import Run, lock_root
 

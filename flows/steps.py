@@ -22,11 +22,9 @@ from tasks.gate import figures as gate_task
 from tasks.ingest import ingest as ingest_task
 from tasks.registry import promotion
 from tasks.registry import publish as publish_task
-from tasks.report.funnel import list_notes
-from tasks.report.loads import list_loads, tell_sharing
-from tasks.report.measured import list_caveats, list_measured
+from tasks.report.measured import list_caveats, list_loads, list_measured, tell_sharing
 from tasks.report.report import write_report
-from tasks.report.tables import tell_gate
+from tasks.report.tables import list_notes, tell_gate
 from tasks.root import story as record
 from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown_values

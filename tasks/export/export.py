@@ -40,7 +40,7 @@ from tasks.export.vector_files import (
     read_vectors,
     write_rows,
 )
-from trainer.errors import ConfigError, DamageError, ResourceError, TrainingError
+from trainer.errors import ConfigError, DamageError, InputError, ResourceError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
@@ -127,6 +127,13 @@ def export_vectors(
             on_event("log", {"message": told})
         write_manifest_json(folder / EXPORT_MANIFEST, manifest)
     return _tell(job.export_dir, manifest, index_seconds)
+
+
+def read_export(export_dir: Path) -> dict[str, Any]:
+    """The manifest of an export. Raises InputError when there is no export."""
+    if not (export_dir / EXPORT_MANIFEST).exists():
+        raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
+    return read_json(export_dir / EXPORT_MANIFEST)
 
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -6,19 +6,19 @@ sha256: all events, and a file of each release.
 """
 
 from collections import Counter
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.config import PublishConfig
-from tasks.corpus.folder import CORPUS_MANIFEST
-from tasks.export.export import EXPORT_MANIFEST, path_of
-from tasks.export.vector_files import decode_vectors
+from tasks.corpus.folder import newest_corpus
+from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import Catalog, events_files, read_catalog
+from tasks.queries.similar import find_history, find_vector
 from tasks.registry.promotion import read_registry
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
@@ -39,71 +39,67 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
     vector's norm. movement: the cosine between one release and the next of the same space. Changes nothing and takes no lock.
     Raises InputError where nothing is known of the user, DamageError when a file cannot be read.
     """
-    hash_of_user, catalog = user_hash(user_id), read_catalog(root)
-    day = read_tombstones(root).day_of(user_id)
-    releases = _find_releases(root, publish, user_id, hash_of_user)
+    catalog, day = read_catalog(root), read_tombstones(root).day_of(user_id)
+    partition = user_hash(user_id) % (catalog.partitions or 1)
+    releases = _find_releases(root, publish, user_id)
     vectors = [release.pop("vector") for release in releases]
-    events = _find_events(root, catalog, user_id, hash_of_user % (catalog.partitions or 1))
-    corpus = _find_in_corpus(root, user_id, hash_of_user)
+    events = _find_events(root, catalog, user_id, partition)
+    corpus = _find_in_corpus(root, user_id)
     if not (events["count"] or day or corpus or releases):
         raise InputError(
             f"nothing is known of this user in {root.path}: the id is mistyped, or its events are not ingested"
         )
+    movement = []
+    for (old, one), (new, other) in pairwise(zip(releases, vectors, strict=True)):
+        if old["space_id"] == new["space_id"] and len(one) == len(other):
+            norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+            cosine = round(float(one @ other) / norms, 6) if norms else 0.0
+            movement.append({"from": old["release"], "to": new["release"], "cosine": cosine})
     return {
-        "micro_partition": hash_of_user % (catalog.partitions or 1),
+        "micro_partition": partition,
         "forgotten_on": day.isoformat() if day else None,
         "events": events,
         "corpus": corpus,
         "releases": releases,
-        "movement": [
-            {
-                "from": releases[i]["release"],
-                "to": releases[i + 1]["release"],
-                "cosine": _cosine(vectors[i], vectors[i + 1]),
-            }
-            for i in range(len(releases) - 1)
-            if releases[i]["space_id"] == releases[i + 1]["space_id"] and len(vectors[i]) == len(vectors[i + 1])
-        ],
+        "movement": movement,
     }
 
 
 def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> Story:
     """Events of the user: how many, the first and the last, and how many a day."""
     days: Counter[str] = Counter()
-    times: list[Any] = []
+    times: list[datetime] = []
     where = [("micro_partition", "==", partition), ("user_id", "==", user_id)]
     verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
     for name in sorted(catalog.files):
-        found = _read_rows(root.path / name, ["ts"], where)["ts"]
-        if len(found):
-            day = Path(name).parent.name.removeprefix("day=")
-            days[day] += len(found)
-            times += [] if day == "undated" else [pc.min(found).as_py(), pc.max(found).as_py()]
+        found = pq.read_table(root.path / name, columns=["ts"], filters=where, partitioning=None)["ts"]
+        day = Path(name).parent.name.removeprefix("day=")
+        days[day] += len(found)
+        if day != "undated":
+            times += found.to_pylist()
     return {
-        "count": sum(days.values()),
+        "count": days.total(),
         "first": min(times).isoformat() if times else None,
         "last": max(times).isoformat() if times else None,
-        "days": dict(sorted(days.items())),
+        "days": dict(sorted((+days).items())),
     }
 
 
-def _find_in_corpus(root: Root, user_id: str, hash_of_user: int) -> Story | None:
-    paths = list(root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}"))
-    if not paths:
+def _find_in_corpus(root: Root, user_id: str) -> Story | None:
+    try:
+        corpus = open_corpus(root.corpus(newest_corpus(root)))
+    except InputError:  # there is none
         return None
-    corpus = open_corpus(max(paths, key=lambda path: path.stat().st_mtime_ns).parent)
-    partition = hash_of_user % corpus.num_partitions
-    row = pc.index(corpus.read_ids(partition), user_id).as_py()
-    if row < 0:
+    found = find_history(corpus, user_id)
+    if found is None:
         return None
-    histories = corpus.read(partition)
-    tokens = np.asarray(histories.tokens[histories.offsets[row] : histories.offsets[row + 1]])
+    partition, row, histories = found
+    tokens = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]]
+    seen = Counter(tokens.tolist()).most_common(NUM_ITEMS)
     is_held_out = bool(histories.is_held_out[row])
     held_out = int(histories.tokens[histories.ends[row]]) if is_held_out else None
-    seen = Counter(tokens.tolist()).most_common(NUM_ITEMS)
-    wanted = [item for item, _ in seen] + ([held_out] if held_out is not None else [])
-    is_wanted = pc.field("item_ix").isin(pa.array(wanted, pa.int32()))
-    named = _read_rows(corpus.vocabulary, ["item_ix", "url"], is_wanted)
+    wanted = [item for item, _ in seen] + ([held_out] if is_held_out else [])
+    named = pq.read_table(corpus.vocabulary, columns=["item_ix", "url"], filters=[("item_ix", "in", wanted)])
     urls = dict(zip(named["item_ix"].to_pylist(), named["url"].to_pylist(), strict=True))
     return {
         "window_id": corpus.folder.name,
@@ -112,41 +108,25 @@ def _find_in_corpus(root: Root, user_id: str, hash_of_user: int) -> Story | None
         "tokens": len(tokens),
         "items": [{"url": urls[item], "count": count} for item, count in seen],
         "is_held_out": is_held_out,
-        "held_out_item": urls[held_out] if held_out is not None else None,
+        "held_out_item": urls[held_out] if is_held_out else None,
     }
 
 
-def _find_releases(root: Root, publish: PublishConfig, user_id: str, hash_of_user: int) -> list[Story]:
+def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[Story]:
     """The releases in the root that have the user, in the order in which they were registered; each with its "vector"."""
     registered = read_registry(root, publish)
     versions = {version.tags.get("release"): version.number for version in registered.versions}
     found = []
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         manifest = read_json(path)
-        name = f"part-{hash_of_user % manifest['partitions']:05d}.parquet"
-        if name not in manifest["user_files"]:
-            continue
-        rows = _read_rows(path_of(path.parent, manifest, f"user_vectors/{name}"), None, [("user_id", "==", user_id)])
-        if rows.num_rows:
-            vector, version = decode_vectors(rows)[0], versions.get(manifest["release"])
-            found.append(
-                {
-                    "release": manifest["release"],
-                    "version": version,
-                    "aliases": [alias for alias, number in registered.aliases.items() if number == version],
-                    "space_id": manifest["space_id"],
-                    "norm": round(float(np.linalg.norm(vector)), 6),
-                    "vector": vector,
-                }
-            )
+        vector, version = find_vector(path.parent, manifest, user_id), versions.get(manifest["release"])
+        if vector is not None:
+            found.append({
+                "release": manifest["release"],
+                "version": version,
+                "aliases": [alias for alias, number in registered.aliases.items() if number == version],
+                "space_id": manifest["space_id"],
+                "norm": round(float(np.linalg.norm(vector)), 6),
+                "vector": vector,
+            })  # fmt: skip
     return sorted(found, key=lambda release: (release["version"] or 0, release["release"]))
-
-
-def _cosine(one: np.ndarray, other: np.ndarray) -> float:
-    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return round(float(one @ other) / norms, 6) if norms else 0.0
-
-
-def _read_rows(path: Path, columns: list[str] | None, where: list[tuple[str, str, Any]] | pc.Expression) -> pa.Table:
-    """Rows that fulfil conditions; row groups whose least and greatest values exclude them are not read."""
-    return pq.read_table(path, columns=columns, filters=where, partitioning=None)

@@ -2,42 +2,53 @@
 
 The logs go the way of a night's, ingest and cleaning, into a folder under .tmp/ of the root, but with the release's
 vocabulary in place of one of their own. The root is only read and its lock not taken: the files of the release get
-second names in that folder, so that a run which publishes meanwhile takes nothing away.
+second names in that folder, so that a run which publishes meanwhile takes nothing away. Users are fitted in parts of
+micro-partitions, which any process can do; each part writes a file.
 """
 
 import os
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from glob import escape
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from sql.runner import connect, create_table, fetch_rows
 from tasks.config import IngestConfig
 from tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
 from tasks.corpus.token_pass import write_part
 from tasks.corpus.window import explain_unreadable, select_window
-from tasks.export.reduction import PROJECTION_FILE
+from tasks.export.export import path_of, read_export
+from tasks.export.reduction import project, read_projection
+from tasks.export.vector_files import encode_vectors
 from tasks.ingest.deliveries import list_changes, rules_of
 from tasks.ingest.ingest import ingest
 from tasks.ingest.rejects import FAILED
 from tasks.ingest.sources import read_catalog
 from tasks.ingest.user_key import read_user_key
-from tasks.queries.held_release import Release, open_release
-from tasks.queries.infer_parts import ROW_GROUP_ROWS, InferPart, infer_part, join_pieces
-from tasks.root.failures import explain_failures
+from tasks.root.failures import check_out, explain_failures
 from tasks.root.run import Root, note_partial, open_scratch_folder
 from tasks.users.tombstones import FORGOTTEN, copy_tombstones
 from trainer.config import TrainConfig
-from trainer.errors import ConfigError, InputError, RejectedError, ResourceError
+from trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.tokens import Corpus
+from trainer.store.generation import Generation
+from trainer.store.manifests import FORMAT_VERSION, STORE_MANIFEST
+from trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus, whole_window
 from trainer.system.fan_out import HERE, FanOut, cut
-from trainer.system.files import replace_file
+from trainer.system.files import link_file, read_json, replace_file
 from trainer.system.units import size
+from trainer.training.infer import FrozenItems, infer_parts, take_histories
 
+ROW_GROUP_ROWS = 8192
 _RULES = ("timezone", "granularity", "keep_query", "mask_secrets")
 
 
@@ -57,12 +68,52 @@ class Inference:
 
 
 @dataclass(frozen=True)
-class Cleaned:
-    """The logs as a corpus in the release's vocabulary; num_users: also those that have no known item."""
+class Release:
+    """What inference needs of a release. config: its training's; counts: the file of what training saw of each item, int64[V];
+    projection_path: of a release that is reduced.
+    """
 
+    name: str
+    generation: Generation
+    config: TrainConfig
+    vocabulary: Path
+    counts: Path
+    projection_path: Path | None
+
+    @cached_property
+    def items(self) -> FrozenItems:
+        """The item table, read once."""
+        return FrozenItems(self.config, self.generation, np.load(self.counts, allow_pickle=False))
+
+    @cached_property
+    def projection(self) -> NDArray[np.float32] | None:
+        """float32[D, k], if it is reduced."""
+        return read_projection(self.projection_path) if self.projection_path else None
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers of a vector in the release."""
+        return self.generation.vector_size if self.projection is None else self.projection.shape[1]
+
+    def open_writer(self, path: Path) -> pq.ParquetWriter:
+        """A writer of `user_id` and `vector`."""
+        schema = pa.schema([("user_id", pa.string()), ("vector", pa.list_(pa.float32(), self.vector_size))])
+        return pq.ParquetWriter(
+            path, schema, use_dictionary=False, write_statistics=["user_id"],
+            column_encoding={"user_id": "DELTA_BYTE_ARRAY"},
+            compression={"user_id": "zstd", "vector.list.element": "none"},
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InferPart:
+    """The users of some micro-partitions of a corpus, to be fitted to a release's items: `rows` at once, into the file `path`."""
+
+    release: Release
     corpus: Corpus
-    num_users: int
-    num_unknown_events: int
+    rows: int
+    partitions: range
+    path: Path
 
 
 def infer(
@@ -78,7 +129,7 @@ def infer(
     The caller needs no lock. Raises a SurfError; `asked.out` is then as it was before.
     """
     started = time.monotonic()
-    _check_out(asked.out)
+    check_out(asked.out, "Parquet", "vectors.parquet")
     config = _follow_rules(root, read_catalog(root).rules or {}, asked.ingest)
     read_user_key(root, config)
     with (
@@ -92,43 +143,70 @@ def infer(
         own.path.mkdir()
         copy_tombstones(root, own)
         ingested = _ingest(root, own, asked, config, on_event, fan_out)
-        cleaned = _clean(own, asked, config, frozen, on_event, fan_out)
-        config_of_items = replace(frozen.items.config, threads=fan_out.choose_threads(asked.threads))
-        whole = InferPart(
-            cleaned.corpus, frozen.generation, config_of_items, frozen.counts,
-            None if frozen.projection is None else folder / PROJECTION_FILE,
-            rows, range(cleaned.corpus.num_partitions), folder,
-        )  # fmt: skip
-        num_bytes = _write(whole, frozen, asked.out, on_event, fan_out)
-    num_users = int(cleaned.corpus.users.sum())
+        corpus, num_cleaned, num_unknown = _clean(own, asked, config, frozen, on_event, fan_out)
+        _write(InferPart(frozen, corpus, rows, range(corpus.num_partitions), folder), asked, on_event, fan_out)
+    num_users = int(corpus.users.sum())
     return {
         "users": num_users,
-        "users_without_known_items": cleaned.num_users - num_users,
+        "users_without_known_items": num_cleaned - num_users,
         "events": ingested["events"],
         "events_forgotten": ingested["left_out"].get(FORGOTTEN, 0),
-        "events_unknown_items": cleaned.num_unknown_events,
+        "events_unknown_items": num_unknown,
         "rejected": ingested["num_rejected"],
         "items": frozen.generation.num_items,
         "vector_size": frozen.vector_size,
         "release": release,
         "out": str(asked.out),
-        "bytes": num_bytes,
+        "bytes": asked.out.stat().st_size,
         "seconds": round(time.monotonic() - started, 3),
     }
 
 
-def _check_out(out: Path) -> None:
-    """Raise ConfigError unless `out` can be a Parquet file, ResourceError when its folder cannot be written to."""
+def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_event: OnEvent) -> Release:
+    """Hold the files of the release in `folder`. Logs which settings of the call do not count, as training had others.
+
+    Raises InputError without an export, DamageError when it is not whole.
+    """
+    export = read_export(root.export(release))
+    number, window_id = export["generation"], export["created_from"]["window_id"]
+    # It is pinned, unless its run was killed between registering and pinning: then it is still the current one.
+    paths = (root.store / "pinned" / f"{release}.json", root.store / STORE_MANIFEST)
+    for manifest in (read_json(path) for path in paths if path.exists()):
+        if (manifest.get("generation"), whole_window(manifest.get("window_id", ""))) == (number, window_id):
+            break
+    else:
+        raise DamageError(
+            f"{root.store} has not the generation of release {release}: if a run has just published another, give the same "
+            "command again; if not, train again with `surf2vec run`"
+        )
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise DamageError(f"release {release} was trained by an earlier version: train again with `surf2vec run`")
+    entries = manifest["users"].values()
+    users = {part["file"] for entry in entries for part in (entry, entry.get("delta", entry))}
+    for name in Generation(root.store, manifest).files():
+        if name not in users:
+            _hold(root.store / name, folder)
+    corpus = open_corpus(root.corpus(window_id))
+    vocabulary, projection = _hold(corpus.vocabulary, folder), None
+    if "projection" in export:
+        projection = _hold(path_of(root.export(release), export, export["projection"]["file"]), folder)
+    np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
+    generation = Generation(folder, manifest)
+    config = replace(generation.config, threads=asked.threads)
+    for field in fields(TrainConfig):
+        wanted, used = getattr(asked, field.name), getattr(config, field.name)
+        if wanted not in (used, field.default) and field.name != "commit_seconds":
+            on_event("log", {"message": f"train.{field.name} is {used}, as in release {release}, not {wanted}"})
+    return Release(release, generation, config, vocabulary, folder / COUNTS, projection)
+
+
+def _hold(path: Path, folder: Path) -> Path:
+    """A second name of a file in `folder`, or a copy where the file system has no links."""
     try:
-        is_folder = out.is_dir()
-        parent = next(path for path in out.resolve().parents if path.exists())
-    except OSError as error:
-        raise ConfigError(f"--out {out} cannot be a file: {error.strerror}; name another") from None
-    if out.suffix != ".parquet" or is_folder:
-        what = "is a folder" if is_folder else "does not end in .parquet"
-        raise ConfigError(f"--out {out} {what}: name a Parquet file, for instance --out vectors.parquet")
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ResourceError(f"cannot write {out}: {parent} is no folder that may be written to; give another --out")
+        link_file(path, folder / path.name)
+    except FileNotFoundError:
+        raise DamageError(f"{path} is missing: run `surf2vec doctor`") from None
+    return folder / path.name
 
 
 def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> IngestConfig:
@@ -179,9 +257,8 @@ def _ingest(
         os.replace(listed, kept)
         raise RejectedError(str(error).replace(str(listed), str(kept))) from None
     if num_forgotten := ingested["left_out"].get(FORGOTTEN, 0):
-        on_event(
-            "log", {"message": f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector"}
-        )
+        told = f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector"
+        on_event("log", {"message": told})
     if not ingested["events"]:
         raise InputError("these logs have no event but those of users who were forgotten: nobody gets a vector")
     if str(asked.out.resolve()) in {os.path.realpath(name) for name in read_catalog(own).names}:
@@ -191,15 +268,17 @@ def _ingest(
 
 def _clean(
     own: Root, asked: Inference, config: IngestConfig, release: Release, on_event: OnEvent, fan_out: FanOut
-) -> Cleaned:
-    """Tokens of the users of `own`, as the corpus of a night would have them, in the release's vocabulary."""
+) -> tuple[Corpus, int, int]:
+    """Tokens of the users of `own`, as the corpus of a night would have them, in the release's vocabulary.
+
+    Returns the corpus, the number of users, also of those that have no known item, and that of events of unknown items.
+    """
     window = select_window(own, None, None, None)
     config = config.model_copy(update={"max_day_events": 2**62, "min_user_events": 1})
     folder, scratch = own.path / "corpus", own.temporary
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
     params = window.params | {"vocabulary": escape(str(release.vocabulary))}
-    num_users = 0
     with explain_unreadable(own), connect(duckdb_bytes(asked.memory_bytes), scratch / "spill", asked.threads) as con:
         create_table(con, "staging/stg_vocabulary", params)
         con.execute("create temporary view vocabulary as from stg_vocabulary")
@@ -208,34 +287,64 @@ def _clean(
             (), params, config, scratch, folder, asked.memory_bytes, asked.threads, window.num_events, step="infer"
         )
         parts = whole.divide(count_partitions(con, params, window), fan_out)
-        for stages in fan_out.run(clean_part, parts, on_event):
-            num_users += stages["users"]
-        for part in parts:
-            for group in part.groups:
-                write_item_ix(con, scratch, group)
+        num_users = sum(stages["users"] for stages in fan_out.run(clean_part, parts, on_event))
+        for group in (group for part in parts for group in part.groups):
+            write_item_ix(con, scratch, group)
         written = [one for part in fan_out.run(write_part, parts, on_event) for one in part]
     manifest = {
         "partitions": window.partitions, "users": [one.users for one in written],
         "tokens": [one.tokens for one in written], "held_out_key_max": -1,
         "files": {name: about for one in written for name, about in one.files.items()},
     }  # fmt: skip
-    return Cleaned(Corpus(folder, manifest), num_users, num_unknown)
+    return Corpus(folder, manifest), num_users, num_unknown
 
 
-def _write(whole: InferPart, release: Release, out: Path, on_event: OnEvent, fan_out: FanOut) -> int:
-    """Infer all users into `out`; returns its bytes. Raises ResourceError when `out` cannot be written."""
-    folder = whole.path
+def _write(whole: InferPart, asked: Inference, on_event: OnEvent, fan_out: FanOut) -> None:
+    """Infer all users into `asked.out`. Raises ResourceError when it cannot be written."""
+    folder, release = whole.path, whole.release
     places = cut(whole.corpus.users.tolist(), fan_out.num_parts)
-    parts = [replace(whole, partitions=place, path=folder / f"v{place.start:05d}.parquet") for place in places]
+    config = replace(release.config, threads=fan_out.choose_threads(asked.threads))
+    elsewhere = replace(whole, release=replace(release, config=config))  # without the item table of this process
+    parts = [replace(elsewhere, partitions=place, path=folder / f"v{place.start:05d}.parquet") for place in places]
     try:
-        with replace_file(out) as temporary:
+        with replace_file(asked.out) as temporary:
             note_partial(folder, temporary)
             if len(parts) == 1:
-                parts = [replace(whole, path=temporary, items=release.items)]
+                parts = [replace(whole, path=temporary)]
             pieces = list(fan_out.run(infer_part, parts, on_event))
-            if len(parts) > 1:
-                join_pieces(pieces, temporary, release.vector_size)
+            if len(parts) > 1:  # row group after row group: the bytes that one part writes
+                with release.open_writer(temporary) as writer:
+                    for piece in map(pq.ParquetFile, pieces):
+                        for group in range(piece.num_row_groups):
+                            rows = piece.read_row_group(group).cast(writer.schema)
+                            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
     except OSError as error:
-        reason = error.strerror or error
-        raise ResourceError(f"cannot write {out}: {reason}; free or widen that disk, or give another --out") from None
-    return out.stat().st_size
+        raise ResourceError(
+            f"cannot write {asked.out}: {error.strerror or error}; free or widen that disk, or give another --out"
+        ) from None
+
+
+def infer_part(part: InferPart, on_event: OnEvent) -> Path:
+    """Infer micro-partition after micro-partition of a part into its file.
+
+    A row group does not depend on how many users go at once, so neither do the bytes.
+    """
+    release = part.release
+    group_bytes = part.rows // 2 * 4 * release.generation.vector_size
+    num_done, total = 0, int(part.corpus.users.sum())
+    with release.open_writer(part.path) as writer:
+        for users, fitted in infer_parts(release.items, _batches(part.corpus, part.partitions, part.rows), group_bytes):
+            vectors = encode_vectors(project(fitted.vectors, release.projection), "float32")["vector"]
+            writer.write_table(pa.table([users, vectors], schema=writer.schema), row_group_size=ROW_GROUP_ROWS)
+            num_done += len(vectors)
+            on_event("progress", {"step": "infer", "done": num_done, "total": total, "unit": "users"})
+    return part.path
+
+
+def _batches(corpus: Corpus, partitions: range, rows: int) -> Iterator[tuple[pa.ChunkedArray, Histories]]:
+    """The users of a corpus and their histories, at most `rows` at once, never of two micro-partitions."""
+    for partition in (partition for partition in partitions if corpus.users[partition]):
+        user_ids, whole = corpus.read_ids(partition), corpus.read(partition)
+        for start in range(0, whole.num_users, rows):
+            users = np.arange(start, min(start + rows, whole.num_users))
+            yield user_ids.slice(start, rows), take_histories(whole, users, whole.ends[users])

@@ -4,6 +4,7 @@ Reads an export's folder directly, without MLflow; brute force over the items, t
 read has its sha256 compared with the manifest's first.
 """
 
+from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from tasks.export.export import EXPORT_MANIFEST, path_of, unit_rows
+from tasks.corpus.folder import CORPUS_MANIFEST
+from tasks.export.export import path_of, read_export, unit_rows
 from tasks.export.vector_files import decode_vectors
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from trainer.errors import InputError
-from trainer.store.tokens import open_corpus
-from trainer.system.files import read_json
+from trainer.store.tokens import Corpus, Histories, open_corpus
 
 NUM_SEEN = 10
 
@@ -35,20 +37,18 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
     """
     if k < 1:
         raise InputError(f"k is {k}: ask for at least 1")
-    manifest = _read_manifest(export_dir)
-    name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
-    if name not in manifest["user_files"]:
-        raise _unknown_user(manifest)
-    part = pq.read_table(path_of(export_dir, manifest, f"user_vectors/{name}"))
-    row = pc.index(part["user_id"], user_id).as_py()
-    if row < 0:
-        raise _unknown_user(manifest)
-    vector = decode_vectors(part)[row]
+    manifest = read_export(export_dir)
+    vector = find_vector(export_dir, manifest, user_id)
+    if vector is None:
+        raise InputError(
+            f"this user is not among the {manifest['num_users']:,} users of release {manifest['release']}: "
+            "the id is mistyped, or the user has fewer than ingest.min_user_events events in the window"
+        )
     urls, item_vectors = _read_items(export_dir, manifest)
     tokens = _read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id) if urls else []
     item_scores = item_vectors @ vector
     item_scores[tokens] = -np.inf
-    best = _top(item_scores, min(k, len(urls) - len(set(tokens))))
+    best = np.argsort(-item_scores, kind="stable")[: min(k, len(urls) - len(set(tokens)))]
     return {
         "user_id": user_id,
         "neighbours": _neighbours(export_dir, manifest, vector, user_id, k),
@@ -69,14 +69,12 @@ def _neighbours(
     names = list(manifest["user_files"])
     ends = list(accumulate(about["rows"] for about in manifest["user_files"].values()))
     found = []
-    for score, row in zip(scores[0], rows[0], strict=True):
+    for score, row in zip(scores[0].tolist(), rows[0].tolist(), strict=True):
         if row < 0:  # fewer than k rows in the lists that a quantised index looks into
             break
-        part = int(np.searchsorted(ends, row, side="right"))
-        ids = pq.read_table(path_of(export_dir, manifest, f"user_vectors/{names[part]}"), columns=["user_id"])[
-            "user_id"
-        ]
-        found.append({"user_id": ids[int(row) - ends[part]].as_py(), "score": min(float(score), 1.0)})
+        part = bisect_right(ends, row)
+        ids = pq.read_table(path_of(export_dir, manifest, f"user_vectors/{names[part]}"), columns=["user_id"])
+        found.append({"user_id": ids["user_id"][row - ends[part]].as_py(), "score": min(score, 1.0)})
     return [one for one in found if one["user_id"] != user_id][:k]
 
 
@@ -91,31 +89,25 @@ def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], 
 
 def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
     """The tokens of a user in time order; none when the corpus is gone."""
-    if not (corpus_dir / EXPORT_MANIFEST).exists():
+    found = find_history(open_corpus(corpus_dir), user_id) if (corpus_dir / CORPUS_MANIFEST).exists() else None
+    if found is None:
         return []
-    corpus = open_corpus(corpus_dir)
-    partition = user_hash(user_id) % corpus.num_partitions
-    row = pc.index(corpus.read_ids(partition), user_id).as_py()
-    if row < 0:
-        return []
-    histories = corpus.read(partition)
+    _, row, histories = found
     return histories.tokens[histories.offsets[row] : histories.offsets[row + 1]].tolist()
 
 
-def _top(scores: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k greatest scores, greatest first; of equals the first."""
-    return np.argsort(-scores, kind="stable")[: max(k, 0)]
+def find_vector(export_dir: Path, manifest: dict[str, Any], user_id: str) -> NDArray[np.float32] | None:
+    """The vector of a user, float32[D]; None where the export does not have the user. Only one row group is decoded."""
+    name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
+    if name not in manifest["user_files"]:
+        return None
+    path = path_of(export_dir, manifest, f"user_vectors/{name}")
+    rows = pq.read_table(path, filters=[("user_id", "==", user_id)], partitioning=None)
+    return decode_vectors(rows)[0] if rows.num_rows else None
 
 
-def _read_manifest(export_dir: Path) -> dict[str, Any]:
-    """The export's manifest. Raises InputError when there is no export."""
-    if not (export_dir / EXPORT_MANIFEST).exists():
-        raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
-    return read_json(export_dir / EXPORT_MANIFEST)
-
-
-def _unknown_user(manifest: dict[str, Any]) -> InputError:
-    return InputError(
-        f"this user is not among the {manifest['num_users']:,} users of release {manifest['release']}: "
-        "the id is mistyped, or the user has fewer than ingest.min_user_events events in the window"
-    )
+def find_history(corpus: Corpus, user_id: str) -> tuple[int, int, Histories] | None:
+    """The micro-partition of a user, the row in it, and the histories of all its users; None where the user has none."""
+    partition = user_hash(user_id) % corpus.num_partitions
+    row = pc.index(corpus.read_ids(partition), user_id).as_py()
+    return None if row < 0 else (partition, row, corpus.read(partition))

@@ -32,19 +32,27 @@ def export_word2vec(
     Raises ConfigError when there is no export or `out` cannot be a file of its own, DamageError for an altered export,
     ResourceError when the disk refuses: then `out` is as it was.
     """
-    _check_places(export_dir, out, which)
+    if which not in _KEYS:
+        raise ConfigError(f"{which!r} is neither users nor items")
+    if not (export_dir / EXPORT_MANIFEST).exists():
+        raise ConfigError(
+            f"{export_dir} holds no export: make one with `surf2vec run`, or bring one there with `surf2vec pull`"
+        )
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder: name the file to write, such as {out / which}.bin")
+    if out.resolve().is_relative_to(export_dir.resolve()):
+        raise ConfigError(f"{out} is inside the export, which holds its own files only: name another place")
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     try:
-        files = {
-            name: about for name, about in list_files(manifest).items() if name.startswith(f"{which[:-1]}_vectors/")
-        }
+        prefix = f"{which[:-1]}_vectors/"
+        files = {name: about for name, about in list_files(manifest).items() if name.startswith(prefix)}
         total = sum(int(about["rows"]) for about in files.values())
         release, vector_size = manifest["release"], int(manifest["vector_size"])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DamageError(f"{export_dir / EXPORT_MANIFEST} is not an export's: {_WAY_OUT}") from None
     if not files:
         raise ConfigError(f"{export_dir} has no {which[:-1]} vectors: it was trained with train.hs = 1, a tree")
-    batches = _read_batches(export_dir, files, which, vector_size, on_event)
+    batches = _read_batches(export_dir, files, which, vector_size, total, on_event)
     num_renamed = write_word2vec(out, batches, total, vector_size, binary)
     return {
         "release": release,
@@ -58,34 +66,18 @@ def export_word2vec(
     }
 
 
-def _check_places(export_dir: Path, out: Path, which: str) -> None:
-    """Raise ConfigError when the call cannot be meant."""
-    if which not in _KEYS:
-        raise ConfigError(f"{which!r} is neither users nor items")
-    if not (export_dir / EXPORT_MANIFEST).exists():
-        raise ConfigError(
-            f"{export_dir} holds no export: make one with `surf2vec run`, or bring one there with `surf2vec pull`"
-        )
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder: name the file to write, such as {out / which}.bin")
-    if out.resolve().is_relative_to(export_dir.resolve()):
-        raise ConfigError(f"{out} is inside the export, which holds its own files only: name another place")
-
-
 def _read_batches(
-    export_dir: Path, files: dict[str, dict[str, Any]], which: str, vector_size: int, on_event: OnEvent
+    export_dir: Path, files: dict[str, dict[str, Any]], which: str, vector_size: int, total: int, on_event: OnEvent
 ) -> Iterator[tuple[pa.Array, Any]]:
     """Names and vectors of the files in order, as `write_word2vec` takes them. Raises DamageError for an altered file."""
-    total = sum(about["rows"] for about in files.values())
     done = 0
     for name, about in sorted(files.items()):
         path = export_dir / name
         try:
             verify_once(path, about, _WAY_OUT)
             for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=[_KEYS[which], *VECTOR_COLUMNS]):
-                vectors = decode_vectors(batch).reshape(-1, vector_size)
-                yield batch.column(_KEYS[which]), vectors
-                done += len(vectors)
+                yield batch.column(_KEYS[which]), decode_vectors(batch).reshape(-1, vector_size)
+                done += len(batch)
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise DamageError(f"{path} cannot be read ({type(error).__name__}): {_WAY_OUT}") from None
         on_event("progress", {"step": "word2vec", "done": done, "total": total, "unit": which})

@@ -1,10 +1,11 @@
 """What was planned of a training beside what was measured: for the report, for MLflow and for Prefect.
 
 Both sides are of the whole training, the waiting for commits included. A value that a story of an earlier version does not
-have is a dash or is left out. Of several workers both are of the first; tasks/report/loads.py has what each did.
+have is a dash or is left out. Of several workers both are of the first; beside them is what each did.
 """
 
-from tasks.report.loads import of_first
+from typing import Any
+
 from tasks.root.story import TrainStep
 from tasks.root.wording import UNKNOWN, amount, count, duration, several, share
 
@@ -60,23 +61,15 @@ def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
 def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
     """The same figures by the names they have in MLflow; `train_seconds` has the waiting for commits in it, as the plan has."""
     plan, seconds, train = train.plan, spent_seconds(train), of_first(train)
-    read_bytes, written_bytes = train.bytes_read, train.bytes_written
-    return {
-        "train_seconds": seconds,
-        "train_predicted_seconds": plan.get("seconds"),
-        "train_stall": train.stall,
-        "train_commit_stall": train.commit_stall,
-        "train_peak_bytes": train.peak_bytes,
-        "train_predicted_peak_bytes": plan.get("peak_bytes"),
-        "train_budget_bytes": plan.get("budget_bytes"),
-        "train_bytes_read": read_bytes,
-        "train_predicted_bytes_read": plan.get("read_bytes"),
-        "train_bytes_written": written_bytes,
-        "train_predicted_bytes_written": plan.get("written_bytes"),
-        "train_bytes_read_per_second": None if not seconds or read_bytes is None else read_bytes / seconds,
-        "train_bytes_written_per_second": None if not seconds or written_bytes is None else written_bytes / seconds,
-        "train_num_commits": train.num_commits,
-        "train_predicted_num_commits": plan.get("num_commits"),
+    measured = {name: getattr(train, name) for name in ("peak_bytes", "bytes_read", "bytes_written", "num_commits")}
+    planned = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}  # as the plan calls them
+    figures = {"seconds": seconds, "stall": train.stall, "commit_stall": train.commit_stall} | measured
+    for name in ("seconds", *measured):
+        figures[f"predicted_{name}"] = plan.get(planned.get(name, name))
+    for name in planned:
+        figures[f"{name}_per_second"] = measured[name] / seconds if seconds and measured[name] is not None else None
+    return {f"train_{name}": value for name, value in figures.items()} | {
+        "train_budget_bytes": plan.get("budget_bytes")
     }
 
 
@@ -91,3 +84,43 @@ def tell_rates(read_bytes: int | None, written_bytes: int | None, seconds: float
     if not seconds or read_bytes is None or written_bytes is None:
         return UNKNOWN
     return f"{amount(read_bytes / seconds)}/s / {amount(written_bytes / seconds)}/s"
+
+
+def list_loads(train: TrainStep) -> list[dict[str, str]]:
+    """A row a worker; none where one trained alone. Seconds of waiting are a part of its time: for `sums`, for `blocks`, for the
+    others' `word`, for the `disk`. `late`: how many sums had begun before the sum of one was there, in the mean and at most.
+    """
+    num_tokens = sum(load["tokens"] for load in train.workers) or 1
+
+    def tell_late(load: dict[str, Any]) -> str:
+        mean = load["staleness_sum"] / max(1, load["num_exchanges"])
+        return f"{mean:.2f}, at most {load['staleness_most']:.0f}" if load["staleness_most"] else UNKNOWN
+
+    return [
+        {
+            "worker": str(rank),
+            "tokens": share(load["tokens"] / num_tokens),
+            "time": duration(load["train_seconds"]),
+            "sums": duration(load["exchange_seconds"]),
+            "blocks": duration(load["pass_seconds"]),
+            "word": duration(load["meet_seconds"]),
+            "disk": duration(load["stall_seconds"]),
+            "sent": amount(load["passed_bytes"] + load["summed_bytes"]),
+            "memory": amount(load["peak_bytes"]),
+            "late": tell_late(load),
+        }
+        for rank, load in enumerate(train.workers)
+    ]
+
+
+def tell_sharing(train: TrainStep) -> str:
+    """How the workers shared the item table, and what followed from it; empty where one trained alone."""
+    mode = (train.plan.get("sharing") or {}).get("mode", "alone")
+    reasons = [reason for reason in train.plan.get("reasons") or () if reason.startswith(f"{mode}: ")]
+    return "" if mode == "alone" else f"{count(len(train.workers))} workers, {'; '.join(reasons) or mode}"
+
+
+def of_first(train: TrainStep) -> TrainStep:
+    """The training as its first worker had it, whose plan the story has; as it is where one trained alone."""
+    names = ("bytes_read", "bytes_written", "peak_bytes")
+    return train.model_copy(update={name: train.workers[0][name] for name in names}) if train.workers else train

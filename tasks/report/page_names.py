@@ -28,14 +28,13 @@ def page_parts(url: str) -> list[str]:
 def short_names(urls: Sequence[str], max_chars: int) -> list[str]:
     """A name for each URL: the shortest of its names that says something and is unique among `urls`."""
     choices = [names_of(url) for url in urls]
-    taken = [0] * len(choices)
     for _ in range(MAX_PARTS):
-        names = [page[ix] for page, ix in zip(choices, taken, strict=True)]
-        times = Counter(names)
-        for page, name in enumerate(names):
-            if taken[page] < len(choices[page]) - 1 and (times[name] > 1 or not _LETTER.search(name)):
-                taken[page] += 1
-    return [shorten(page[ix], max_chars) for page, ix in zip(choices, taken, strict=True)]
+        times = Counter(names[0] for names in choices)
+        choices = [
+            names[1:] if len(names) > 1 and (times[names[0]] > 1 or not _LETTER.search(names[0])) else names
+            for names in choices
+        ]
+    return [shorten(names[0], max_chars) for names in choices]
 
 
 def names_of(url: str) -> list[str]:
@@ -49,10 +48,8 @@ def names_of(url: str) -> list[str]:
         host = parts[0].removeprefix("www.")
         parts[0] = host.rsplit(".", 1)[0]
     names = ["/".join(parts[-depth:]) for depth in range(1, min(len(parts), MAX_PARTS) + 1)]
-    if has_host and len(parts) > 3:
-        names.insert(2, f"{parts[0]}/…/{parts[-1]}")
-    if has_host and len(parts) == 3:
-        names[2] = f"{parts[0]}/…/{parts[-1]}"
+    if has_host and len(parts) >= 3:
+        names[2 : 2 + (len(parts) == 3)] = [f"{parts[0]}/…/{parts[-1]}"]  # of three parts in place of all
     return [_EXTENSION.sub("", name).replace("_", " ").strip() or name for name in names]
 
 
@@ -78,10 +75,8 @@ def sections(urls: Sequence[str], max_sections: int) -> list[str] | None:
     folders = [page_parts(url)[:-1] if "/" in url else [] for url in urls]
     for depth in (1, 2, 3):
         names = ["/".join(parts[:depth]) if len(parts) >= depth else OTHER for parts in folders]
-        biggest = [name for name, _ in Counter(name for name in names if name != OTHER).most_common(max_sections)]
-        shown = set(biggest)
-        covered = sum(name in shown for name in names)
-        largest = names.count(biggest[0]) if biggest else 0
-        if len(biggest) >= 2 and largest <= 0.8 * len(names) and covered >= 0.6 * len(names):
-            return [name if name in shown else OTHER for name in names]
+        biggest = dict(Counter(name for name in names if name != OTHER).most_common(max_sections))
+        is_told = len(biggest) >= 2 and max(biggest.values()) <= 0.8 * len(names)
+        if is_told and sum(biggest.values()) >= 0.6 * len(names):
+            return [name if name in biggest else OTHER for name in names]
     return None

@@ -1,17 +1,31 @@
-"""The pictures of the report: curves of the training, the map of pages, the neighbours of some of them."""
+"""The pictures of the report: curves of the training, the map of the item vectors, the neighbours of some of them.
+
+Pages are compared by direction, without their bias and after the mean of the vectors is taken off: a vector added to all items
+moves all of a user's scores alike and changes no ranking, so what items share says nothing of them. The layout is t-SNE on the
+leading principal components of at most MAX_PAGES points: a few seconds whatever the export's size. The seed is fixed and
+there is one thread: the same vectors give the same map.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from tasks.report.item_map import Matrix, Pages, divide_map, lay_out, nearest_pages, read_pages
+from tasks.export.export import EXPORT_MANIFEST, path_of
+from tasks.export.index import unit_rows
+from tasks.export.vector_files import VECTOR_COLUMNS, decode_vectors, directions_of
 from tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
-from tasks.report.plots import Label, LineChart, Series, draw_lines, place_labels, thin_out
+from tasks.report.plots import Label, LineChart, draw_lines, place_labels
 from tasks.root.story import Story
 from tasks.root.wording import brief, count, duration
+from trainer.system.files import read_json
 
 MAP_WIDTH, MAP_HEIGHT, MAP_MARGIN = 820, 640, 22
 NUM_REGIONS = 8
@@ -20,10 +34,15 @@ NAME_CHARS = 34
 LEGEND_CHARS = 44
 FONT, PHONE_FONT = 12.0, 25.0
 NUM_LABELS, NUM_PHONE_LABELS = 64, 16
+MAX_PAGES = 1200
+LAYOUT_STEPS = 500
+ONE_THREAD = 1  # on several, small products mostly wait for each other, and their bits depend on how many there are
+MIN_LAYOUT_PAGES = 24  # below, neighbourhoods are too small for t-SNE: the two leading components say as much
+
+Matrix = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class MapDot:
+class MapDot(NamedTuple):
     """A page on the map; `group` chooses its colour, `title` says all that is known of it."""
 
     x: float
@@ -34,179 +53,192 @@ class MapDot:
     title: str
 
 
-@dataclass(frozen=True)
-class Group:
-    """An entry of the map's legend: colour `group`, its name, how many pages."""
-
-    group: int
-    name: str
-    num_pages: str
-
-
-@dataclass(frozen=True)
-class ItemMap:
-    """The map: dots, labels for a wide and for a small screen, legend; `by_section` says what the colours mean."""
-
-    dots: list[MapDot]
-    labels: list[Label]
-    phone_labels: list[Label]
-    groups: list[Group]
-    by_section: bool
-    num_shown: str
-    num_items: str
-
-
 def draw_training(story: Story) -> dict[str, LineChart | None]:
     """`{"loss", "rate"}`: loss over epochs, tokens a second over time; None where there is nothing to draw."""
-    curve = story.steps.train.curve if story.steps.train else []
-    points = [point for point in curve if point.get("epoch") is not None]
-    points = [points[ix] for ix in thin_out(len(points))]
-    if not points:
-        return {"loss": None, "rate": None}
-    num_tokens = story.steps.corpus.num_tokens if story.steps.corpus else None
-    rate_points = [point for point in points if point.get("seconds") is not None]
-    unit, factor = choose_time_unit(max((point["seconds"] for point in rate_points), default=0))
-    last_rate = rate_points[-1].get("tokens_per_second") if rate_points else None
-    rate = Series(
-        brief(last_rate or 0),
-        [point.get("tokens_per_second") for point in rate_points],
-        [f"{tell_rate(point)} at {duration(point['seconds'])}" for point in rate_points],
-    )
-    loss = [
-        Series(
-            name, [point.get(key) for point in points], [tell_loss(point, name, key, num_tokens) for point in points]
-        )
-        for name, key in (("training", "loss"), ("held out", "heldout_loss"))
+    train, corpus = story.steps.train, story.steps.corpus
+    points = [point for point in (train.curve if train else []) if point.get("epoch") is not None]
+    timed = [point for point in points if point.get("seconds") is not None]
+    longest = max((point["seconds"] for point in timed), default=0)
+    unit, factor = ("seconds", 1) if longest < 180 else ("minutes", 60) if longest < 3 * 3600 else ("hours", 3600)
+    rates = [point.get("tokens_per_second") for point in timed]
+    rate = [
+        (value, f"{brief(value or 0)} tokens/s at {duration(point['seconds'])}")
+        for value, point in zip(rates, timed, strict=True)
     ]
+
+    def tell(name: str, point: dict[str, Any], value: float | None) -> str:
+        tokens = f", {count(point['epoch'] * corpus.num_tokens)} tokens" if corpus and corpus.num_tokens else ""
+        alpha = f", learning rate {point['alpha']:.3g}" if point.get("alpha") is not None else ""
+        return "" if value is None else f"{name} loss {value:.4f} at epoch {point['epoch']:.3g}{tokens}{alpha}"
+
+    losses = {
+        name: [(point.get(key), tell(name, point, point.get(key))) for point in points]
+        for name, key in (("training", "loss"), ("held out", "heldout_loss"))
+    }
+    times = [point["seconds"] / factor for point in timed]
     return {
-        "loss": draw_lines([point["epoch"] for point in points], loss, "epoch", brief, lambda value: f"{value:.4g}"),
+        "loss": draw_lines([point["epoch"] for point in points], losses, "epoch", brief, lambda value: f"{value:.4g}"),
         "rate": draw_lines(
-            [point["seconds"] / factor for point in rate_points],
-            [rate],
-            f"{unit} of training",
-            brief,
-            brief,
-            from_zero=True,
-        )
-        if rate_points
-        else None,
+            times, {brief((rates or [0])[-1] or 0): rate}, f"{unit} of training", brief, brief, from_zero=True
+        ),
     }
 
 
-def choose_time_unit(seconds: float) -> tuple[str, int]:
-    """The unit an axis up to `seconds` is read in, and its seconds."""
-    return ("seconds", 1) if seconds < 180 else ("minutes", 60) if seconds < 3 * 3600 else ("hours", 3600)
+def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The map of an export's pages and the neighbours of some; (None, []) where there are no item vectors.
 
-
-def tell_rate(point: dict[str, Any]) -> str:
-    """`1.2 M tokens/s`."""
-    rate = point.get("tokens_per_second")
-    return "no rate" if rate is None else f"{brief(rate)} tokens/s"
-
-
-def tell_loss(point: dict[str, Any], name: str, key: str, num_tokens: int | None) -> str:
-    """What is said of a point of the loss curve when it is pointed at."""
-    value = point.get(key)
-    tokens = f", {count(point['epoch'] * num_tokens)} tokens" if num_tokens else ""
-    alpha = f", learning rate {point['alpha']:.3g}" if point.get("alpha") is not None else ""
-    return "" if value is None else f"{name} loss {value:.4f} at epoch {point['epoch']:.3g}{tokens}{alpha}"
-
-
-def draw_items(export_dir: Path | None) -> tuple[ItemMap | None, list[dict[str, Any]]]:
-    """The map of an export's pages and the neighbours of some; (None, []) where there are no item vectors."""
+    The map has `dots`, labels for a wide and for a small screen (`labels`, `phone_labels`), its legend `groups` (colour, name,
+    number of pages), `by_section`, which says what the colours mean, and `num_items` of the export. For the first page of each
+    part of the map the neighbours are its `name`, `title`, `count`, `group` (colour, or None) and `near`: the nearest pages as
+    (name, title, cosine).
+    """
     pages = read_pages(export_dir) if export_dir else None
     if not pages or not pages.urls:
         return None, []
     places = lay_out(pages.directions)
     regions = divide_map(places, NUM_REGIONS)
+    names, urls, counts = short_names(pages.urls, NAME_CHARS), list(map(shown_url, pages.urls)), pages.counts.tolist()
+    titles = [f"{url} · {count(number)} events" for url, number in zip(urls, counts, strict=True)]
+    groups, legend, by_section = choose_colours(pages.urls, regions, names)
+    radii = 2.2 + 6.3 * np.sqrt(np.maximum(pages.counts, 0) / max(counts[0], 1))
+    spots = MAP_MARGIN + places.astype(float) * (np.array([MAP_WIDTH, MAP_HEIGHT]) - 2 * MAP_MARGIN)
+    dots = [
+        MapDot(round(x, 1), round(y, 1), round(radius, 1), *about)
+        for (x, y), radius, *about in zip(spots.tolist(), radii.tolist(), groups, names, titles, strict=True)
+    ]
+    item_map = {
+        "dots": dots,
+        "labels": label_dots(dots, regions, 1.0, FONT, NUM_LABELS, NAME_CHARS),
+        "phone_labels": label_dots(dots, regions, 1.7, PHONE_FONT, NUM_PHONE_LABELS, 20),
+        "groups": [(ix, legend[ix], number) for ix, number in sorted(Counter(groups).items())],
+        "by_section": by_section,
+        "num_items": pages.num_items,
+    }
     anchors = [int(np.flatnonzero(regions == region)[0]) for region in range(regions.max() + 1)]
-    names = short_names(pages.urls, NAME_CHARS)
-    item_map = draw_map(pages, places, regions, names)
-    neighbours = list_neighbours(pages, anchors, names, None if item_map.by_section else regions.tolist())
+    neighbours: list[dict[str, Any]] = []
+    for ix in anchors:
+        near = [(names[other], titles[other], cosine) for other, cosine in nearest_pages(pages, ix, NUM_NEIGHBOURS)]
+        group = None if by_section else groups[ix]
+        if near:
+            neighbours.append({"name": names[ix], "title": urls[ix], "count": counts[ix], "group": group, "near": near})
     return item_map, neighbours
 
 
-def draw_map(pages: Pages, places: Matrix, regions: np.ndarray, names: list[str]) -> ItemMap:
-    """The map of the pages: coloured by section of the site where URLs tell one, else by region."""
-    found = sections(pages.urls, NUM_REGIONS)
-    if found is None:
-        groups = regions.tolist()
-        titles = {ix: name_region(regions, ix, names) for ix in range(int(regions.max()) + 1)}
-    else:
+def choose_colours(urls: list[str], regions: np.ndarray, names: list[str]) -> tuple[list[int], dict[int, str], bool]:
+    """The colour of each page, what each colour is called, and whether it is a section of the site.
+
+    Where URLs do not tell a section, it is a region, called after its most frequent pages: up to three, as many as fit a line.
+    """
+    if found := sections(urls, NUM_REGIONS):
         biggest = [name for name, _ in Counter(found).most_common() if name != OTHER]
         order = {name: ix for ix, name in enumerate(biggest)} | {OTHER: NUM_REGIONS}
-        groups = [order[name] for name in found]
-        titles = {ix: shorten(name, LEGEND_CHARS) for name, ix in order.items()}
-    sizes = Counter(groups)
-    most = max(int(pages.counts[0]), 1)
-    dots = [
-        MapDot(
-            x=round(MAP_MARGIN + float(place[0]) * (MAP_WIDTH - 2 * MAP_MARGIN), 1),
-            y=round(MAP_MARGIN + float(place[1]) * (MAP_HEIGHT - 2 * MAP_MARGIN), 1),
-            radius=round(2.2 + 6.3 * float(np.sqrt(max(int(pages.counts[ix]), 0) / most)), 1),
-            group=groups[ix],
-            name=names[ix],
-            title=f"{shown_url(pages.urls[ix])} · {count(int(pages.counts[ix]))} events",
-        )
-        for ix, place in enumerate(places)
-    ]
-    return ItemMap(
-        dots=dots,
-        labels=label_dots(dots, regions, 1.0, FONT, NUM_LABELS, NAME_CHARS),
-        phone_labels=label_dots(dots, regions, 1.7, PHONE_FONT, NUM_PHONE_LABELS, 20),
-        groups=[Group(ix, titles[ix], count(sizes[ix])) for ix in sorted(titles) if sizes[ix]],
-        by_section=found is not None,
-        num_shown=count(len(places)),
-        num_items=count(pages.num_items),
-    )
+        return [order[name] for name in found], {ix: shorten(name, LEGEND_CHARS) for name, ix in order.items()}, True
+    legend = {}
+    for region in range(int(regions.max()) + 1):
+        title, *others = [names[ix] for ix in np.flatnonzero(regions == region)[:3]]
+        for name in others:
+            if len(title) + len(name) <= LEGEND_CHARS:
+                title = f"{title}, {name}"
+        legend[region] = title
+    return regions.tolist(), legend, False
 
 
 def label_dots(
     dots: list[MapDot], regions: np.ndarray, zoom: float, font: float, most: int, max_chars: int
 ) -> list[Label]:
     """Labels for the most frequent pages of every region in turn, so that no part of the map is left without."""
-    seen: Counter[int] = Counter()
-    turns = []
-    for region in regions.tolist():
-        turns.append(seen[region])
-        seen[region] += 1
-    order = sorted(range(len(dots)), key=lambda ix: (turns[ix], ix))
+    by_region = [np.flatnonzero(regions == region).tolist() for region in range(regions.max() + 1)]
+    order = [ix for turn in zip_longest(*by_region) for ix in sorted(one for one in turn if one is not None)]
     spots = [(dots[ix].x, dots[ix].y, dots[ix].radius * zoom) for ix in order]
     names = [shorten(dots[ix].name, max_chars) for ix in order]
     return place_labels(spots, names, (MAP_WIDTH, MAP_HEIGHT), font, most)
 
 
-def name_region(regions: np.ndarray, region: int, names: list[str]) -> str:
-    """A region is called after its most frequent pages: up to three, as many as fit a line."""
-    first, *others = [names[ix] for ix in np.flatnonzero(regions == region)[:3]]
-    for name in others:
-        if len(first) + len(name) <= LEGEND_CHARS:
-            first = f"{first}, {name}"
-    return first
+@dataclass(frozen=True)
+class Pages:
+    """Pages of an export, the most frequent first: N urls, counts (N,), directions (N, D) of length 1."""
+
+    urls: list[str]
+    counts: NDArray[np.int64]
+    directions: Matrix
+    num_items: int
 
 
-def list_neighbours(
-    pages: Pages, anchors: list[int], names: list[str], groups: list[int] | None
-) -> list[dict[str, Any]]:
-    """For each anchor its `name`, `count`, `group` (colour, or None) and `near`: nearest pages with cosines."""
-    cards = []
-    for anchor in anchors:
-        near = [
-            {
-                "name": names[ix],
-                "title": f"{shown_url(pages.urls[ix])} · {count(int(pages.counts[ix]))} events",
-                "cosine": f"{cosine:.2f}",
-                "width": round(100 * min(max(cosine, 0.0), 1.0), 1),
-            }
-            for ix, cosine in nearest_pages(pages, anchor, NUM_NEIGHBOURS)
-        ]
-        cards.append(
-            {
-                "name": names[anchor],
-                "title": shown_url(pages.urls[anchor]),
-                "count": count(int(pages.counts[anchor])),
-                "group": None if groups is None else groups[anchor],
-                "near": near,
-            }
-        )
-    return [card for card in cards if card["near"]]
+def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
+    """The `max_pages` most frequent pages of an export, read by the row groups that hold them.
+
+    Only these are drawn and compared: the vectors of pages seen a few times are mostly chance. Rows that are zero or
+    not finite point nowhere and are left out.
+    """
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
+    names = [f"item_vectors/{name}" for name in manifest["item_files"]]
+    files = [pq.ParquetFile(path_of(export_dir, manifest, name)) for name in names]
+    counts = np.concatenate([np.zeros(0, np.int64), *(file.read(["count"])["count"].to_numpy() for file in files)])
+    wanted: NDArray[np.int64] = np.sort(np.argsort(-counts, kind="stable")[:max_pages])
+    if not len(wanted):
+        return Pages([], counts, np.zeros((0, 1), np.float32), 0)
+    tables, start = [], 0
+    for file in files:
+        for group in range(file.num_row_groups):
+            stop = start + file.metadata.row_group(group).num_rows
+            rows = wanted[(wanted >= start) & (wanted < stop)] - start
+            if len(rows):
+                tables.append(file.read_row_group(group, columns=["url", *VECTOR_COLUMNS]).take(rows))
+            start = stop
+    table = pa.concat_tables(tables)
+    directions, is_usable = point_apart(directions_of(decode_vectors(table), manifest))
+    order = np.argsort(-counts[wanted], kind="stable")
+    order = order[is_usable[order]]
+    return Pages(table["url"].take(order).to_pylist(), counts[wanted][order], directions[order], len(counts))
+
+
+def point_apart(X: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
+    """Directions (N, D) of the vectors X (N, D) seen from their mean, and which rows (N,) have one."""
+    is_finite = np.asarray(np.isfinite(X).all(axis=1))
+    if is_finite.sum() >= MIN_LAYOUT_PAGES:  # the mean of a few vectors is no background but the vectors themselves
+        X = X - X[is_finite].mean(axis=0)
+    directions = unit_rows(np.where(is_finite[:, None], X, 0))
+    return directions, np.asarray(directions.any(axis=1))
+
+
+def lay_out(directions: Matrix) -> Matrix:
+    """Places (N, 2) in the unit square for directions (N, D): near means alike."""
+    if len(directions) < 2 or not np.ptp(directions, axis=0).any():
+        return np.full((len(directions), 2), 0.5, np.float32)
+    from sklearn.decomposition import PCA  # here, as it takes two seconds that only a report needs
+    from sklearn.manifold import TSNE
+
+    X = np.pad(directions, ((0, 0), (0, 1)))  # two columns at least
+    with threadpool_limits(ONE_THREAD):
+        Y = PCA(min(30, *X.shape), svd_solver="full").fit_transform(X)
+        if len(Y) >= MIN_LAYOUT_PAGES:
+            perplexity = min(30.0, (len(Y) - 1) / 3)
+            spread = TSNE(perplexity=perplexity, init="pca", max_iter=LAYOUT_STEPS, random_state=0).fit_transform(Y)
+            Y = PCA(2, svd_solver="full").fit_transform(spread)
+    low, high = Y[:, :2].min(axis=0), Y[:, :2].max(axis=0)
+    extent = np.where(high - low > 1e-6, high - low, 1)
+    return np.clip((Y[:, :2] - (low + high) / 2) / extent + 0.5, 0, 1).round(5).astype(np.float32)
+
+
+def divide_map(places: Matrix, num_regions: int) -> NDArray[np.int64]:
+    """The region 0..R-1 of each place (N, 2), region 0 with the first page: k-means on the map itself.
+
+    On the map, not on the vectors: a few odd vectors would take a region each.
+    """
+    if len(places) == 0:
+        return np.zeros(0, np.int64)
+    from sklearn.cluster import KMeans
+
+    num_clusters = min(num_regions, len(np.unique(places, axis=0)))
+    with threadpool_limits(ONE_THREAD):
+        regions = KMeans(num_clusters, n_init=4, random_state=0).fit_predict(places)
+    _, first, regions = np.unique(regions, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[regions].astype(np.int64)
+
+
+def nearest_pages(pages: Pages, ix: int, num: int) -> list[tuple[int, float]]:
+    """The `num` pages nearest to page `ix` and their cosines, nearest first."""
+    cosines = pages.directions @ pages.directions[ix]
+    cosines[ix] = -np.inf
+    order = np.argsort(-cosines, kind="stable")[: min(num, len(cosines) - 1)]
+    return [(int(other), float(cosines[other])) for other in order]

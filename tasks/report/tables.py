@@ -1,4 +1,5 @@
-"""What the run story says, as the tables of the report: status, verdict, key figures, quality, funnel, settings.
+"""What the run story says, as the tables of the report: status, verdict, steps, settings, and what became of a log on its way
+to tokens.
 
 A step that is missing from the story, or a value that is missing from a step, leaves a gap or a dash, never an error:
 the report of a run that failed is the one that is read most closely.
@@ -6,29 +7,25 @@ the report of a run that failed is the one that is read most closely.
 
 import math
 from datetime import date
+from itertools import pairwise
 from typing import Any
 
 from tasks.root.credentials import mask_credentials
-from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, IngestStep, RegisterStep, Story
-from tasks.root.wording import UNKNOWN, amount, compact, count, duration, phrase, score, share, times
-
-STEPS = {
-    "ingest": "Ingest",
-    "corpus": "Corpus",
-    "train": "Train",
-    "evaluate": "Evaluate",
-    "refit": "Refit",
-    "export": "Export",
-    "gate": "Gate",
-    "register": "Register",
-}
-METRICS = (
-    ("hit_at_10", "hit@10", "the next page is among the first 10"),
-    ("hit_at_20", "hit@20", "the next page is among the first 20"),
-    ("mrr_at_20", "MRR@20", "1 / rank of the next page, 0 beyond 20"),
-    ("ndcg_at_20", "NDCG@20", "the same, with ranks discounted gently"),
-    ("coverage_at_20", "coverage@20", "share of all pages in anyone's first 20 (full bar: all)"),
+from tasks.root.story import (
+    CorpusStep,
+    EvaluateStep,
+    ExportStep,
+    GateStep,
+    IngestStep,
+    RefitStep,
+    RegisterStep,
+    Step,
+    Story,
+    TrainStep,
 )
+from tasks.root.wording import UNKNOWN, amount, brief, count, duration, phrase, score, several, share, times
+
+STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "gate", "register")
 
 
 def tell_status(story: Story) -> dict[str, str]:
@@ -60,35 +57,15 @@ def tell_gate(gate: GateStep | None) -> str:
     return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
 
 
-def list_rules(gate: GateStep | None) -> list[dict[str, str]]:
-    """The gate's table, with each figure apart from its interval and each verdict apart from its reason."""
-    rows = []
-    for row in gate.table if gate else []:
-        figure, _, interval = row["tonight"].partition(" (")
-        word, _, reason = row["verdict"].replace(" back, ", " back: ", 1).partition(": ")
-        rows.append(
-            {
-                "rule": row["rule"],
-                "figure": figure or UNKNOWN,
-                "interval": interval.removesuffix(")"),
-                "limit": row["limit"],
-                "word": word,
-                "reason": reason,
-                "tone": "bad" if word == "held back" else "soft",
-            }
-        )
-    return rows
-
-
 def tell_verdict(story: Story) -> dict[str, str]:
     """`{"tone", "figure", "text"}`: the quality in a figure and in a sentence."""
     evaluated = story.steps.evaluate
     metrics = evaluated.metrics if evaluated else {}
     hit, popular = metrics.get("hit_at_10"), metrics.get("popularity_hit_at_10")
-    if evaluated is None or hit is None:
-        if evaluated is None:
-            text = "The run stopped before it was evaluated. The same command again goes on where it stopped."
-            return {"tone": "bad", "figure": "Not finished", "text": text}
+    if evaluated is None:
+        text = "The run stopped before it was evaluated. The same command again goes on where it stopped."
+        return {"tone": "bad", "figure": "Not finished", "text": text}
+    if hit is None:
         text = "No user had a page held out: evaluate.max_users is 0, or histories are too short."
         return {"tone": "quiet", "figure": "Quality not measured", "text": text}
     num_users = evaluated.num_users or 1
@@ -96,52 +73,12 @@ def tell_verdict(story: Story) -> dict[str, str]:
     if popular is None:
         return {"tone": "quiet", "figure": f"hit@10 {score(hit)}", "text": found}
     noise = 2 * math.sqrt((hit * (1 - hit) + popular * (1 - popular)) / num_users)
-    figure = f"hit@10 {score(hit)}, {compare(hit, popular)}"
+    compared = f"{times(hit / popular)} popularity" if popular > 0 else "where popularity finds none"
+    figure = f"hit@10 {score(hit)}, {compared}"
     text = f"{found} The ten most visited pages alone are right for {share(popular)}."
     if abs(hit - popular) <= noise:
         return {"tone": "warn", "figure": figure, "text": f"{text} The difference is within the error of measurement."}
     return {"tone": "good" if hit > popular else "bad", "figure": figure, "text": text}
-
-
-def compare(value: float, baseline: float) -> str:
-    """`2.4 × popularity`, or in words where a ratio says nothing."""
-    return f"{times(value / baseline)} popularity" if baseline > 0 else "where popularity finds none"
-
-
-def list_figures(story: Story) -> list[dict[str, str]]:
-    """The key figures: `label`, `value`, `note`."""
-    steps = story.steps
-    ingest, corpus, export = steps.ingest or IngestStep(), steps.corpus or CorpusStep(), steps.export or ExportStep()
-    seconds = [step.seconds for name, step in steps.ended().items() if name in STEPS]
-    lines, rejected = ingest.lines, ingest.num_rejected
-    window, note = tell_window(steps.corpus)
-    num_users = corpus.num_users or export.num_users
-    num_items = corpus.num_items or export.num_items
-    return [
-        {"label": "Users", "value": compact(num_users), "note": "with a vector"},
-        {"label": "Items", "value": compact(num_items), "note": "pages with a vector"},
-        {"label": "Events", "value": compact(ingest.events), "note": f"from {compact(lines)} lines"},
-        {
-            "label": "Rejected",
-            "value": compact(rejected),
-            "note": f"{share(rejected / lines)} of lines" if rejected is not None and lines else "lines",
-        },
-        {"label": "Window", "value": window, "note": note},
-        *list_trained(story),
-        {
-            "label": "Time",
-            "value": duration(sum(one for one in seconds if one)) if seconds else UNKNOWN,
-            "note": f"{len(seconds)} of {len(STEPS)} steps",
-        },
-    ]
-
-
-def list_trained(story: Story) -> list[dict[str, str]]:
-    """Of an incremental night: how many users it trained, and on what it builds."""
-    base, corpus = story.base, story.steps.corpus
-    if not base or not corpus:
-        return []
-    return [{"label": "Trained", "value": compact(corpus.num_changed), "note": f"users changed since {base.release}"}]
 
 
 def tell_window(corpus: CorpusStep | None) -> tuple[str, str]:
@@ -151,98 +88,84 @@ def tell_window(corpus: CorpusStep | None) -> tuple[str, str]:
     since, until = corpus.since, corpus.until
     if not since or not until:
         return "All events", "they bear no dates"
-    try:
-        num_days = (date.fromisoformat(until) - date.fromisoformat(since)).days + 1
-    except ValueError:
-        return str(until), f"since {since}"
+    num_days = (date.fromisoformat(until) - date.fromisoformat(since)).days + 1
     return f"{num_days:,} day{'s' if num_days > 1 else ''}", since if since == until else f"{since} to {until}"
 
 
-def list_quality(story: Story) -> dict[str, Any] | None:
-    """Rows of vectors beside popularity, with widths of bars in per cent; None when nothing was measured."""
-    evaluated = story.steps.evaluate or EvaluateStep()
-    metrics, rows = evaluated.metrics, []
-    longest = max((value or 0 for key, value in metrics.items() if "coverage" not in key), default=0) or 1
-    for key, name, meaning in METRICS:
-        ours, theirs = metrics.get(key), metrics.get(f"popularity_{key}")
-        if ours is None and theirs is None:
-            continue
-        scale = 1 if key.startswith("coverage") else longest
-        rows.append(
-            {
-                "name": name,
-                "meaning": meaning,
-                "ours": score(ours),
-                "theirs": score(theirs),
-                "ours_width": round(100 * (ours or 0) / scale, 2),
-                "theirs_width": round(100 * (theirs or 0) / scale, 2),
-                "ratio": times(ours / theirs) if ours is not None and theirs else UNKNOWN,
-            }
-        )
-    if not rows:
-        return None
-    num_users, hit = evaluated.num_users or 0, metrics.get("hit_at_10")
-    margin = 1.96 * math.sqrt(hit * (1 - hit) / num_users) if hit is not None and num_users else None
-    return {"rows": rows, "num_users": count(num_users), "margin": None if margin is None else f"{margin:.3f}"}
-
-
-def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
-    """From lines to tokens, then items, then users: groups of stages, each group drawn to its own scale.
-
-    A stage has `name`, `n`, its `width` and `share` of the group's largest, and what went before it: `gone` in all,
-    `lost` by reason where that is known.
-    """
-    ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
-    groups: dict[str, list[tuple[str, int]]] = {"lines": []}
-    if story.steps.ingest:
-        groups["lines"] = [("lines", ingest.lines or 0), ("events", ingest.events or 0)]
-    for name, n in corpus.funnel:
-        unit = phrase(name).split(" ")[0]
-        group = groups.setdefault(unit if unit in ("items", "users") else "lines", [])
-        if not (unit == "events" and group and group[-1] == ("events", n)):  # all that was ingested is in the window
-            group.append((phrase(name), n))
-    lost = [
-        {"reason": phrase(why), "n": count(n), "tone": tone}
-        for reasons, tone in ((ingest.rejected, "bad"), (ingest.left_out, ""))
-        for why, n in sorted_reasons(reasons)
-    ]
-    return [draw_stages(stages, lost if unit == "lines" else []) for unit, stages in groups.items() if stages]
-
-
-def draw_stages(stages: list[tuple[str, int]], lost: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """The stages of one group as `list_funnel` describes them; `lost` is what went between the first and the second."""
-    most = max(n for _, n in stages) or 1
-    before = [stages[0][1]] + [n for _, n in stages[:-1]]
-    return [
-        {
-            "name": name,
-            "n": count(n),
-            "width": round(100 * n / most, 2),
-            "share": share(n / most),
-            "gone": count(earlier - n) if earlier > n else None,
-            "gone_width": round(100 * max(earlier - n, 0) / most, 2),
-            "lost": lost if ix == 1 else [],
+def list_steps(story: Story) -> dict[str, dict[str, Any]]:
+    """Of each step, by name: `made`, None where it did not end, its bytes (`size`), `seconds`, and `share` of all seconds."""
+    ended = story.steps.ended()
+    total = sum(step.seconds or 0 for name, step in ended.items() if name in STEPS) or 1
+    rows: dict[str, dict[str, Any]] = {}
+    for name in STEPS:
+        step = ended.get(name)
+        rows[name] = {
+            "made": " · ".join(filter(None, list_made(step))) if step else None,
+            "size": getattr(step, "bytes", getattr(step, "bytes_written", None)),
+            "seconds": step.seconds if step else None,
+            "share": ((step.seconds if step else None) or 0) / total,
         }
-        for ix, ((name, n), earlier) in enumerate(zip(stages, before, strict=True))
+    return rows
+
+
+def list_made(step: Step) -> list[str]:
+    """What a step made, in a few words each; some are empty."""
+    match step:
+        case IngestStep():
+            kinds = [("new", step.sources_new), ("replaced", step.sources_replaced), ("known", step.sources_known)]
+            sources = ", ".join(f"{count(number)} {kind}" for kind, number in kinds if number)
+            formats, clocks = (", ".join(map(phrase, names)) for names in (step.formats, step.times))
+            return [several(step.events, "event"), f"sources: {sources}" if sources else "", formats, clocks]
+        case CorpusStep():
+            held_out = f"{count(step.num_held_out)} held out"
+            return [several(step.num_tokens, "token"), held_out, several(step.partitions, "micro-partition")]
+        case TrainStep():
+            return [
+                f"generation {step.generation or UNKNOWN}",
+                f"{brief(step.tokens_per_second)} tokens/s" if step.tokens_per_second else "",
+                f"{step.kernel or UNKNOWN} kernel",
+                several(step.num_commits, "commit"),
+            ]
+        case EvaluateStep():
+            ranked = f"{several(step.num_users, 'user')} ranked"
+            return [ranked if step.num_users else "turned off, or no user held out"]
+        case RefitStep():
+            return [f"{several(step.num_users, 'user')} fitted again, on all they did"]
+        case ExportStep():
+            vectors = f"{count(step.num_users)} user and {count(step.num_items)} item vectors"
+            index = f"{step.index_kind or 'no'} index in {duration(step.index_seconds)}"
+            return [vectors, index, *tell_storage(step)]
+        case GateStep():
+            return [tell_gate(step)]
+        case RegisterStep():
+            return [f"{step.model_name or UNKNOWN} version {step.model_version or UNKNOWN}", step.alias or ""]
+    return []
+
+
+def tell_storage(export: ExportStep) -> list[str]:
+    """What a release gives up for its size: of neighbours, of the vectors, and of the quality."""
+    metrics = export.metrics
+    recall, kept = metrics.get("index_recall_at_10"), metrics.get("export_explained_variance")
+    hit, lost = metrics.get("export_hit_at_10"), metrics.get("export_hit_at_10_loss")
+    return [
+        f"finds {share(recall)} of the 10 nearest users" if recall is not None else "",
+        f"reduced to {export.vector_size} numbers, {share(kept)} of the variance" if kept is not None else "",
+        f"stored as {export.dtype}" if export.dtype != "float32" else "",
+        f"hit@10 {score(hit)}, {abs(lost):.4f} {'below' if lost >= 0 else 'above'} that in full"
+        if lost is not None
+        else "",
     ]
 
 
-def sorted_reasons(reasons: dict[str, int]) -> list[tuple[str, int]]:
-    """Reasons that occurred, the most frequent first."""
-    return sorted(((why, n) for why, n in reasons.items() if n), key=lambda pair: (-pair[1], pair[0]))
-
-
-def list_settings(values: Any) -> list[dict[str, Any]]:
-    """A nested configuration as groups `{"name", "rows": [(key, value)]}`, one a section."""
-    if not isinstance(values, dict):
-        return []
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            groups[key] = [(name, show_value(name, one)) for name, one in flatten(value).items()]
-        else:
-            groups.setdefault("", []).append((key, show_value(key, value)))
-    return [{"name": name, "rows": rows} for name, rows in sorted(groups.items()) if rows]
+def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """A nested configuration as text, by section; what stands in none comes first, under an empty name."""
+    sections = {name: flatten(section) for name, section in values.items() if isinstance(section, dict)}
+    alone = {name: value for name, value in values.items() if name not in sections}
+    return {
+        name: {key: show_value(key, value) for key, value in rows.items()}
+        for name, rows in [("", alone), *sorted(sections.items())]
+        if rows
+    }
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -266,3 +189,85 @@ def show_value(key: str, value: Any) -> str:
             return amount(value)
         return count(value) if isinstance(value, int) else f"{value:g}"
     return mask_credentials(str(value))
+
+
+def list_losses(story: Story) -> list[dict[str, Any]]:
+    """The stages at which something was left out, in order: `what` was counted, `before`, `after`, and `because`."""
+    ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
+    stages = {"lines": ingest.lines, "events": ingest.events} | dict(corpus.funnel)
+    reasons = ", ".join(f"{n:,} {why}" for why, n in sorted_reasons(ingest.left_out | ingest.rejected))
+
+    def setting(name: str) -> str:
+        value = story.setting("ingest", name)
+        return f"ingest.{name}" if value is None else f"{value:,} (ingest.{name})"
+
+    item_limits = f"fewer events than {setting('min_item_events')}, or fewer users than {setting('min_item_users')}"
+    losses = [
+        ("lines", "lines", "events", reasons),
+        ("events", "events in the window", "events without bots",
+            f"bots: users with more events on a day than {setting('max_day_events')}"),
+        ("events", "events without bots", "events without repeats", "the same page again at once"),
+        ("pages", "items in the window", "items in the vocabulary", item_limits),
+        ("events", "events without repeats", "events of items in the vocabulary", "events of the pages left out"),
+        ("users", "users in the window", "users kept",
+            f"bots, and fewer events of pages kept than {setting('min_user_events')}"),
+        ("events", "events of items in the vocabulary", "events of users kept", "events of the users left out"),
+        ("events", "events of users kept", "tokens (the newest events of each user)",
+            f"more events of a user than {setting('max_user_events')}: the newest stay"),
+    ]  # fmt: skip
+    return [
+        {"what": what, "before": stages[before], "after": stages[after], "because": because}
+        for what, before, after, because in losses
+        if None not in (stages.get(before), stages.get(after)) and stages[before] != stages[after]
+    ]
+
+
+def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
+    """From lines to tokens, then items, then users: groups of stages, each group drawn to its own scale.
+
+    A stage has `name`, `n`, its `share` of the group's largest, and what went before it: `gone` in all, and by reason, where that
+    is known, `lost`.
+    """
+    ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
+    groups: dict[str, list[tuple[str, int]]] = {"lines": [], "items": [], "users": []}
+    if story.steps.ingest:
+        groups["lines"] = [("lines", ingest.lines or 0), ("events", ingest.events or 0)]
+    for name, n in corpus.funnel:
+        unit = phrase(name).split(" ")[0]
+        group = groups[unit if unit in groups else "lines"]
+        if not (unit == "events" and group and group[-1] == ("events", n)):  # all that was ingested is in the window
+            group.append((phrase(name), n))
+    funnel: list[list[dict[str, Any]]] = []
+    for stages in filter(None, groups.values()):
+        most = max(n for _, n in stages) or 1
+        funnel.append([
+            {"name": name, "n": n, "share": n / most, "gone": max(before - n, 0), "gone_share": max(before - n, 0) / most,
+             "lost": {}}
+            for (_, before), (name, n) in pairwise([stages[0], *stages])
+        ])  # fmt: skip
+    if len(groups["lines"]) > 1:
+        lost = {"bad": sorted_reasons(ingest.rejected), "": sorted_reasons(ingest.left_out)}
+        funnel[0][1]["lost"] = {tone: reasons for tone, reasons in lost.items() if reasons}
+    return funnel
+
+
+def sorted_reasons(reasons: dict[str, int]) -> list[tuple[str, int]]:
+    """Reasons that occurred, the most frequent first."""
+    return sorted(((why, n) for why, n in reasons.items() if n), key=lambda pair: (-pair[1], pair[0]))
+
+
+def list_notes(story: Story) -> list[str]:
+    """What else a person should know of the log, in sentences: pages that a query may tell apart, an order without times."""
+    notes = [
+        f"{hint['page']} has about {hint['num_queries']:,} different queries (keys: {', '.join(hint['keys'])}), and all "
+        f"count as one page. Name the keys that tell pages apart in ingest.keep_query."
+        for hint in (story.steps.ingest or IngestStep()).many_queries
+    ]
+    recency, corpus = story.setting("train", "recency"), story.steps.corpus or CorpusStep()
+    if corpus.undated and recency:
+        events = "Some events have" if corpus.since else "The log has"
+        notes.append(
+            f"{events} an order but no times. It orders each user's events, but train.recency ({recency:g}) is off: for a "
+            "user's vector the newest pages count no more than older ones."
+        )
+    return notes

@@ -1,15 +1,17 @@
 """Failures of disk, memory and permission as errors that say what to do."""
 
 import errno
+import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 
 from tasks.root.run import Root
-from trainer.errors import ResourceError, SurfError
+from trainer.errors import ConfigError, ResourceError, SurfError
 from trainer.system.units import size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -43,3 +45,18 @@ def explain_failures(root: Root, what: str, memory_bytes: int) -> Iterator[None]
         else:
             raise
         raise ResourceError(told) from error
+
+
+def check_out(out: Path, kind: str, example: str) -> None:
+    """Raise ConfigError unless --out can be a file named as `example` is, ResourceError when its folder cannot be written to."""
+    try:
+        is_folder = out.is_dir()
+        parent = next(path for path in out.resolve().parents if path.exists())
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be a file: {error.strerror}; name another") from None
+    suffix = Path(example).suffix
+    if out.suffix != suffix or is_folder:
+        what = "is a folder" if is_folder else f"does not end in {suffix}"
+        raise ConfigError(f"--out {out} {what}: name a {kind} file, for instance --out {example}")
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ResourceError(f"cannot write {out}: {parent} is no folder that may be written to; give another --out")

@@ -1,50 +1,73 @@
 """Sample logs: realistic browsing of any number of users, the same bytes at every call, in a fixed memory.
 
-`sample_world` says which pages there are, `sample_visits` who visits them and when, `sample_lines` how that is
-written down; this module writes one file a day, or several parts of a day. The memory is that of one part of one day
-(about a million events) and of the pages, whatever the number of users.
+One file a day is written, or several parts of a day. The memory is that of one part of one day (about a million events) and
+of the pages, whatever the number of users.
 
-`interests_of`, `interests_of_user_ids` and `topic_of_url` tell afterwards what was planted.
+A user is a number. Its id and interests are pure functions of (seed, number), so that they can be told afterwards
+without a file; sessions are drawn from one random stream a (part, day). A part is a range of users whose events of
+one day fit in memory. Within a part, users are numbered in the order in which they first come: those who are known on a day are
+therefore a prefix, and the visitors of a day are drawn from its cumulated activity in O(sessions), not O(users).
 """
 
 import math
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from dataclasses import dataclass
 from datetime import date, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.sample.lines import PARQUET_SCHEMA, Pools, make_lines, make_pools, make_table
-from tasks.sample.visits import (
-    FIRST_DAY,
-    MEAN_USER_EVENTS,
-    Visits,
-    draw_visits,
-    interests_of,
-    interests_of_user_ids,
-    make_part,
+from tasks.sample.world import (
+    DAY_SECONDS,
+    PARQUET_SCHEMA,
+    TOPICS,
+    Pools,
+    World,
+    make_lines,
+    make_pools,
+    make_table,
+    make_world,
 )
-from tasks.sample.world import TOPICS, make_world, topic_of_url
 from trainer.errors import ConfigError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.system.files import read_json, replace_file, write_json
 
-__all__ = ["TOPICS", "Format", "interests_of", "interests_of_user_ids", "topic_of_url", "write_sample_logs"]
-
 Format = Literal["csv", "jsonl", "parquet", "combined"]
-SUFFIXES = {"csv": "csv", "jsonl": "jsonl", "parquet": "parquet", "combined": "log"}
 EVENT_BYTES = {"csv": 105, "jsonl": 135, "parquet": 20, "combined": 245}  # measured; only to look for free disk
 PART_EVENTS = 1_000_000  # of one day; what the memory is measured out for
 MOST_PART_USERS = 2_000_000
 BATCH_EVENTS = 131_072  # made into text at once; a row group in Parquet
-LONGEST_DAYS = 3_650
 NOTE = ".sample-logs.json"  # arguments, names and counts of what was written; hidden, so that `*` does not find it
 FORMAT_VERSION = 1  # raised when the same arguments give other bytes
+FIRST_DAY = date(2026, 1, 1)
+MEAN_USER_EVENTS = 25  # over all days, whatever their number
+MEAN_SESSION_EVENTS = 4
+LONGEST_SESSION = 40
+KNOWN_FROM_START = 0.7  # share of users; the others first come on some later day
+NOISE_SESSIONS = 0.1  # sessions on any popular topic, not on an interest
+BROKEN_RATIO = 0.002  # broken lines a good one
+WEEKDAY_ACTIVITY = (1.0, 1.0, 1.0, 0.95, 0.9, 1.15, 1.25)  # Monday first
+HOUR_ACTIVITY = (4, 2, 1, 1, 1, 2, 4, 7, 9, 9, 9, 10, 12, 11, 9, 9, 10, 12, 14, 17, 18, 16, 12, 7)  # UTC
+TOPIC_SHARES = np.arange(1, len(TOPICS) + 1) ** -0.5 / (np.arange(1, len(TOPICS) + 1) ** -0.5).sum()
+NUM_INTERESTS_UP_TO = (0.35, 0.75)  # share of users with one interest, with at most two; the others have three
+# By number of interests: a draw in [0, 1) above the first is on the second interest, above the second on the third.
+INTEREST_UP_TO = np.array([[1.0, 1.0], [0.7, 1.0], [0.6, 0.85]], np.float32)
+VISIT = np.dtype([
+    ("key", np.uint64),  # the user's, or the crawler's
+    ("item", np.int32),  # page
+    ("section", np.int32),  # its section
+    ("second", np.int32),  # of the day, UTC
+    ("spelling", np.uint16),  # a uniform draw: how the host is written
+    ("tail", np.uint16),  # a uniform draw: how the end of the URL is written
+    ("is_bot", np.bool_),
+    ("broken", np.int8),  # 0 for an event; 1 to 4 for a broken line made of one, which comes in addition
+])  # fmt: skip
 
 
 def write_sample_logs(
@@ -56,57 +79,75 @@ def write_sample_logs(
     Returns `{"files", "events", "bytes", "users", "broken_lines", "bots"}`; events are good lines, crawlers' with them.
     Raises ConfigError for arguments out of bounds, ResourceError when `out` cannot be written or the disk is short.
     """
-    _check_arguments(users, days, items, seed, format)
-    arguments = {"users": users, "days": days, "items": items, "seed": seed, "format": format}
-    with _explain_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        note = read_json(out / NOTE) if (out / NOTE).exists() else {"files": {}}
-        if _is_complete(out, note, arguments):
-            on_event("log", {"message": f"sample logs are there already: {note['totals']['files']} files in {out}"})
-            return note["totals"]
-        for name in note["files"]:
-            (out / Path(name).name).unlink(missing_ok=True)
-        _check_disk(out, users * MEAN_USER_EVENTS * EVENT_BYTES[format])
-        part_users = min(MOST_PART_USERS, PART_EVENTS * days // MEAN_USER_EVENTS)
-        num_parts = math.ceil(users / part_users)
-        names = [[_file_name(day, part, num_parts, format) for day in range(days)] for part in range(num_parts)]
-        all_names = [name for part_names in names for name in part_names]
-        note = {"format_version": FORMAT_VERSION, "arguments": arguments, "files": dict.fromkeys(all_names)}
-        write_json(out / NOTE, note)  # before the first file: what a killed call leaves is known to the next
-        totals = _write_files(out, names, note, on_event)
-        write_json(out / NOTE, note | {"totals": totals})
+    arguments: dict[str, Any] = {"users": users, "days": days, "items": items, "seed": seed}
+    bounds = {"users": (1, 10**9), "days": (1, 3_650), "items": (len(TOPICS), 10**8), "seed": (0, 2**63 - 1)}
+    for name, (least, most) in bounds.items():
+        if not least <= arguments[name] <= most:
+            raise ConfigError(f"--{name} is {arguments[name]:,}, but it has to be from {least:,} to {most:,}")
+    try:
+        return _write_files(out, arguments | {"format": format}, on_event)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResourceError(f"cannot write sample logs to {out}: {reason}; give another folder with --out") from None
+
+
+def _write_files(out: Path, arguments: dict[str, Any], on_event: OnEvent) -> dict[str, int]:
+    """Write the logs of these arguments, unless the note in `out` says that they are there, and return the totals."""
+    users, days, format = arguments["users"], arguments["days"], arguments["format"]
+    out.mkdir(parents=True, exist_ok=True)
+    note: dict[str, Any] = read_json(out / NOTE) if (out / NOTE).exists() else {"files": {}}
+    is_same = (note.get("format_version"), note.get("arguments")) == (FORMAT_VERSION, arguments) and "totals" in note
+    sizes = {path.name: path.stat().st_size for path in out.iterdir()}
+    if is_same and note["files"].items() <= sizes.items():
+        on_event("log", {"message": f"sample logs are there already: {note['totals']['files']} files in {out}"})
+        return note["totals"]
+    for name in note["files"]:
+        (out / Path(name).name).unlink(missing_ok=True)
+    need_bytes, free_bytes = users * MEAN_USER_EVENTS * EVENT_BYTES[format], shutil.disk_usage(out).free
+    if need_bytes > free_bytes:
+        raise ResourceError(
+            f"the logs need about {need_bytes / 1e9:,.1f} GB but {out} has {free_bytes / 1e9:,.1f} GB free: "
+            "take fewer --users, --format parquet, or another folder with --out"
+        )
+    num_parts = math.ceil(users / min(MOST_PART_USERS, PART_EVENTS * days // MEAN_USER_EVENTS))
+    suffix = "log" if format == "combined" else format
+    names = [
+        [f"{FIRST_DAY + timedelta(day)}.{f'part-{part:03}.' if num_parts > 1 else ''}{suffix}" for day in range(days)]
+        for part in range(num_parts)
+    ]
+    note = {"format_version": FORMAT_VERSION, "arguments": arguments, "files": dict.fromkeys(chain(*names))}
+    write_json(out / NOTE, note)  # before the first file: what a killed call leaves is known to the next
+    totals = _write_parts(out, names, note, on_event)
+    write_json(out / NOTE, note | {"totals": totals})
     message = "{files:,} files, {events:,} events of {users:,} users, {broken_lines:,} broken lines, {bytes:,} bytes"
     on_event("log", {"message": f"sample logs in {out}: {message.format(**totals)}"})
     return totals
 
 
-def _write_files(out: Path, names: list[list[str]], note: dict[str, Any], on_event: OnEvent) -> dict[str, int]:
+def _write_parts(out: Path, names: list[list[str]], note: dict[str, Any], on_event: OnEvent) -> dict[str, int]:
     """Write the files `names[part][day]`, enter their bytes into the note, and return the totals."""
     users, days, items, seed, format = (note["arguments"][key] for key in ("users", "days", "items", "seed", "format"))
     pools = make_pools(make_world(items), seed)
-    totals = {"files": 0, "events": 0, "bytes": 0, "users": users, "broken_lines": 0}
+    totals = Counter(files=0, events=0, bytes=0, users=users, broken_lines=0)
     bots: set[int] = set()
     for part_number, part_names in enumerate(names):
         part = make_part(part_number, len(names), users, days, seed)
         for day, name in enumerate(part_names):
             visits = draw_visits(part, pools.world, day)
             with replace_file(out / name) as path:
-                _write_file(path, visits, FIRST_DAY + timedelta(days=day), pools, format)
-            num_broken = int(np.count_nonzero(visits.broken))
-            note["files"][name] = (out / name).stat().st_size
-            totals["files"] += 1
-            totals["events"] += len(visits) - num_broken
-            totals["broken_lines"] += num_broken
-            totals["bytes"] += note["files"][name]
+                _write_file(path, visits, FIRST_DAY + timedelta(day), pools, format)
+            num_broken = int(np.count_nonzero(visits["broken"]))
+            num_bytes = note["files"][name] = (out / name).stat().st_size
+            totals.update(files=1, events=len(visits) - num_broken, broken_lines=num_broken, bytes=num_bytes)
             progress = {"step": "sample-logs", "done": totals["files"], "total": len(note["files"]), "unit": "files"}
             on_event("progress", progress)
-            bots.update(visits.key[visits.is_bot].tolist())
-    return totals | {"bots": len(bots)}
+            bots.update(visits["key"][visits["is_bot"]].tolist())
+    return {**totals, "bots": len(bots)}
 
 
-def _write_file(path: Path, visits: Visits, day: date, pools: Pools, format: Format) -> None:
+def _write_file(path: Path, visits: np.ndarray, day: date, pools: Pools, format: Format) -> None:
     """Write the visits of one part and day, a batch at a time."""
-    batches = [visits.take(slice(start, start + BATCH_EVENTS)) for start in range(0, len(visits), BATCH_EVENTS)]
+    batches = [visits[start : start + BATCH_EVENTS] for start in range(0, len(visits), BATCH_EVENTS)]
     if format == "parquet":
         # Ids and most URLs of a batch differ: a dictionary costs time and saves nothing.
         with pq.ParquetWriter(path, PARQUET_SCHEMA, compression="zstd", use_dictionary=False) as writer:
@@ -117,60 +158,184 @@ def _write_file(path: Path, visits: Visits, day: date, pools: Pools, format: For
         if format == "csv":
             file.write(b"user_id,url,ts\n")
         for batch in batches:
-            file.write(_text_of(make_lines(batch, day, pools, format)))
+            lines = make_lines(batch, day, pools, format)
+            file.write(pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "")[0].as_buffer())
 
 
-def _text_of(lines: pa.Array) -> memoryview:
-    """The bytes of all strings of an array, one after the other, without a copy."""
-    _, offsets, text = lines.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[lines.offset : lines.offset + len(lines) + 1]
-    return memoryview(text)[bounds[0] : bounds[-1]]
+def mix(values: np.ndarray) -> np.ndarray:
+    """uint64 to uint64, one to one and without a pattern that shows (the finalizer of splitmix64)."""
+    z = values + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
-def _file_name(day: int, part: int, num_parts: int, format: Format) -> str:
-    """`2026-01-05.csv`, or `2026-01-05.part-003.csv` when a day has several parts."""
-    suffix = SUFFIXES[format] if num_parts == 1 else f"part-{part:03}.{SUFFIXES[format]}"
-    return f"{FIRST_DAY + timedelta(days=day)}.{suffix}"
+def keys_of(user_numbers: np.ndarray, seed: int) -> np.ndarray:
+    """The 64 bits (uint64) that are a user's id, by number; different for different numbers."""
+    return mix(np.asarray(user_numbers).astype(np.uint64) ^ mix(np.array([seed], np.uint64)))
 
 
-def _is_complete(out: Path, note: dict[str, Any], arguments: dict[str, Any]) -> bool:
-    """Whether the logs of these arguments are there, each file with the bytes that the note says."""
-    if note.get("format_version") != FORMAT_VERSION or note["arguments"] != arguments or "totals" not in note:
-        return False
-    paths = {out / name: num_bytes for name, num_bytes in note["files"].items()}
-    return all(path.exists() and path.stat().st_size == num_bytes for path, num_bytes in paths.items())
+def interests_of_keys(keys: np.ndarray, seed: int) -> np.ndarray:
+    """The interests of users by their keys (ids as numbers): int8 (n, 3) of TOPICS, the main one first, -1 for none."""
+    bits = mix(keys ^ mix(np.array([seed ^ 0x1A7E4E57], np.uint64)))
+    draws = [(bits >> np.uint64(16 * i)) & np.uint64(0xFFFF) for i in range(4)]
+    interests = np.empty((len(keys), 3), np.int64)
+    interests[:, 0] = np.searchsorted(np.cumsum(TOPIC_SHARES)[:-1], draws[0] / 65_536, side="right")
+    # The others are steps of 1 .. T-1 from the main one, the third's another than the second's.
+    second = (draws[1] % np.uint64(len(TOPICS) - 1)).astype(np.int64)
+    third = (draws[2] % np.uint64(len(TOPICS) - 2)).astype(np.int64)
+    third += third >= second
+    interests[:, 1] = (interests[:, 0] + 1 + second) % len(TOPICS)
+    interests[:, 2] = (interests[:, 0] + 1 + third) % len(TOPICS)
+    for i, up_to in enumerate(NUM_INTERESTS_UP_TO):
+        interests[draws[3] / 65_536 < up_to, i + 1 :] = -1
+    return interests.astype(np.int8)
 
 
-def _check_arguments(users: int, days: int, items: int, seed: int, format: str) -> None:
-    """Raise ConfigError for what cannot be made."""
-    if format not in SUFFIXES:
-        raise ConfigError(f"--format {format} is none of {', '.join(SUFFIXES)}")
-    bounds = {
-        "users": (users, 1, 10**9),
-        "days": (days, 1, LONGEST_DAYS),
-        "items": (items, len(TOPICS), 10**8),
-        "seed": (seed, 0, 2**63 - 1),
-    }
-    for name, (value, least, most) in bounds.items():
-        if not least <= value <= most:
-            raise ConfigError(f"--{name} is {value:,}, but it has to be from {least:,} to {most:,}")
+@dataclass(frozen=True)
+class Part:
+    """Consecutive users whose events are made, and delivered, together."""
+
+    number: int
+    days: int
+    seed: int
+    keys: np.ndarray  # uint64[n]: ids, in the order in which users first come
+    interests: np.ndarray  # int8[n, 3]
+    activity: np.ndarray  # float64[n]: expected extra sessions a day of all users up to this one
+    bot_keys: np.ndarray  # uint64[b]
+
+    @property
+    def num_known_from_start(self) -> int:
+        return len(self.keys) if self.days == 1 else max(1, round(KNOWN_FROM_START * len(self.keys)))
+
+    def num_known(self, day: int) -> int:
+        """How many users have come up to and including this day (0, 1, ...)."""
+        start = self.num_known_from_start
+        return start + (len(self.keys) - start) * day // max(1, self.days - 1)
 
 
-def _check_disk(out: Path, need_bytes: int) -> None:
-    """Raise ResourceError when the logs will not fit on the disk."""
-    free_bytes = shutil.disk_usage(out).free
-    if need_bytes > free_bytes:
-        raise ResourceError(
-            f"the logs need about {need_bytes / 1e9:,.1f} GB but {out} has {free_bytes / 1e9:,.1f} GB free: "
-            "take fewer --users, --format parquet, or another folder with --out"
-        )
+def make_part(number: int, num_parts: int, users: int, days: int, seed: int) -> Part:
+    """Part `number` of all: users from `number * users // num_parts`, and every num_parts-th crawler."""
+    user_numbers = np.arange(number * users // num_parts, (number + 1) * users // num_parts, dtype=np.int64)
+    keys = keys_of(user_numbers, seed)
+    num_bots = min(users // 1000, 2 + users // 50_000)  # they have the numbers after the last user's
+    bot_keys = keys_of(users + np.arange(number, num_bots, num_parts, dtype=np.int64), seed)
+    # Every user has one sure session. The others are log-normal: half of the users have few, some very many.
+    mean_sessions = MEAN_USER_EVENTS / MEAN_SESSION_EVENTS - 1
+    normal = np.random.default_rng([seed, 1, number]).standard_normal(len(keys))
+    sessions = mean_sessions * np.minimum(np.exp(1.2 * normal - 0.72), 12)
+    mean_presence = 1 if days == 1 else KNOWN_FROM_START + (1 - KNOWN_FROM_START) / 2
+    activity = np.cumsum(sessions / (days * mean_presence))
+    return Part(number, days, seed, keys, interests_of_keys(keys, seed), activity, bot_keys)
 
 
-@contextmanager
-def _explain_errors(out: Path) -> Iterator[None]:
-    """Turn what the system refuses into a ResourceError that says where and what to do."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise ResourceError(f"cannot write sample logs to {out}: {reason}; give another folder with --out") from None
+def draw_visits(part: Part, world: World, day: int) -> np.ndarray:
+    """All that the users and crawlers of a part do on a day (0, 1, ...), in the order of time: an array of VISIT.
+
+    A pure function of its arguments. A few events are there a second time, as broken lines.
+    """
+    rng = np.random.default_rng([part.seed, 2, part.number, day])
+    users, topics, lengths = _draw_sessions(part, day, rng)
+    session_sections = _draw_session_sections(part.keys[users], topics, world, rng)
+    session_of = np.repeat(np.arange(len(users), dtype=np.int32), lengths)
+    sections = _draw_sections(session_sections[session_of], world, rng)
+    items = _draw_pages(sections, world, day, part.days, rng)
+    bot_keys, bot_items, bot_seconds = _draw_crawls(part, world, day, rng)
+    visits = np.zeros(len(items) + len(bot_items), VISIT)
+    visits["key"] = np.concatenate([part.keys[users][session_of], bot_keys])
+    visits["item"] = np.concatenate([items, bot_items])
+    bot_sections = np.searchsorted(world.section_start, bot_items, side="right") - 1
+    visits["section"] = np.concatenate([sections, bot_sections])
+    visits["second"] = np.concatenate([_draw_seconds(lengths, session_of, rng), bot_seconds])
+    visits["spelling"] = rng.integers(0, 65_536, len(visits), np.uint16)
+    visits["tail"] = rng.integers(0, 65_536, len(visits), np.uint16)
+    visits["is_bot"][len(items) :] = True
+    copied = visits[rng.random(len(visits), np.float32) < BROKEN_RATIO]
+    copied["broken"] = rng.integers(1, 5, len(copied), np.int8)
+    visits = np.concatenate([visits, copied])
+    return visits[np.argsort(visits["second"], kind="stable")]
+
+
+def _draw_sessions(part: Part, day: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Users (rows of the part), topics and numbers of events of the day's sessions."""
+    known = part.num_known(day)
+    # The sure session: on their first day for those who come later, for the others spread over all days.
+    regulars = np.arange(day, part.num_known_from_start, part.days)
+    newcomers = np.arange(part.num_known(max(0, day - 1)), known)
+    week = [WEEKDAY_ACTIVITY[(FIRST_DAY + timedelta(days=i)).weekday()] for i in range(part.days)]
+    expected = part.activity[known - 1] * week[day] / (sum(week) / part.days)
+    drawn = np.sort(rng.random(rng.poisson(expected))) * part.activity[known - 1]
+    extra = np.minimum(np.searchsorted(part.activity[:known], drawn, side="right"), known - 1)
+    users = np.concatenate([regulars, newcomers, extra])
+    interests = part.interests[users]
+    num_interests = (interests >= 0).sum(axis=1)
+    wish = rng.random(len(users), np.float32)
+    which = (wish[:, None] >= INTEREST_UP_TO[num_interests - 1]).sum(axis=1)
+    topics = interests[np.arange(len(users)), which].astype(np.int64)
+    is_noise = rng.random(len(users), np.float32) < NOISE_SESSIONS
+    topics[is_noise] = _draw_topics(int(is_noise.sum()), rng)
+    lengths = np.minimum(rng.geometric(1 / MEAN_SESSION_EVENTS, len(users)), LONGEST_SESSION)
+    return users, topics, lengths
+
+
+def _draw_topics(num: int, rng: np.random.Generator) -> np.ndarray:
+    """Topics by popularity."""
+    return np.searchsorted(np.cumsum(TOPIC_SHARES)[:-1], rng.random(num), side="right")
+
+
+def _draw_rank(uniform: np.ndarray, num: np.ndarray | int) -> np.ndarray:
+    """Ranks 0..num-1, rank r with probability log((r+2)/(r+1)) / log(num+1): Zipf's law, without a table."""
+    return np.minimum(np.exp(uniform * np.log(np.add(num, 1.0))).astype(np.int64) - 1, np.subtract(num, 1))
+
+
+def _draw_session_sections(keys: np.ndarray, topics: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
+    """The section that a session is about: mostly the user's favourite of the topic, else any, by popularity."""
+    favourite = mix(keys ^ topics.astype(np.uint64)) / 2.0**64
+    uniform = np.where(rng.random(len(keys), np.float32) < 0.6, favourite, rng.random(len(keys)))
+    return topics * world.sections_per_topic + _draw_rank(uniform, world.sections_per_topic)
+
+
+def _draw_sections(sections: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
+    """The section of each event: 3 in 4 stay in the session's, most others in its topic, a few go anywhere."""
+    kind = rng.random(len(sections), np.float32)
+    elsewhere = np.flatnonzero(kind > 0.75)
+    is_anywhere = kind[elsewhere] > 0.92
+    topics = sections[elsewhere] // world.sections_per_topic
+    topics[is_anywhere] = _draw_topics(int(is_anywhere.sum()), rng)
+    k = _draw_rank(rng.random(len(elsewhere)), world.sections_per_topic)
+    sections[elsewhere] = topics * world.sections_per_topic + k
+    return sections
+
+
+def _draw_pages(sections: np.ndarray, world: World, day: int, days: int, rng: np.random.Generator) -> np.ndarray:
+    """The page of each event: by popularity among those that exist by now; 1 in 20 is on the newest pages."""
+    start = world.section_start[:-1]
+    share = 1.0 if days == 1 else 0.7 + 0.3 * day / (days - 1)
+    num_pages = np.maximum(1, np.ceil(np.diff(world.section_start) * share)).astype(np.int64)[sections]
+    rank = _draw_rank(rng.random(len(sections)), num_pages)
+    newest = np.flatnonzero(rng.random(len(sections), np.float32) < 1 / 20)
+    rank[newest] = num_pages[newest] - 1 - rank[newest]
+    return (start[sections] + rank).astype(np.int32)
+
+
+def _draw_seconds(lengths: np.ndarray, session_of: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The second of the day of each event: sessions begin by the hour's activity, pages are read 3 to 120 s."""
+    hours = np.searchsorted(np.cumsum(HOUR_ACTIVITY), rng.random(len(lengths)) * sum(HOUR_ACTIVITY), side="right")
+    begin = hours * 3600 + rng.integers(0, 3600, len(lengths))
+    read = np.cumsum(rng.integers(3, 121, len(session_of)))
+    ends = np.cumsum(lengths)
+    until_end = read[ends - 1]
+    before = until_end - (read[ends - lengths])
+    begin = np.minimum(begin, DAY_SECONDS - 1 - before)  # a session ends on the day on which it begins
+    return (begin[session_of] + read - read[ends - lengths][session_of]).astype(np.int32)
+
+
+def _draw_crawls(
+    part: Part, world: World, day: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keys, pages and seconds of the crawlers, each of which comes every third day and takes pages one by one."""
+    keys = part.bot_keys[(np.arange(len(part.bot_keys)) + day + part.number) % 3 == 0]
+    lengths = rng.integers(2500, 5000, len(keys))
+    pages = [rng.integers(len(world.paths)) + np.arange(n) for n in lengths]
+    items = (np.concatenate(pages) % len(world.paths) if pages else np.empty(0)).astype(np.int32)
+    return np.repeat(keys, lengths), items, rng.integers(0, DAY_SECONDS, len(items), np.int32)

@@ -1,12 +1,15 @@
-"""What is kept of a search for settings: its story in the root, its runs in MLflow, and the winner as a configuration file.
+"""A search for settings: where it looks, which to try next, and what is kept of it.
 
-The story, ROOT/tune/<study-id>.json, has the trials that ended and is replaced whole after each, so a search that was killed
-goes on after the last. Each trial is a run in MLflow under that of its search; one that a kill kept out of it follows.
+The settings that matter to a training are searched within bounds. What to try next is a function of the trials that ended and of
+a seed (Optuna's multivariate TPE, begun anew each time): a search that was killed and goes on makes the trials that the
+undisturbed one would have made. The story, ROOT/tune/<study-id>.json, has the trials that ended and is replaced whole after each.
+Each trial is a run in MLflow under that of its search; one that a kill kept out of it follows. The winner becomes a
+configuration file.
 """
 
 import dataclasses
 import json
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -14,22 +17,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 from numpy.typing import NDArray
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from tasks.config import PublishConfig
 from tasks.registry import mlflow_runs
 from tasks.root.credentials import mask_credentials
+from tasks.root.failures import check_out
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.root.run import Root
 from tasks.root.wording import shown
-from tasks.tuning.search_space import Point, Space
-from trainer.config import TrainConfig
+from trainer.config import MAX_DRAWS, TrainConfig
+from trainer.draws import epoch_key
 from trainer.errors import ConfigError, ResourceError
 from trainer.system.files import digest_json, read_json, replace_file, write_json
 from trainer.training.job import RESULT_NEUTRAL
 
 _FORMAT_VERSION = 1
 _TOLD = ("num_users", "num_tokens", "num_held_out", "of_partitions")
+Setting = int | float
+Bounds = FloatDistribution | IntDistribution
+Space = dict[str, Bounds]
+Trial = dict[str, Any]  # that ended: its `settings`, and the `metrics` that it reached
+
+VECTOR_SIZE_STEP = 32
+ZERO_IS_HIGH = ("sample", "recency")  # 0 turns these off, which is what ever higher values come to
+_EXPONENT_FROM = {"sampled_softmax": 0.0, "negative_sampling": -0.5}
+_STARTUP_TRIALS = 10
+_WANTED_BEST = 5  # trials that count as good when importances are estimated
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 @dataclass(frozen=True)
@@ -52,17 +70,14 @@ class Search:
     def __post_init__(self) -> None:
         if not 0 < self.sample <= 1:
             raise ConfigError(f"--sample is {self.sample:g}, but it has to be above 0 and at most 1")
-        if self.out.suffix != ".toml" or self.out.is_dir():
-            raise ConfigError(f"--out {self.out} is no TOML file: name one, for instance --out tuned.toml")
-        parent = next(path for path in self.out.resolve().parents if path.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            raise ResourceError(
-                f"cannot write {self.out}: {parent} is no folder that may be written to; give another --out"
-            )
+        check_out(self.out, "TOML", "tuned.toml")
 
 
 class Study:
-    """One search: known by its corpus, sample, settings and bounds, whatever the number of trials asked for."""
+    """One search: known by its corpus, sample, settings and bounds, whatever the number of trials asked for.
+
+    trials: those that ended: settings, config, metrics, gain, failure or None, ended_at_ms, and soon mlflow_run_id.
+    """
 
     def __init__(self, root: Root, asked: Search, manifest: dict[str, Any], space: Space) -> None:
         """`manifest`: the sample's, with `of_partitions`, how many the whole corpus has."""
@@ -78,36 +93,16 @@ class Study:
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         begun = identity | {"study_id": self.study_id, "created_at": created_at, "trials": []}
         self.story: dict[str, Any] = read_json(self.path) if self.path.exists() else begun
+        self.trials: list[Trial] = self.story["trials"]
         self.sample = {"partitions": len(manifest["sampled_partitions"])} | {name: manifest[name] for name in _TOLD}
-
-    @property
-    def trials(self) -> list[dict[str, Any]]:
-        """The trials that ended: settings, config, metrics, gain, failure or None, ended_at_ms, and soon mlflow_run_id."""
-        return self.story["trials"]
-
-    @property
-    def num_trials(self) -> int:
-        return len(self.trials)
+        self.uri = registry_uri(root, asked.publish)
 
     @property
     def best_trial(self) -> int:
         """The number of the trial with the best MRR, counted from 1; of equals the first."""
-        return 1 + max(range(self.num_trials), key=lambda i: self.trials[i]["metrics"]["mrr"])
+        return 1 + max(range(len(self.trials)), key=lambda i: self.trials[i]["metrics"]["mrr"])
 
-    def points(self) -> list[Point]:
-        """The trials as the search sees them."""
-        return [Point(trial["settings"], trial["metrics"]["mrr"]) for trial in self.trials]
-
-    def tell(self) -> str:
-        """What is searched on, and how far it is, in a line."""
-        sample = self.sample
-        return (
-            f"searching {', '.join(self.space)} on {sample['partitions']} of {sample['of_partitions']} micro-partitions: "
-            f"{sample['num_users']:,} users, {sample['num_tokens']:,} tokens, {sample['num_held_out']:,} users held out; "
-            f"{self.num_trials} of {self.asked.trials} trials have ended"
-        )
-
-    def add(self, trial: dict[str, Any], reciprocals: NDArray[np.float64]) -> None:
+    def add(self, trial: Trial, reciprocals: NDArray[np.float64]) -> None:
         """Keep a trial that ended, here and in MLflow; reciprocals float64[m]: 1 / rank of each held-out item.
 
         Its gain over the first trial is that of the same users, so its standard error is that of their differences.
@@ -119,16 +114,7 @@ class Study:
         error = float(gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else 0.0
         self.trials.append(trial | {"gain": {"mrr": float(gains.mean()), "standard_error": error}})
         write_json(self.path, self.story)
-        self._log_trial(self.num_trials)
-
-    @property
-    def uri(self) -> str:
-        return registry_uri(self.root, self.asked.publish)
-
-    @property
-    def masked_uri(self) -> str:
-        """Where the runs are, without a password."""
-        return mask_credentials(self.uri)
+        self.log_trials()
 
     @cached_property
     def mlflow_run_id(self) -> str:
@@ -136,12 +122,17 @@ class Study:
         params = {f"train.{name}": value for name, value in self.story["base"].items()} | self.sample
         return self._open_run("", {"window_id": self.story["window_id"], "study_id": self.study_id}, params)
 
-    def open_runs(self) -> None:
-        """Open the search's run, before any trial costs time, and log the trials that a kill kept out of MLflow."""
-        assert self.mlflow_run_id
+    def log_trials(self) -> None:
+        """Log the trials that are not in MLflow yet, also those that a kill kept out of it, below the search's run."""
+        tags = {mlflow_runs.PARENT_TAG: self.mlflow_run_id, "study_id": self.study_id}
         for number, trial in enumerate(self.trials, start=1):
             if "mlflow_run_id" not in trial:
-                self._log_trial(number)
+                params = {f"train.{name}": value for name, value in trial["config"].items()}
+                run_id = self._open_run(f"-{number:03d}", tags, params)
+                self._log_metrics(run_id, trial["metrics"], trial["ended_at_ms"])
+                mlflow_runs.end_run(self.uri, run_id, has_failed=trial["failure"] is not None)
+                trial["mlflow_run_id"] = run_id
+                write_json(self.path, self.story)
 
     def end_runs(self, result: dict[str, Any]) -> None:
         """Log the winner and the story to the search's run, and end it."""
@@ -150,23 +141,12 @@ class Study:
         mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.asked.out], {"tune.json": self.story})
         mlflow_runs.end_run(self.uri, self.mlflow_run_id)
 
-    def _log_trial(self, number: int) -> None:
-        trial = self.trials[number - 1]
-        params = {f"train.{name}": value for name, value in trial["config"].items()}
-        tags = {mlflow_runs.PARENT_TAG: self.mlflow_run_id, "study_id": self.study_id}
-        run_id = self._open_run(f"-{number:03d}", tags, params)
-        self._log_metrics(run_id, trial["metrics"], trial["ended_at_ms"])
-        mlflow_runs.end_run(self.uri, run_id, has_failed=trial["failure"] is not None)
-        trial["mlflow_run_id"] = run_id
-        write_json(self.path, self.story)
-
     def _open_run(self, suffix: str, tags: dict[str, str], params: dict[str, Any]) -> str:
         publish = self.asked.publish
         artifacts = self.root.artifacts if is_own_registry(self.root, publish) else None
         tags = tags | {ROOT_TAG: claim_registry(self.root, publish)}
-        return mlflow_runs.open_run(
-            self.uri, artifacts, publish.experiment, f"tune-{self.study_id}{suffix}", tags, params
-        )
+        name = f"tune-{self.study_id}{suffix}"
+        return mlflow_runs.open_run(self.uri, artifacts, publish.experiment, name, tags, params)
 
     def _log_metrics(self, run_id: str, metrics: dict[str, float], at_ms: int) -> None:
         points = [mlflow_runs.Metric(name, float(value), at_ms, 0) for name, value in metrics.items()]
@@ -201,3 +181,103 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
             temporary.write_text("\n".join([*header, "", "[train]", *table, ""]), encoding="utf-8")
     except OSError as error:
         raise ResourceError(f"cannot write {out}: {error.strerror or error}; give another --out") from None
+
+
+def search_space(
+    config: TrainConfig, counts: NDArray[np.int64], is_dated: bool, max_vector_size: int | None = None
+) -> Space:
+    """The settings to search and their bounds, which always take in those of `config`; counts int64[V].
+
+    Only settings that act are searched: `window` with context, `negative`, `ns_exponent` and `item_l2` without a tree,
+    `discount` with sampled softmax, `recency` where the log has times, `sample` between the share of the average and of
+    the most frequent item (above, it thins nothing; below, it throws half the log away). `vector_size` only up to a
+    `max_vector_size` that is asked for: more dimensions need more data than a sample has, so a sample alone would choose too few.
+    """
+    space: Space = {
+        "alpha": FloatDistribution(0.02, 0.5, log=True),
+        "epochs": IntDistribution(3, 30, log=True),
+        "l2": FloatDistribution(0.02, 4.0, log=True),
+    }
+    if not config.hs:
+        fewest = config.share_negatives if config.objective == "negative_sampling" else 1  # fewer are refused
+        space["negative"] = IntDistribution(max(5, fewest), max(60, fewest), log=True)
+        space["ns_exponent"] = FloatDistribution(_EXPONENT_FROM[config.objective], 1.0)
+        space["item_l2"] = FloatDistribution(0.01, 0.5, log=True)
+        if config.objective == "sampled_softmax":
+            space["discount"] = FloatDistribution(0.0, 0.7)
+    if config.has_inputs:
+        space["window"] = IntDistribution(1, 10, log=True)
+    if is_dated:
+        space["recency"] = FloatDistribution(0.5, 50.0, log=True)
+    for name, bounds in space.items():
+        given = getattr(config, name)
+        if not bounds.log or given:  # 0 has no place where the logarithm is searched
+            kind: Any = type(bounds)
+            space[name] = kind(min(bounds.low, given), max(bounds.high, given), log=bounds.log)
+    low, high = max(1e-5, 1 / len(counts)), min(0.1, counts.max() / max(1, counts.sum()))
+    if high > 2 * low:
+        space["sample"] = FloatDistribution(_rounded(low), _rounded(high), log=True)
+    if max_vector_size is not None:
+        if config.vector_size > max_vector_size or max_vector_size < VECTOR_SIZE_STEP:
+            least = max(config.vector_size, VECTOR_SIZE_STEP)
+            raise ConfigError(
+                f"--max-vector-size {max_vector_size} is below {least}: raise it, or lower train.vector_size "
+                f"(now {config.vector_size}; the least that is searched is {VECTOR_SIZE_STEP})"
+            )
+        highest = max_vector_size // VECTOR_SIZE_STEP * VECTOR_SIZE_STEP
+        space["vector_size"] = IntDistribution(VECTOR_SIZE_STEP, highest, step=VECTOR_SIZE_STEP)
+    return space
+
+
+def propose(space: Space, done: Sequence[Trial], seed: int) -> dict[str, Setting]:
+    """The settings of the next trial, the same for the same trials before; of numbers, three digits."""
+    proposed = _study(space, done, seed).ask(dict(space)).params
+    return {
+        name: value if isinstance(value, int) else min(max(_rounded(value), space[name].low), space[name].high)
+        for name, value in proposed.items()
+    }
+
+
+def find_importances(space: Space, done: Sequence[Trial]) -> dict[str, float]:
+    """How much each setting had to do with being among the best trials, shares of 1, the most important first."""
+    best_share = min(0.5, max(0.1, _WANTED_BEST / len(done)))
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best_share)
+    return dict(optuna.importance.get_param_importances(_study(space, done, 0), evaluator=evaluator))
+
+
+def apply_settings(base: TrainConfig, settings: dict[str, Setting]) -> TrainConfig:
+    """`base` with these settings; min_alpha keeps its ratio to alpha, and draws stay within what a token may have."""
+    if all(getattr(base, name) == value for name, value in settings.items()):
+        return base
+    changed = dict(settings)
+    changed["min_alpha"] = _rounded(changed["alpha"] * base.min_alpha / base.alpha)
+    if base.dbow_words and not base.hs:
+        changed["negative"] = min(changed["negative"], MAX_DRAWS // (2 * changed["window"] + 1) - 1)
+    return dataclasses.replace(base, **changed)  # type: ignore[arg-type]
+
+
+def _study(space: Space, done: Sequence[Trial], seed: int) -> optuna.Study:
+    """A study in memory that knows the trials that ended; the best MRR wins."""
+    sampler = optuna.samplers.TPESampler(
+        n_startup_trials=_STARTUP_TRIALS, multivariate=True, seed=epoch_key(seed, len(done)) % 2**32
+    )
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for trial in done:
+        params = {name: _nearest(name, bounds, trial["settings"][name]) for name, bounds in space.items()}
+        value = trial["metrics"]["mrr"]
+        study.add_trial(optuna.create_trial(params=params, distributions=dict(space), value=value))
+    return study
+
+
+def _nearest(name: str, bounds: Bounds, value: Setting) -> Setting:
+    """Where in the space a setting stands that may lie outside, as 0 does of what is searched by its logarithm."""
+    if value == 0 and name in ZERO_IS_HIGH:
+        return bounds.high
+    clipped = min(max(value, bounds.low), bounds.high)
+    if isinstance(bounds, IntDistribution):
+        return bounds.low + round((clipped - bounds.low) / bounds.step) * bounds.step
+    return clipped
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from tasks.corpus.folder import CORPUS_MANIFEST, partition_name
 from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
 from tasks.evaluation.scores import score_of
+from tasks.root.credentials import mask_credentials
 from tasks.root.run import Root, lock_root, open_scratch_folder, private_files
-from tasks.tuning.search_space import apply_settings, find_importances, propose, search_space
-from tasks.tuning.study import Search, Study, write_config
+from tasks.tuning.study import Search, Study, apply_settings, find_importances, propose, search_space, write_config
 from trainer.config import TrainConfig, TrainSettings
 from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
@@ -56,21 +56,31 @@ def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_e
         counts, is_dated = sample.count_training_tokens(), effective_recency(TrainConfig(), sample) > 0
         space = search_space(asked.train, counts, is_dated, asked.max_vector_size)
         study = Study(root, asked, sample.manifest | {"of_partitions": corpus.num_partitions}, space)
-        on_event("log", {"message": study.tell()})
-        study.open_runs()
-        while study.num_trials < asked.trials:
-            if study.trials and asked.seconds is not None and time.monotonic() - started >= asked.seconds:
+        trials, about = study.trials, study.sample
+        told = (
+            f"searching {', '.join(space)} on {about['partitions']} of {about['of_partitions']} micro-partitions: "
+            f"{about['num_users']:,} users, {about['num_tokens']:,} tokens, {about['num_held_out']:,} users held out; "
+            f"{len(trials)} of {asked.trials} trials have ended"
+        )
+        on_event("log", {"message": told})
+        study.log_trials()  # opens the search's run, before any trial costs time
+        while len(trials) < asked.trials:
+            if trials and asked.seconds is not None and time.monotonic() - started >= asked.seconds:
                 on_event("log", {"message": f"{asked.seconds:g} seconds have passed: no further trial begins"})
                 break
             given = {name: getattr(asked.train, name) for name in space}
-            settings = propose(space, study.points(), asked.train.seed) if study.trials else given
+            settings = propose(space, trials, asked.train.seed) if trials else given
             study.add(*run_trial(sample, folder / "store", asked, settings, on_event))
-            report_trial(study, asked, on_event)
+            trial, best = trials[-1], study.best_trial
+            reached = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
+            lead = f"the best is trial {best}, MRR {trials[best - 1]['metrics']['mrr']:.4f}"
+            on_event("log", {"message": f"trial {len(trials)} of {asked.trials}: {reached}; {lead}"})
+            on_event("progress", {"step": "tune", "done": len(trials), "total": asked.trials, "unit": "trials"})
         result = conclude(study)
         write_config(study, result)
         study.end_runs(result)
     seconds = round(time.monotonic() - started, 3)
-    return result | {"out": str(asked.out), "seconds": seconds, "tracking_uri": study.masked_uri}
+    return result | {"out": str(asked.out), "seconds": seconds, "tracking_uri": mask_credentials(study.uri)}
 
 
 def choose_partitions(corpus: Corpus, asked: Search, on_event: OnEvent = ignore_event) -> list[int]:
@@ -82,7 +92,7 @@ def choose_partitions(corpus: Corpus, asked: Search, on_event: OnEvent = ignore_
     wanted = max(1, round(asked.sample * len(order)))
     num_taken = num_held_out = 0
     while num_taken < len(order) and (num_taken < wanted or num_held_out < MIN_HELD_OUT):
-        num_held_out += count_held_out(corpus, order[num_taken])
+        num_held_out += int(corpus.read(order[num_taken]).is_held_out.sum())
         num_taken += 1
     if not num_held_out:
         raise InputError(
@@ -93,11 +103,6 @@ def choose_partitions(corpus: Corpus, asked: Search, on_event: OnEvent = ignore_
         grown = f"the sample grew from {wanted} to {num_taken} of {len(order)} micro-partitions"
         on_event("log", {"message": f"{grown}: fewer than {MIN_HELD_OUT} held-out users tell trials apart badly"})
     return sorted(order[:num_taken])
-
-
-def count_held_out(corpus: Corpus, partition: int) -> int:
-    """How many users of a micro-partition are held out."""
-    return int(corpus.read(partition).is_held_out.sum())
 
 
 def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
@@ -117,7 +122,7 @@ def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
     manifest = corpus.manifest | {
         "partitions": len(partitions), "users": users, "holes": holes, "tokens": tokens,
         "num_users": sum(users) - sum(holes), "num_tokens": sum(tokens),
-        "num_held_out": sum(count_held_out(corpus, partition) for partition in partitions),
+        "num_held_out": sum(int(corpus.read(one).is_held_out.sum()) for one in partitions),
         "sampled_partitions": partitions,
         "files": {name: corpus.manifest["files"][original] for name, original in originals.items()},
     }  # fmt: skip
@@ -162,27 +167,7 @@ def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
     """The ranks that a store's vectors give the held-out items of the sample, float64[m]."""
     generation = open_generation(store_dir)
     scores = score_of(generation, sample.count_training_tokens())
-    asked = join_questions(questions(sample, generation))
-    return np.concatenate([rank_held_out(question, scores).ranks for question in asked])
-
-
-def report_trial(study: Study, asked: Search, on_event: OnEvent) -> None:
-    """Say what the newest trial reached, and which is the best."""
-    trial, best = study.trials[-1], study.best_trial
-    reached = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
-    lead = f"the best is trial {best}, MRR {study.trials[best - 1]['metrics']['mrr']:.4f}"
-    on_event("log", {"message": f"trial {study.num_trials} of {asked.trials}: {reached}; {lead}"})
-    on_event("progress", {"step": "tune", "done": study.num_trials, "total": asked.trials, "unit": "trials"})
-
-
-def tell_verdict(best: int, gain: dict[str, float]) -> str:
-    """What the winner's gain in MRR is worth, in a line."""
-    if best == 1:
-        return "no trial was better than what was given: its settings are written unchanged"
-    told = f"on the sample, MRR {gain['mrr']:+.4f} ± {2 * gain['standard_error']:.4f} (two standard errors) over what was given"
-    if gain["mrr"] <= 2 * gain["standard_error"]:
-        return f"{told}: that may be chance, so keep what you have or search on a larger --sample"
-    return f"{told}; whether it holds on all users, a run and its report tell"
+    return np.concatenate([rank_held_out(one, scores).ranks for one in join_questions(questions(sample, generation))])
 
 
 def conclude(study: Study) -> dict[str, Any]:
@@ -191,6 +176,16 @@ def conclude(study: Study) -> dict[str, Any]:
     winner = trials[best - 1]
     if winner["failure"]:
         raise TrainingError(f"no trial of {len(trials)} stayed finite; the last: {trials[-1]['failure']}")
+    gain = winner["gain"]
+    verdict = "no trial was better than what was given: its settings are written unchanged"
+    if best > 1:
+        error = 2 * gain["standard_error"]
+        worth = "; whether it holds on all users, a run and its report tell"
+        if gain["mrr"] <= error:
+            worth = ": that may be chance, so keep what you have or search on a larger --sample"
+        verdict = (
+            f"on the sample, MRR {gain['mrr']:+.4f} ± {error:.4f} (two standard errors) over what was given{worth}"
+        )
     ranked = sorted(range(len(trials)), key=lambda i: -trials[i]["metrics"]["mrr"])
     shown = ranked[:NUM_SHOWN] + ([] if 0 in ranked[:NUM_SHOWN] else [0])
     has_many = len(trials) >= MIN_TRIALS_FOR_IMPORTANCES
@@ -202,14 +197,13 @@ def conclude(study: Study) -> dict[str, Any]:
         "metrics": {"default": trials[0]["metrics"], "best": winner["metrics"]},
         "settings": {name: value for name, value in won.items() if value != defaults[name]},
         "sample": study.sample,
-        "gain": winner["gain"],
-        "verdict": tell_verdict(best, winner["gain"]),
-        "best_trials": [{"trial": i + 1} | _figures(study, trials[i]) for i in shown],
-        "importances": find_importances(study.space, study.points()) if has_many else {},
+        "gain": gain,
+        "verdict": verdict,
+        "best_trials": [
+            {"trial": i + 1}
+            | {name: trials[i]["metrics"][name] for name in ("mrr", "hit_at_10", "seconds")}
+            | {name: trials[i]["settings"][name] for name in study.space}
+            for i in shown
+        ],
+        "importances": find_importances(study.space, trials) if has_many else {},
     }
-
-
-def _figures(study: Study, trial: dict[str, Any]) -> dict[str, float]:
-    """What is shown of a trial: some of its metrics, then its settings."""
-    metrics = {name: trial["metrics"][name] for name in ("mrr", "hit_at_10", "seconds")}
-    return metrics | {name: trial["settings"][name] for name in study.space}

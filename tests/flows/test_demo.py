@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from flows import demo
 from flows.demo import Vectors, measure_movement, measure_neighbours, nearest_rows, read_vectors, spread_rows
-from tasks.sample.lines import write_ids
-from tasks.sample.logs import TOPICS, interests_of
-from tasks.sample.visits import keys_of
+from tasks.sample.logs import interests_of_keys, keys_of
+from tasks.sample.world import TOPICS, write_ids
 
 EAST_NORTH = np.array([[1, 0], [9, 1], [0, 2], [1, 7], [3, 0]], np.float32)
 
@@ -136,7 +135,8 @@ def test_demo_prints_what_a_perfect_export_holds(
     seed, numbers = 4, np.arange(400)
     rng = np.random.default_rng(0)
     directions = np.eye(len(TOPICS), dtype=np.float32)
-    users = directions[interests_of(numbers, seed)[:, 0]] + rng.normal(0, 0.01, (400, len(TOPICS))).astype(np.float32)
+    interests = interests_of_keys(keys_of(numbers, seed), seed)
+    users = directions[interests[:, 0]] + rng.normal(0, 0.01, (400, len(TOPICS))).astype(np.float32)
     urls = [f"https://kitchen-table.example/recipes/p{i}" for i in range(8)]
     urls += [f"https://corner-flag.example/matches/p{i}" for i in range(8)]
     urls += ["https://fourth-gear.example/reviews/x"]

@@ -15,7 +15,7 @@ from tasks.export.vector_files import decode_vectors
 from tasks.queries.infer import infer
 from tasks.queries.similar import similar_users
 from tasks.queries.word2vec import export_word2vec
-from tasks.report.item_map import read_pages
+from tasks.report.pictures import read_pages
 from tasks.root.run import Root
 from tasks.upkeep.doctor import examine
 from tests.ingested import write_log
@@ -120,7 +120,7 @@ def test_the_settings_of_the_search_are_the_manifests(root: Root, monkeypatch: p
     assert model.index.nprobe == 1
     everybody = similar_users(root, folder, "user-7", k=1000)["neighbours"]
     monkeypatch.setattr(
-        "tasks.queries.similar.read_json", lambda path: manifest | {"index": manifest["index"] | {"nprobe": 1}}
+        "tasks.export.export.read_json", lambda path: manifest | {"index": manifest["index"] | {"nprobe": 1}}
     )
     few = similar_users(root, folder, "user-7", k=1000)["neighbours"]
     assert 0 < len(few) < len(everybody)  # one list has not so many

@@ -10,7 +10,7 @@ from tasks.evaluation.scores import score_of
 from tasks.export.export import Export, export_vectors, list_files
 from tasks.queries.similar import similar_users
 from tasks.queries.word2vec import export_word2vec
-from tasks.report.item_map import read_pages
+from tasks.report.pictures import read_pages
 from tasks.root.run import Root
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import read_item_table

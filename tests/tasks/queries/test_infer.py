@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import tasks.queries.infer
-import tasks.queries.infer_parts
 from flows.cli.options import Call
 from flows.cli.users import infer_vectors, similar
 from flows.config import PipelineConfig
@@ -122,7 +121,7 @@ def test_a_literal_log(root: Root, tmp_path: Path) -> None:
 def test_rows_are_sorted_and_the_same_bytes_whatever_the_threads_memory_and_order_of_lines(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.queries.infer_parts, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(tasks.queries.infer, "ROW_GROUP_ROWS", 4)
     lines = [line for user, items in planted_histories(90).items() for line in history_lines(f"new-{user}", items)]
     logs = write_log(tmp_path / "a.csv", *lines), write_log(tmp_path / "b.csv", *sorted(lines, reverse=True))
     two_threads = dataclasses.replace(TRAIN, threads=2)
@@ -287,7 +286,6 @@ CHILD = """
 import sys, time
 from pathlib import Path
 import tasks.queries.infer
-import tasks.queries.infer_parts
 from tasks.root.run import Root
 from tests.tasks.queries.test_infer import ask
 
@@ -295,7 +293,7 @@ def stall(*arguments):
     print("inferring", flush=True)
     time.sleep(600)
 
-tasks.queries.infer_parts.infer_parts = stall
+tasks.queries.infer.infer_parts = stall
 tasks.queries.infer.infer(Root(Path(sys.argv[1])), "r1", ask(Path(sys.argv[2]), Path(sys.argv[3])))
 """
 

@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from tasks.report.plots import (
     HEIGHT,
+    MAX_POINTS,
     WIDTH,
-    Series,
     draw_lines,
     nice_ticks,
     overlap,
     place_labels,
     text_width,
-    thin_out,
 )
 
 finite = st.floats(-1e9, 1e9)
@@ -36,18 +35,9 @@ def test_ticks_span_the_values_and_are_few(one: float, other: float, num: int) -
     assert 1 < len(ticks) <= 2 * num + 3
 
 
-@given(st.integers(0, 5000), st.integers(2, 300))
-def test_thinning_keeps_both_ends(num: int, most: int) -> None:
-    kept = thin_out(num, most)
-    assert len(kept) == min(num, most)
-    assert kept == sorted(set(kept))
-    if num:
-        assert (kept[0], kept[-1]) == (0, num - 1)
-
-
 def draw(xs: list[float], *curves: list[float | None]):  # type: ignore[no-untyped-def]
-    series = [Series(f"curve {ix}", values, ["said"] * len(values)) for ix, values in enumerate(curves)]
-    return draw_lines(xs, series, "x", str, str)
+    named = {f"curve {ix}": [(value, "said") for value in values] for ix, values in enumerate(curves)}
+    return draw_lines(xs, named, "x", str, str)
 
 
 def test_a_curve_goes_from_left_to_right_and_down() -> None:
@@ -78,6 +68,13 @@ def test_curves_stay_in_the_picture(points: list[tuple[float, float]]) -> None:
     for dot in chart.lines[0].dots:
         assert 0 <= dot.x <= WIDTH
         assert 0 <= dot.y <= HEIGHT
+
+
+def test_of_many_points_some_are_drawn_with_the_first_and_the_last() -> None:
+    [line] = draw([float(x) for x in range(5000)], [float(x) for x in range(5000)]).lines
+    few = draw([0.0, 4999.0], [0.0, 4999.0]).lines[0].dots
+    assert len(line.dots) == MAX_POINTS
+    assert [line.dots[0], line.dots[-1]] == few
 
 
 dots = st.lists(st.tuples(st.floats(0, 300), st.floats(0, 200), st.floats(1, 8)), max_size=40)

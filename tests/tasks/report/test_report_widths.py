@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tasks.report.backfill_page import write_nights_report
+from tasks.report.backfill import write_nights_report
 from tasks.report.report import write_report
 from tasks.root.run import Root
 from tasks.root.story import Story
 from tests.flows.test_backfill import night
 from tests.infra.browser import PROGRAM, Browser
 from tests.tasks.gate.test_figures import compare_with, judge, make_release
-from tests.tasks.report.test_loads import LATE, LOAD
+from tests.tasks.report.test_measured import LATE, LOAD
 from tests.tasks.report.test_report import STORY, write_items
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium (apt-get install chromium)")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tasks.tuning.search_space
 import tasks.tuning.study
 import tasks.tuning.tune
 from flows.cli.nights import search_settings
@@ -131,7 +130,7 @@ def test_no_user_id_leaves_the_corpus(root: Root) -> None:
 def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
     root: Root, made: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.tuning.search_space, "_STARTUP_TRIALS", 2)
+    monkeypatch.setattr(tasks.tuning.study, "_STARTUP_TRIALS", 2)
     tune(root, WINDOW, ask(root, 2))
     first = tried(root)
     tune(root, WINDOW, ask(root, 5))

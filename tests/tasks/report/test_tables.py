@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tasks.report.funnel import list_losses, list_notes
+from tasks.report.tables import list_losses, list_notes
 from tasks.root.story import CorpusStep, IngestStep, Steps, Story
 
 STORY: dict[str, Any] = {

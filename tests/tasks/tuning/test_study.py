@@ -1,6 +1,7 @@
 """Where a search looks: only settings that act, bounds that take in what was given, proposals that are always valid."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import IntDistribution
 
-from tasks.tuning.search_space import Point, apply_settings, find_importances, propose, search_space
+from tasks.tuning.study import apply_settings, find_importances, propose, search_space
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 
@@ -16,6 +17,11 @@ COUNTS = np.array([500, 100, *[10] * 100], dtype=np.int64)
 ALWAYS = {"alpha", "epochs", "l2"}
 DRAWN = ALWAYS | {"negative", "ns_exponent", "item_l2"}
 SAMPLED = DRAWN | {"discount"}
+
+
+def ended(settings: dict[str, Any], mrr: float) -> dict[str, Any]:
+    """A trial as a search keeps it."""
+    return {"settings": settings, "metrics": {"mrr": mrr}}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_sample_is_searched_from_the_average_to_the_most_frequent_item_if_they_d
 def test_vector_size_is_searched_only_up_to_a_size_that_is_asked_for() -> None:
     space = search_space(TrainConfig(vector_size=40), COUNTS, False, 100)
     assert space["vector_size"] == IntDistribution(32, 96, step=32)
-    assert propose(space, [Point({name: getattr(TrainConfig(vector_size=40), name) for name in space}, 0.5)], 1)
+    assert propose(space, [ended({name: getattr(TrainConfig(vector_size=40), name) for name in space}, 0.5)], 1)
     for max_vector_size in (16, 96):
         with pytest.raises(ConfigError, match=f"--max-vector-size {max_vector_size} is below 128"):
             search_space(TrainConfig(), COUNTS, False, max_vector_size)
@@ -79,11 +85,12 @@ def test_min_alpha_keeps_its_ratio_and_what_was_given_stays_as_it_is() -> None:
 def test_the_search_finds_the_planted_optimum_and_names_what_mattered() -> None:
     base = TrainConfig()
     space = search_space(base, COUNTS, False)
-    done = [Point({name: getattr(base, name) for name in space}, -1.0)]
+    done = [ended({name: getattr(base, name) for name in space}, -1.0)]
     while len(done) < 40:
         proposed = propose(space, done, 1)
-        done.append(Point(proposed, -abs(np.log(proposed["alpha"] / 0.05))))
-    assert abs(np.log(max(done, key=lambda point: point.value).settings["alpha"] / 0.05)) < 0.1
+        done.append(ended(proposed, -abs(np.log(proposed["alpha"] / 0.05))))
+    best = max(done, key=lambda trial: trial["metrics"]["mrr"])
+    assert abs(np.log(best["settings"]["alpha"] / 0.05)) < 0.1
     assert next(iter(find_importances(space, done))) == "alpha"
 
 
@@ -108,11 +115,11 @@ def test_every_proposal_is_a_valid_configuration_and_the_same_again(
     base: TrainConfig, seed: int, values: list[float]
 ) -> None:
     space = search_space(base, COUNTS, True)
-    done = [Point({name: getattr(base, name) for name in space}, 0.1)]
+    done = [ended({name: getattr(base, name) for name in space}, 0.1)]
     for value in values:
         proposed = propose(space, done, seed)
         assert proposed == propose(space, done, seed)
         assert all(space[name].low <= proposed[name] <= space[name].high for name in space)
         config = apply_settings(base, proposed)
         assert config == dataclasses.replace(config)  # checks itself
-        done.append(Point({name: getattr(config, name) for name in space}, value))
+        done.append(ended({name: getattr(config, name) for name in space}, value))

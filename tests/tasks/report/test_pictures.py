@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.report.item_map import (
+from tasks.report.pictures import (
     Matrix,
     divide_map,
     lay_out,
