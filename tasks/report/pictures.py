@@ -103,8 +103,8 @@ def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dic
     radii = 2.2 + 6.3 * np.sqrt(np.maximum(pages.counts, 0) / max(counts[0], 1))
     spots = MAP_MARGIN + places.astype(float) * (np.array([MAP_WIDTH, MAP_HEIGHT]) - 2 * MAP_MARGIN)
     dots = [
-        MapDot(round(x, 1), round(y, 1), round(radius, 1), *about)
-        for (x, y), radius, *about in zip(spots.tolist(), radii.tolist(), groups, names, titles, strict=True)
+        MapDot(round(x, 1), round(y, 1), round(radius, 1), groups[ix], names[ix], titles[ix])
+        for ix, ((x, y), radius) in enumerate(zip(spots.tolist(), radii.tolist(), strict=True))
     ]
     item_map = {
         "dots": dots,
