@@ -176,7 +176,7 @@ def train_vectors(night: NightContext, run: Run) -> None:
         job, num_workers = night.job(story), count_workers(device, night.config.resources)
 
         def make() -> dict[str, Any]:
-            night_task.begin_training(night.root, job, story, night.config.nightly, on_event)
+            night_task.begin_training(night.root, job, story, on_event)
             if num_workers == 1:
                 return train(job, on_event)
             with stop_on_sigterm() as stop:
@@ -220,8 +220,8 @@ def settle_vectors(night: NightContext, run: Run) -> None:
     """Lay the night's rows beside those it builds on, or turn a full night into the champion's space; the story's "settle"."""
     with report_step("settle") as on_event:
         story = run.story()
-        job, nightly = night.job(story), night.config.nightly
-        run.step(record.SettleStep, run.run_id, lambda: night_task.settle(night.root, job, story, nightly, on_event))
+        job = night.job(story)
+        run.step(record.SettleStep, run.run_id, lambda: night_task.settle(night.root, job, story, on_event))
 
 
 @task(name="export")

@@ -6,25 +6,37 @@ Without a champion there is nothing to compare with: the first release serves, w
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from tasks.config import GateConfig
 from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.corpus.window import Window
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.gate.arrivals import Days, arrived_share, missing_days
-from tasks.gate.drift import Released, measure_drift, measure_norms
+from tasks.evaluation.comparison import find_users, match_items, match_unchanged
+from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
+from tasks.export.vector_files import decode_vectors, read_vectors
 from tasks.gate.rules import TOP, Finding, Rule, compare, hits, reciprocals, tell
 from tasks.root.run import Root, Run
 from tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
-from trainer.store.tokens import open_corpus
+from trainer.store.tokens import Corpus, open_corpus
 from trainer.system.files import read_json
 
+Days = Mapping[date, int]
+"""Events of each UTC day that has some."""
+Figures = dict[str, float | str | Finding]
+"""Tonight's figure for each rule, by its name; a text says why there is none."""
 NO_CHAMPION = "there is no champion"
+MIN_DAYS = 3
+MIN_WEEKS = 3
+MAX_USERS = 100_000
+"""So many users' vectors are looked at: a hash spreads users, so the first micro-partitions are a sample like any other."""
+NORM_BATCH_ROWS = 16_384
 MIN_COMPARED = 100
 """With fewer users the rules on hit@10 and MRR have nothing to go by."""
 OTHER_USERS = 10
@@ -101,94 +113,111 @@ def _find_days_before(run: Run, days: Days) -> Days:
 
 def judge_release(case: Case) -> dict[str, Any]:
     """The story's "gate": `passes`, `verdict`, `held_by`, `champion`, the `table`, `metrics`, and the `days` that were seen."""
-    findings = [_same_champion(case), *_quality(case), *_counts(case), *_vectors(case), *_days(case)]
+    mine = _open_released(case.root, case.run.run_id)
+    assert mine is not None, "the gate comes after the export"
+    rules = {rule.name: rule for rule in list_rules(case.gate)}
+    figures: Figures = dict.fromkeys(rules, NO_CHAMPION)
+    norms = measure_norms(mine.export_dir, mine.manifest)
+    figures["norm_outliers"] = float((norms > NORM_MULTIPLE * float(np.median(norms))).mean())
+    share = arrived_share(case.days, case.days_before)
+    too_few = "too few days before it" if case.days else "events bear no dates"
+    figures["newest_day_events"] = too_few if share is None else share
+    if case.champion is not None:
+        # A night that began beside a champion that was rolled back since, perhaps on its vectors, needs a person's word.
+        figures["champion"] = float(not case.has_changed)
+        figures["own_hit_at_10"] = _own_hits(case)
+        until = case.champion_steps.corpus.until if case.champion_steps.corpus else None
+        missing = missing_days(case.days, date.fromisoformat(until)) if until else None
+        figures["missing_days"] = "the champion's newest day is not known" if missing is None else float(len(missing))
+        figures |= _quality(case, rules) | _counts(case) | _vectors(case, mine)
+    findings = [_find(rule, figures[name]) for name, rule in rules.items()]
     held_by = [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None]
-    figures = {f"gate_{finding.rule.name}": finding.value for finding in findings if finding.value is not None}
+    metrics = {f"gate_{finding.rule.name}": finding.value for finding in findings if finding.value is not None}
     return {
         "passes": not held_by,
         "verdict": "first" if case.champion is None else "held" if held_by else "passed",
         "champion": case.champion,
         "held_by": held_by,
         "table": tell(findings, is_first=case.champion is None),
-        "metrics": figures | {"gate_passes": float(not held_by)},
+        "metrics": metrics | {"gate_passes": float(not held_by)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
     }
 
 
-def _same_champion(case: Case) -> Finding:
-    """A night that began beside a champion that was rolled back since, perhaps on its vectors, needs a person's word."""
-    rule = Rule("champion", "the champion is the one that the night began with (1: yes)", 1, form=".0f")
-    return Finding(rule, None if case.champion is None else float(not case.has_changed), reason=NO_CHAMPION)
-
-
-def _quality(case: Case) -> list[Finding]:
-    """How both releases rank what neither has seen."""
-    gate, evaluated = case.gate, case.steps.evaluate
-    told = (evaluated and evaluated.comparison) or Comparison(reason="nothing was compared")
-    rules = (
+def list_rules(gate: GateConfig) -> list[Rule]:
+    """The rules, in the order of the table."""
+    longer = f"vectors longer than {NORM_MULTIPLE:g} times the median"
+    own_limit = max(0.0, 1 - OTHER_USERS * gate.hit_at_10_drop)
+    return [
+        Rule("champion", "the champion is the one that the night began with (1: yes)", 1, form=".0f"),
         Rule("hit_at_10", "hit@10 beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
         Rule("mrr_at_20", f"MRR@{TOP} beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
         Rule("coverage", f"items in anyone's first {TOP}, of the champion's number", gate.kept, form=".1%"),
-    )
-    reason = NO_CHAMPION if case.champion is None else told.reason or "nothing was compared"
-    if case.champion is not None and told.champion != case.champion:
-        reason = f"it was compared with release {told.champion}, which does not serve"
-        return [Finding(rule, None, reason=reason) for rule in rules]
-    if told.ranks is None or not told.num_users or not (case.root.path / told.ranks).exists():
-        return [Finding(rule, None, reason=reason) for rule in rules]
-    if told.num_users < MIN_COMPARED:
-        reason = f"{told.num_users:,} users were compared, fewer than {MIN_COMPARED:,}"
-        return [Finding(rule, None, reason=reason) for rule in rules]
-    challenger, champion = np.load(case.root.path / told.ranks, allow_pickle=False)
-    return [
-        compare(rules[0], hits(challenger, 10), hits(champion, 10)),
-        compare(rules[1], reciprocals(challenger), reciprocals(champion)),
-        Finding(rules[2], _ratio(told.coverage, told.champion_coverage)),
-    ]
-
-
-def _counts(case: Case) -> list[Finding]:
-    """Tonight's own hit@10, share of users with a vector, and numbers of users and items, of the champion's on its night."""
-    gate = case.gate
-    export, before = (steps.export or ExportStep() for steps in (case.steps, case.champion_steps))
-    shares = [_share_with_vector(steps.corpus) for steps in (case.steps, case.champion_steps)]
-    rules = (
+        Rule("own_hit_at_10", "hit@10 on all held-out users, of the champion's on its night", own_limit, form=".1%"),
         Rule("with_vector", "users with a vector, of the champion's share", gate.kept, form=".1%"),
         Rule("users", "users, of the champion's number", gate.kept, form=".1%"),
         Rule("items", "items, of the champion's number", gate.kept, form=".1%"),
-    )
-    figures = (
-        _ratio(shares[0], shares[1]),
-        _ratio(export.num_users, before.num_users),
-        _ratio(export.num_items, before.num_items),
-    )
-    reason = NO_CHAMPION if case.champion is None else f"the story of release {case.champion} does not tell it"
-    return [
-        _own_hits(case),
-        *(Finding(rule, figure, reason=reason) for rule, figure in zip(rules, figures, strict=True)),
+        Rule("norm_outliers", longer, MAX_OUTLIERS, is_floor=False, form=".2%"),
+        Rule("space", "comparable with the champion's vectors (1: yes)", 1, form=".0f"),
+        Rule("cosine_p1", "cosine to the champion's vectors of unchanged users, 1st percentile", COSINE_P1),
+        Rule("cosine_median", "the median of those cosines", gate.cosine_median),
+        Rule("newest_day_events", "events of the newest day, of the usual", gate.newest_day_events, form=".1%"),
+        Rule("missing_days", "days without events since the champion's newest", gate.missing_days, False, ".0f"),
     ]
 
 
-def _own_hits(case: Case) -> Finding:
-    """Tonight's hit@10 on whom it asked. An incremental night asks whoever changed, for the newest pages: that is harder."""
-    told = "hit@10 on all held-out users, of the champion's on its night"
-    own_limit = max(0.0, 1 - OTHER_USERS * case.gate.hit_at_10_drop)
-    rule = Rule("own_hit_at_10", told, own_limit, form=".1%")
-    if case.champion is None:
-        return Finding(rule, None, reason=NO_CHAMPION)
+def _find(rule: Rule, figure: float | str | Finding) -> Finding:
+    if isinstance(figure, Finding):
+        return figure
+    return Finding(rule, None, reason=figure) if isinstance(figure, str) else Finding(rule, figure)
+
+
+def _quality(case: Case, rules: dict[str, Rule]) -> Figures:
+    """How both releases rank what neither has seen."""
+    evaluated = case.steps.evaluate
+    told = (evaluated and evaluated.comparison) or Comparison()
+    if told.champion not in (None, case.champion):
+        reason = f"it was compared with release {told.champion}, which does not serve"
+    elif told.ranks is None or not told.num_users or not (case.root.path / told.ranks).exists():
+        reason = told.reason or "nothing was compared"
+    elif told.num_users < MIN_COMPARED:
+        reason = f"{told.num_users:,} users were compared, fewer than {MIN_COMPARED:,}"
+    else:
+        challenger, champion = np.load(case.root.path / told.ranks, allow_pickle=False)
+        coverage = _ratio(told.coverage, told.champion_coverage)
+        return {
+            "hit_at_10": compare(rules["hit_at_10"], hits(challenger, 10), hits(champion, 10)),
+            "mrr_at_20": compare(rules["mrr_at_20"], reciprocals(challenger), reciprocals(champion)),
+            "coverage": "the champion recommends nothing" if coverage is None else coverage,
+        }
+    return dict.fromkeys(("hit_at_10", "mrr_at_20", "coverage"), reason)
+
+
+def _counts(case: Case) -> Figures:
+    """Tonight's share of users with a vector, and numbers of users and items, over the champion's on its night."""
+    export, before = (steps.export or ExportStep() for steps in (case.steps, case.champion_steps))
+    figures = {
+        "with_vector": _ratio(*(_share_with_vector(steps.corpus) for steps in (case.steps, case.champion_steps))),
+        "users": _ratio(export.num_users, before.num_users),
+        "items": _ratio(export.num_items, before.num_items),
+    }
+    unknown = f"the story of release {case.champion} does not tell it"
+    return {name: unknown if figure is None else figure for name, figure in figures.items()}
+
+
+def _own_hits(case: Case) -> float | str:
+    """Tonight's hit@10 over the champion's then. An incremental night asks changed users for new pages: that is harder."""
     sides = [steps.evaluate or EvaluateStep() for steps in (case.steps, case.champion_steps)]
     hit, hit_before = (one.metrics.get("hit_at_10") for one in sides)
     if hit is None or not hit_before:
-        return Finding(rule, None, reason=f"the story of release {case.champion} does not tell it")
+        return f"the story of release {case.champion} does not tell it"
     kind, kind_before = (_kind_of(steps) for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
-        return Finding(
-            rule, None, reason=f"the night is {kind}, the champion's was {kind_before}: they ask other users"
-        )
+        return f"the night is {kind}, the champion's was {kind_before}: they ask other users"
     fewest = min(one.num_users or 0 for one in sides)
     if fewest < MIN_COMPARED:
-        return Finding(rule, None, reason=f"{fewest:,} users were asked, fewer than {MIN_COMPARED:,}")
-    return Finding(rule, hit / hit_before)
+        return f"{fewest:,} users were asked, fewer than {MIN_COMPARED:,}"
+    return hit / hit_before
 
 
 def _kind_of(steps: Steps) -> str:
@@ -204,42 +233,35 @@ def _ratio(now: float | None, before: float | None) -> float | None:
     return now / before if now is not None and before else None
 
 
-def _vectors(case: Case) -> list[Finding]:
-    """Whether the space is the champion's, how far vectors drifted in it, and how many are far too long."""
-    gate, mine = case.gate, _open_released(case.root, case.run.run_id)
-    assert mine is not None, "the gate comes after the export"
-    norms = measure_norms(mine.export_dir, mine.manifest)
-    limit = NORM_MULTIPLE * float(np.median(norms))
-    longer = f"vectors longer than {NORM_MULTIPLE:g} times the median"
-    outliers = Finding(
-        Rule("norm_outliers", longer, MAX_OUTLIERS, is_floor=False, form=".2%"), float((norms > limit).mean())
-    )
-    drift = (
-        Rule("cosine_p1", "cosine to the champion's vectors of unchanged users, 1st percentile", COSINE_P1),
-        Rule("cosine_median", "the median of those cosines", gate.cosine_median),
-    )
-    space = Rule("space", "comparable with the champion's vectors (1: yes)", 1, form=".0f")
-    theirs = _open_released(case.root, case.champion) if case.champion else None
+def _vectors(case: Case, mine: "Released") -> Figures:
+    """Whether the space is the champion's, and how far vectors drifted in it."""
+    theirs = _open_released(case.root, case.champion or "")
+    reason = gone = f"the export or corpus of release {case.champion} is gone"
     their_space = theirs.manifest["space_id"] if case.champion_space is None and theirs else case.champion_space
     is_one = mine.manifest["space_id"] == their_space
-    reason = NO_CHAMPION if case.champion is None else f"the export or corpus of release {case.champion} is gone"
-    found = [outliers, Finding(space, None if their_space is None else float(is_one), reason=reason)]
-    if theirs is None:
-        return [*found, *(Finding(rule, None, reason=reason) for rule in drift)]
-    reason = "the spaces differ"
-    if is_one and mine.corpus.num_partitions == theirs.corpus.num_partitions:
+    figures: Figures = {"space": gone if their_space is None else float(is_one)}
+    if theirs and not is_one:
+        reason = "the spaces differ"
+    elif theirs and mine.corpus.num_partitions != theirs.corpus.num_partitions:
+        reason = "the numbers of micro-partitions differ"
+    elif theirs:
         cosines = measure_drift(mine, theirs)
         if len(cosines):
-            low, median = np.quantile(cosines, (0.01, 0.5)).tolist()
+            low, middle = np.quantile(cosines, (0.01, 0.5)).tolist()
             is_full = case.steps.settle is not None and case.steps.settle.kind == "full"
-            first = Finding(
-                drift[0], None if is_full else low, reason=f"a full night moves everybody a little: {low:.3f}"
-            )
-            return [*found, first, Finding(drift[1], median)]
+            moved = f"a full night moves everybody a little: {low:.3f}"
+            return figures | {"cosine_p1": moved if is_full else low, "cosine_median": middle}
         reason = "there is no user whose tokens did not change"
-    elif is_one:
-        reason = "the numbers of micro-partitions differ"
-    return [*found, *(Finding(rule, None, reason=reason) for rule in drift)]
+    return figures | dict.fromkeys(("cosine_p1", "cosine_median"), reason)
+
+
+@dataclass(frozen=True)
+class Released:
+    """A release on disk: its corpus, whole, and its export with the manifest."""
+
+    corpus: Corpus
+    export_dir: Path
+    manifest: dict[str, Any]
 
 
 def _open_released(root: Root, release: str) -> Released | None:
@@ -252,18 +274,82 @@ def _open_released(root: Root, release: str) -> Released | None:
     return Released(open_corpus(corpus_dir), export_dir, manifest) if (corpus_dir / CORPUS_MANIFEST).exists() else None
 
 
-def _days(case: Case) -> list[Finding]:
-    """Whether the newest day, and all since the champion's newest, were delivered."""
-    gate = case.gate
-    newest = Rule("newest_day_events", "events of the newest day, of the usual", gate.newest_day_events, form=".1%")
-    missing = Rule(
-        "missing_days", "days without events since the champion's newest", gate.missing_days, is_floor=False, form=".0f"
-    )
-    share = arrived_share(case.days, case.days_before)
-    reason = "too few days before it" if case.days else "events bear no dates"
-    found = [Finding(newest, share, reason=reason)]
-    until = case.champion_steps.corpus.until if case.champion_steps.corpus else None
-    if not until:
-        reason = NO_CHAMPION if case.champion is None else "the champion's newest day is not known"
-        return [*found, Finding(missing, None, reason=reason)]
-    return [*found, Finding(missing, float(len(missing_days(case.days, date.fromisoformat(until)))))]
+def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float64]:
+    """The cosines between both releases' vectors of users whose tokens did not change, float64[m], m at most MAX_USERS.
+
+    These vectors had no reason to move. Needs releases of one space and of the same number of micro-partitions.
+    """
+    to_champion, _ = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
+    cosines = np.zeros(0)
+    for partition in range(challenger.corpus.num_partitions):
+        if len(cosines) < MAX_USERS:
+            rows = match_unchanged(challenger.corpus, champion.corpus, partition, to_champion)
+            ids = challenger.corpus.read_ids(partition).take(pa.array(np.flatnonzero(rows >= 0)))
+            cosines = np.append(cosines, compare_vectors(ids, challenger, champion, partition))
+    return cosines[:MAX_USERS]
+
+
+def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partition: int) -> NDArray[np.float64]:
+    """The cosine between two exports' vectors of each of these users whom both have, float64[m]."""
+    tables = [read_part_of(side.export_dir, side.manifest, partition) for side in (one, other)]
+    found = [(table, find_users(ids, table["user_id"])) for table in tables if table is not None]
+    if len(found) < 2:
+        return np.zeros(0)
+    are_there = (found[0][1] >= 0) & (found[1][1] >= 0)
+    first, second = (decode_vectors(table)[rows[are_there]].astype(np.float64) for table, rows in found)
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return np.clip((first * second).sum(axis=1)[lengths > 0] / lengths[lengths > 0], -1, 1)
+
+
+def measure_norms(export_dir: Path, manifest: dict[str, Any]) -> NDArray[np.float64]:
+    """Lengths of users' vectors, float64[m]: of all of them, or of every so manieth row group, at most about MAX_USERS."""
+    paths = [path_of(export_dir, manifest, f"user_vectors/{name}") for name in sorted(manifest["user_files"])]
+    every = max(1, round(manifest["num_users"] / MAX_USERS))
+    lengths = [
+        np.linalg.norm(vectors.astype(np.float64), axis=1) for _, vectors in read_vectors(paths, every, NORM_BATCH_ROWS)
+    ]
+    return np.concatenate(lengths) if lengths else np.zeros(0)
+
+
+def usual_events(days: Days, day: date) -> float | None:
+    """What a day like this one has, by the days before it; None when they are too few.
+
+    The median of the same weekdays before it once there are three, else of all days before it, or of the weekday if that is
+    lower: the first weekends of a log are then no alarm each.
+    """
+    first = min(days, default=day)
+    before = {day - timedelta(n): days.get(day - timedelta(n), 0) for n in range(1, (day - first).days + 1)}
+    same = [events for other, events in before.items() if other.weekday() == day.weekday()]
+    if len(same) >= MIN_WEEKS:
+        return median(same)
+    if len(before) < MIN_DAYS:
+        return None
+    return min(median(before.values()), median(same)) if same else median(before.values())
+
+
+def arrived_share(now: Days, then: Days) -> float | None:
+    """The events of the newest day over what is usual; None without enough days before it.
+
+    `then`: the days as an earlier night saw them, whose newest day is before the newest of `now`; or none. Where a delivery is
+    a day of a local time, it closes one UTC day and begins the next: what came since the night before is then taken together,
+    or every night would look half delivered.
+    """
+    newest = max(now, default=None)
+    if newest is None:
+        return None
+    arrived, wanted = now[newest], [newest]
+    last = max(then, default=newest)
+    late = now.get(last, 0) - then.get(last, 0)
+    if last < newest and late > arrived:  # most of the delivery went to the day on which the last one ended
+        arrived += late + sum(events for day, events in now.items() if last < day < newest)
+        wanted = [last + timedelta(n) for n in range((newest - last).days)]
+    usual = [usual_events(now, day) for day in wanted]
+    total = sum(events for events in usual if events is not None)
+    return arrived / total if total and None not in usual else None
+
+
+def missing_days(now: Days, since: date) -> list[date]:
+    """The days after `since` and before the newest that have no events, though such days usually have some."""
+    newest = max(now, default=since)
+    between = [since + timedelta(n) for n in range(1, (newest - since).days)]
+    return [day for day in between if not now.get(day) and usual_events(now, day)]

@@ -1,9 +1,13 @@
 """What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
 
-A run keeps what it began with in its story (`NightPlan` in tasks/root/story.py).
+A night builds on the champion, never on a release that was held back. The champion's corpus and generation stay in the root
+as long as it serves (`surf2vec gc` sees to that). Where they are gone, or a training could not go on from them, the night is a
+full one: everything is trained anew. A run keeps what it began with in its story (`NightPlan` in tasks/root/story.py).
 """
 
+import dataclasses
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -11,30 +15,88 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config import NightlyConfig
-from tasks.corpus.window import list_differences
+from tasks.corpus.folder import CORPUS_MANIFEST
+from tasks.corpus.window import ends_before, list_differences
 from tasks.evaluation.comparison import match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.root.run import Root, Run, read_stories
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, NightPlan, RegisterStep, ReleaseBefore, Story
-from tasks.training.base_release import BaseRelease, NightRequest, open_base, why_full
 from tasks.training.space import begin_new_items, find_space_rotation
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
-from trainer.events import OnEvent, ignore_event
+from trainer.events import OnEvent
 from trainer.model.rows import Rows
 from trainer.store.align import align_generation
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.tokens import Corpus, open_corpus, whole_window
+from trainer.store.writer import find_pinned
 from trainer.system.fan_out import FanOut
 from trainer.system.files import digest_json, read_json
-from trainer.training.infer import Begin, refit_held_out
-from trainer.training.job import Job, Schedule
+from trainer.training.infer import refit_held_out
+from trainer.training.job import RESULT_NEUTRAL, Job, Schedule
 from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
 
 DECAY = 0.9
 """Share of the items' Adagrad sums that a night goes on with: below 1, so that hot items still move."""
 MIN_ALIGNMENT = 0.5
 """Mean cosine of the items with the champion's below which a full night begins a space of its own."""
+
+
+@dataclass(frozen=True)
+class BaseRelease:
+    """A release as a story has it, and its generation."""
+
+    told: ReleaseBefore
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class NightRequest:
+    """What is asked of a night. inputs: what its corpus would be made of (tasks/corpus/window.py)."""
+
+    config: TrainConfig
+    nightly: NightlyConfig
+    inputs: dict[str, Any]
+    is_full: bool
+
+
+def open_base(root: Root, release: str) -> BaseRelease | None:
+    """The release with all that a night needs of it; None where not all of it is in the root any more."""
+    try:
+        generation = find_pinned(root.store, release)
+        export = read_json(root.export(release) / EXPORT_MANIFEST)
+    except DamageError:
+        return None
+    window_id = generation.manifest["window_id"] if generation else ""
+    if generation is None or not (root.corpus(window_id) / CORPUS_MANIFEST).exists():
+        return None
+    full_until = Run(root, release).story().full_until
+    told = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
+    return BaseRelease(told, generation)
+
+
+def why_full(asked: NightRequest, base: BaseRelease | None, corpus: dict[str, Any]) -> str | None:
+    """Why a night has to train everything anew; None where it can build on the base, whose corpus has this manifest."""
+    if asked.is_full:
+        return "it was asked for with --full"
+    if base is None:
+        return "there is no champion whose corpus and vectors are in this root"
+    made_from, release = corpus.get("made_from", {}), base.told.release
+    changed = list_differences(made_from, asked.inputs)
+    changed += ["max_users"] if made_from.get("max_users") != asked.inputs["max_users"] else []
+    then, now = dataclasses.asdict(base.generation.config), dataclasses.asdict(asked.config)
+    changed += [f"train.{name}" for name in now if name not in RESULT_NEUTRAL and then.get(name) != now[name]]
+    if changed:
+        return f"other than for release {release}: {', '.join(changed)}"
+    if reason := why_not(asked.config, base.generation):
+        return reason
+    until, before = asked.inputs["days"][1], made_from["days"][1]
+    if ends_before(until, before):
+        return f"its window ends on {until}, before that of release {release}, which ends on {before}"
+    full_until, days = base.told.full_until, asked.nightly.full_every_days
+    if until and full_until and (date.fromisoformat(until) - date.fromisoformat(full_until)).days >= days:
+        return f"the last full night was that of {full_until}, and nightly.full_every_days is {days}"
+    return None
 
 
 def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
@@ -62,16 +124,18 @@ def reopen_gone(run: Run) -> None:
     root, story = run.root, run.story()
     steps, before = story.steps, story.base.window_id if story.base else story.retained
     has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
-    is_kept, is_done = (
-        (root.store / "pinned" / f"{run.run_id}.json").exists(),
-        steps.registered is not None and has_export,
-    )
+    is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
+    is_done = steps.registered is not None and has_export
     if steps.train and not (is_done or is_kept or _is_current(root, story.window_id)):
         run.forget_steps()
     elif steps.export and not has_export:
         run.reopen(ExportStep)
         run.reopen(RegisterStep)
-    if (is_kept or not is_done) and _must_be_built(root, story.window_id, before):
+    is_gone, can_be_built = (
+        not (root.corpus(story.window_id) / CORPUS_MANIFEST).exists(),
+        before is None or (root.corpus(before) / CORPUS_MANIFEST).exists(),
+    )
+    if (is_kept or not is_done) and is_gone and can_be_built:
         run.reopen(CorpusStep)
 
 
@@ -82,29 +146,31 @@ def _is_current(root: Root, window_id: str) -> bool:
     return whole_window(open_generation(root.store).manifest["window_id"]) == window_id
 
 
-def _must_be_built(root: Root, window_id: str, before: str | None) -> bool:
-    """Whether a corpus is gone, and the one before it, which it goes on from, is there."""
-    has = {name: (root.corpus(name) / "manifest.json").exists() for name in (window_id, before) if name}
-    return not has[window_id] and has.get(before or "", True)
-
-
 def plan_night(root: Root, champion: str | None, asked: NightRequest, name: str) -> NightPlan:
     """Whether a new night goes on from the champion, the release that serves, and why not."""
     space = open_base(root, champion) if champion else None
-    corpus = read_json(root.corpus(space.window_id) / "manifest.json") if space else {}
+    corpus = read_json(root.corpus(space.told.window_id) / CORPUS_MANIFEST) if space else {}
     reason = why_full(asked, space, corpus)
     base = space if reason is None else None
-    full_until = base.full_until if base else asked.inputs["days"][1]
-    start = _tell_start(asked, base, space)
-    may_retain = start and not base and not list_differences(corpus.get("made_from", {}), asked.inputs)
+    start, retained = "", None
+    if base:
+        start = f"after release {base.told.release}, decay {DECAY:g}, epochs {asked.nightly.epochs}"
+    elif (
+        space
+        and asked.nightly.full_from_champion
+        and not asked.config.items_from
+        and why_not(asked.config, space.generation) is None
+    ):
+        start = f"vectors of release {space.told.release}"
+        retained = None if list_differences(corpus.get("made_from", {}), asked.inputs) else space.told.window_id
     return NightPlan(
-        asked=name, champion=champion, base=base.as_told if base else None, space=space.as_told if space else None,
-        full_because=reason, full_until=full_until, start=start,
-        retained=space.window_id if space and may_retain else None,
+        asked=name, champion=champion, base=base.told if base else None, space=space.told if space else None,
+        full_because=reason, full_until=base.told.full_until if base else asked.inputs["days"][1], start=start,
+        retained=retained,
     )  # fmt: skip
 
 
-def begin_training(root: Root, job: Job, story: Story, nightly: NightlyConfig, on_event: OnEvent) -> None:
+def begin_training(root: Root, job: Job, story: Story, on_event: OnEvent) -> None:
     """Put the generation into the store that the night's training goes on from, unless it is there already."""
     corpus = open_corpus(job.corpus_dir)
     if story.base:
@@ -116,43 +182,41 @@ def begin_training(root: Root, job: Job, story: Story, nightly: NightlyConfig, o
 
 
 def refit(root: Root, job: Job, story: Story, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
-    """Commit a generation whose held-out users are fitted on all they did, now that they are evaluated; the story's "refit"."""
+    """Commit a generation whose held-out users are fitted on all they did, now that they are evaluated; the story's "refit".
+
+    In a full night these users begin from what its other users began from.
+    """
     corpus, evaluated = open_corpus(job.corpus_dir), story.require(EvaluateStep)
     told = {"evaluation": evaluated.model_dump(exclude={"digest", "seconds"}, exclude_unset=True)}
-    generation = refit_held_out(job, corpus, told, on_event, find_beginning(root, job, story), fan_out)
-    return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}
-
-
-def find_beginning(root: Root, job: Job, story: Story) -> Begin | None:
-    """What held-out users of a full night begin from once they are no secret any more, as its other users did."""
     space = open_base(root, story.space.release) if job.start and story.space and not story.base else None
-    return HeldOutBeginning(root, job, space) if space else None
+    begin = HeldOutBeginning(root, job, space) if space else None
+    generation = refit_held_out(job, corpus, told, on_event, begin, fan_out)
+    return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}
 
 
 @dataclass(frozen=True)
 class HeldOutBeginning:
-    """What held-out users of a full night begin from: what its other users did. What the champion has is read when asked."""
+    """What held-out users of a full night begin from. It goes to other processes, so the champion is read when it is called."""
 
     root: Root
     job: Job
     space: BaseRelease
 
     def __call__(self, partition: int, rows: NDArray[np.int64]) -> Rows:
-        known, hashes = self._known, self._corpus.read(partition).hashes[rows]
-        return known.begin(self.job.config, partition, hashes, known.users(partition)[rows])
+        corpus, known = self._opened
+        return known.begin(
+            self.job.config, partition, corpus.read(partition).hashes[rows], known.users(partition)[rows]
+        )
 
     @cached_property
-    def _corpus(self) -> Corpus:
-        return open_corpus(self.job.corpus_dir)
-
-    @cached_property
-    def _known(self) -> Known:
-        return _know(self.root, self._corpus, self.space)
+    def _opened(self) -> tuple[Corpus, Known]:
+        corpus = open_corpus(self.job.corpus_dir)
+        return corpus, _know(self.root, corpus, self.space)
 
 
 def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     """What a full night has from the champion: its items, and users who have the same tokens."""
-    theirs = open_corpus(root.corpus(space.window_id))
+    theirs = open_corpus(root.corpus(space.told.window_id))
     to_theirs, _ = match_items(corpus.vocabulary, theirs.vocabulary)
 
     def match(partition: int) -> NDArray[np.int64]:
@@ -163,51 +227,34 @@ def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     return Known(space.generation, to_theirs, match)
 
 
-def _tell_start(asked: NightRequest, base: BaseRelease | None, space: BaseRelease | None) -> str:
-    """What a night's training begins from, in words that tell it from others (`Job.start`); empty: from nothing."""
-    if base:
-        return f"after release {base.release}, decay {DECAY:g}, epochs {asked.nightly.epochs}"
-    if space is None or not asked.nightly.full_from_champion or asked.config.items_from:
-        return ""
-    return "" if why_not(asked.config, space.generation) else f"vectors of release {space.release}"
-
-
-def settle(
-    root: Root, job: Job, story: Story, nightly: NightlyConfig, on_event: OnEvent = ignore_event
-) -> dict[str, Any]:
+def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, Any]:
     """Make the store's generation that of all users, in a space that has a name; the story's "settle".
 
     An incremental night is folded into its base and shares its space. A full one is turned into the champion's; where too
     little of it can be laid upon the champion's items, it begins a space of its own.
     """
-    window_id, run_id = story.window_id, story.run_id
     if story.base:
-        base = _require(root, story.base)
-        changed = open_corpus(job.corpus_dir)
-        folded = fold_night(job, changed, base.generation, {"window_id": window_id}, on_event)
-        return {"kind": "incremental", "space_id": base.space_id, "generation": folded.generation}
+        base, values = _require(root, story.base), {"window_id": story.window_id}
+        folded = fold_night(job, open_corpus(job.corpus_dir), base.generation, values, on_event)
+        return {"kind": "incremental", "space_id": base.told.space_id, "generation": folded.generation}
     space = open_base(root, story.space.release) if story.space else None
     generation = open_generation(job.store_dir)
-    own_space = {"kind": "full", "space_id": run_id, "generation": generation.generation}
-    if space is None or not _can_align(generation, space.generation):
+    own_space = {"kind": "full", "space_id": story.run_id, "generation": generation.generation}
+    if space is None or not (space.generation.has_item_vectors and generation.has_item_vectors):
+        return own_space
+    if (space.generation.vector_size, space.generation.bias) != (generation.vector_size, generation.bias):
         return own_space
     if "alignment" not in generation.manifest:
-        base_corpus = open_corpus(root.corpus(space.window_id))
-        pair = open_corpus(root.corpus(window_id)), generation
-        rotation = find_space_rotation((base_corpus, space.generation), pair)
-        told = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
-        found = f"{told['num_items']:,} items of release {space.release} found again, mean cosine {told['cosine']:.3f}"
+        before, now = (open_corpus(root.corpus(name)) for name in (space.told.window_id, story.window_id))
+        rotation = find_space_rotation((before, space.generation), (now, generation))
+        told, of = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}, space.told.release
+        found = f"{told['num_items']:,} items of release {of} found again, mean cosine {told['cosine']:.3f}"
         on_event("log", {"message": found})
         if rotation.cosine < MIN_ALIGNMENT:
             return own_space | told
         generation = align_generation(job.store_dir, rotation, {"alignment": told}, on_event)
-    aligned = {"space_id": space.space_id, "generation": generation.generation}
+    aligned = {"space_id": space.told.space_id, "generation": generation.generation}
     return own_space | aligned | generation.manifest["alignment"]
-
-
-def _can_align(generation: Generation, space: Generation) -> bool:
-    both_have_items = space.has_item_vectors and generation.has_item_vectors
-    return both_have_items and (space.vector_size, space.bias) == (generation.vector_size, generation.bias)
 
 
 def _require(root: Root, base: ReleaseBefore) -> BaseRelease:

@@ -13,7 +13,7 @@ from tasks.corpus.build import build_corpus
 from tasks.corpus.window import CorpusRequest
 from tasks.evaluation.comparison import Exported
 from tasks.export.export import EXPORT_MANIFEST
-from tasks.gate.drift import Released, compare_vectors
+from tasks.gate.figures import Released, compare_vectors
 from tasks.ingest.ingest import ingest
 from tasks.queries.explain import explain_user
 from tasks.queries.similar import similar_users

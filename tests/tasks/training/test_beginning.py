@@ -9,7 +9,8 @@ import pytest
 from tasks.config import NightlyConfig, PublishConfig
 from tasks.registry.promotion import find_champion
 from tasks.root.run import Root
-from tasks.training.base_release import BaseRelease, NightRequest, open_base, why_full
+from tasks.root.story import ReleaseBefore
+from tasks.training.beginning import BaseRelease, NightRequest, open_base, why_full
 from trainer.config import TrainConfig
 from trainer.store.generation import Generation
 
@@ -25,7 +26,8 @@ ASKED = NightRequest(CONFIG, NightlyConfig(full_every_days=7), INPUTS, is_full=F
 
 def base_with(config: TrainConfig = CONFIG, blocks: int = 1, full_until: str | None = "2026-01-05") -> BaseRelease:
     manifest = {"config": asdict(config), "items": [{}] * blocks, "generation": 3, "vector_size": config.vector_size}
-    return BaseRelease("one", "w1", "space", full_until, Generation(Path("store"), manifest), Path("export"))
+    told = ReleaseBefore(release="one", window_id="w1", space_id="space", full_until=full_until)
+    return BaseRelease(told, Generation(Path("store"), manifest))
 
 
 def test_a_night_goes_on_from_the_champion() -> None:
