@@ -10,7 +10,7 @@ from tasks.root.identity import registry_uri
 from tasks.root.run import Root, open_root
 from tasks.root.story import NightPlan, Story
 from tasks.training.beginning import night_schedule
-from tasks.training.devices import pick_device
+from tasks.training.worker_processes import pick_device
 from trainer.store.tokens import CHANGED
 from trainer.training.job import Job
 

@@ -16,7 +16,7 @@ from flows.ray_cluster import open_fan_out
 from tasks.corpus import build as corpus_task
 from tasks.corpus.window import select_window
 from tasks.evaluation.comparison import evaluate_and_compare
-from tasks.evaluation.export_loss import measure_loss
+from tasks.evaluation.evaluate import measure_loss
 from tasks.export import export as export_task
 from tasks.gate import figures as gate_task
 from tasks.ingest import ingest as ingest_task
@@ -29,9 +29,7 @@ from tasks.root import story as record
 from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown_values
 from tasks.training import beginning as night_task
-from tasks.training.base_release import NightRequest
-from tasks.training.devices import count_workers, pick_device
-from tasks.training.worker_processes import WorkerProcesses, train_together
+from tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
 from tasks.upkeep.restore import restore_story
 from trainer.errors import DamageError, UnavailableError
 from trainer.events import OnEvent
@@ -101,7 +99,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
         found = night_task.find_run(root, asked)
     if found and champion in (found.story().champion, found.run_id):
         return found
-    wanted = NightRequest(config.train, config.nightly, inputs, night.is_full)
+    wanted = night_task.NightRequest(config.train, config.nightly, inputs, night.is_full)
     plan = night_task.plan_night(root, champion, wanted, asked)
     window_id = night.corpus_request(plan).name(root)
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.corpus.cleaning import to_offsets
 from tasks.corpus.folder import BASE_KEYS, partition_name, write_partition
 from trainer.errors import DamageError
-from trainer.model.rows import Rows
+from trainer.model.rows import Rows, join_rows
 from trainer.store.generation import Generation
 from trainer.store.layout import image_of_rows, read_rows
 from trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spans
@@ -48,13 +49,9 @@ class Regrouping:
         """The micro-partitions after, of a class."""
         return range(number, self.after, self.num_classes)
 
-    def sum_classes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What each class has of `numbers` int64[before]; int64[num_classes]."""
-        return numbers.reshape(-1, self.num_classes).sum(axis=0)
-
     def peak_bytes(self, corpus: Corpus, row_bytes: int) -> int:
         """Memory that the largest class takes."""
-        users, tokens = self.sum_classes(corpus.users), self.sum_classes(corpus.tokens)
+        users, tokens = (n.reshape(-1, self.num_classes).sum(axis=0) for n in (corpus.users, corpus.tokens))
         return int((users * (COPIES_OF_ROWS * row_bytes + BYTES_A_USER) + tokens * BYTES_A_TOKEN).max())
 
 
@@ -87,12 +84,10 @@ def read_part(corpus: Corpus, partition: int) -> Part:
 
 def join_parts(parts: list[Part]) -> Part:
     """Several micro-partitions as one, their users one after the other."""
-    if len(parts) == 1:
-        return parts[0]
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return Part(
         pa.concat_tables([part.users for part in parts]),
-        np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        to_offsets(lengths),
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.held_out for part in parts]),
     )
@@ -106,22 +101,7 @@ def arrange(users: pa.Table, partitions: int, targets: range) -> list[NDArray[np
     num_users = len(users) - users["user_id"].null_count
     by_id = pc.sort_indices(users["user_id"])[:num_users].to_numpy().astype(np.int64)  # nulls come last
     places = (users["hash"].to_numpy() % np.uint64(partitions))[by_id]
-    order = np.argsort(places, kind="stable")
-    starts = np.searchsorted(places[order], np.array(targets, dtype=np.uint64))
-    ends = np.searchsorted(places[order], np.array(targets, dtype=np.uint64), side="right")
-    return [by_id[order[start:end]] for start, end in zip(starts, ends, strict=True)]
-
-
-def copy_item_files(corpus: Corpus, building: Path) -> dict[str, Any]:
-    """Copy what a corpus says of items: its vocabulary, and counts where it has some; returns the manifest's entries.
-
-    Raises DamageError when a file was altered.
-    """
-    files = {name: about for name, about in corpus.manifest["files"].items() if name in (VOCABULARY, COUNTS)}
-    for name in files:
-        shutil.copyfile(corpus.path(name), building / name)
-        sync_file(building / name)
-    return files
+    return [by_id[places == target] for target in targets]
 
 
 class Regrouper:
@@ -139,7 +119,10 @@ class Regrouper:
         for number in range(self.regrouping.num_classes):
             self._move_class(number, building)
         if building:
-            self.files |= copy_item_files(self.corpus, building)
+            for name in {VOCABULARY, COUNTS} & self.corpus.manifest["files"].keys():
+                shutil.copyfile(self.corpus.path(name), building / name)
+                sync_file(building / name)
+                self.files[name] = self.corpus.manifest["files"][name]
 
     def corpus_manifest(self) -> dict[str, Any]:
         """The manifest of the corpus that was written, but for its name."""
@@ -177,13 +160,13 @@ class Regrouper:
         parts = [read_rows(self.generation.folder, entries[str(p)]) for p in sources if str(p) in entries]
         if not parts:
             return
-        vectors, squares = (np.concatenate(a) for a in ([r.vectors for r in parts], [r.squares for r in parts]))
+        moved = join_rows(parts)
         del parts
-        if len(vectors) != num_rows:
+        if len(moved.vectors) != num_rows:
             raise DamageError(
-                f"{self.generation.folder} has {len(vectors):,} vectors for {num_rows:,} rows of {self.corpus.folder}: "
+                f"{self.generation.folder} has {len(moved.vectors):,} vectors for {num_rows:,} rows of {self.corpus.folder}: "
                 "they do not belong together; train again with `surf2vec run`"
             )
         for target, rows in zip(targets, places, strict=True):
             if len(rows):  # a training writes no file for a micro-partition without users
-                self.writer.write_users(target, image_of_rows(Rows(vectors[rows], squares[rows])))
+                self.writer.write_users(target, image_of_rows(Rows(moved.vectors[rows], moved.squares[rows])))

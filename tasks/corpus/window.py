@@ -124,31 +124,23 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
     catalog = read_catalog(root)
     if catalog.partitions is None:
         raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
-    files = {digest: _events_files(root, entry) for digest, entry in catalog.entries.items()}
-    days = sorted({file.day for group in files.values() for file in group if file.day})
+    found = [(digest, file) for digest, entry in catalog.entries.items() for file in _list_events_files(root, entry)]
+    days = sorted({file.day for _, file in found if file.day})
     last = until or (days[-1] if days else None)
     if since is None and window_days is not None and last is not None:
         since = last - timedelta(days=window_days - 1)
-    kept = {
-        digest: [file for file in group if file.day is None or (since or file.day) <= file.day <= (until or file.day)]
-        for digest, group in files.items()
-    }
+    kept = [(d, file) for d, file in found if not file.day or (since or file.day) <= file.day <= (until or file.day)]
+    entries = {digest: catalog.entries[digest] for digest in sorted({digest for digest, _ in kept})}
+    # By day, undated files first: a user's events are then in order but for those of one day.
+    files = sorted((file for _, file in kept), key=lambda file: (file.day or date.min, file.path.name))
     window = Window(
         partitions=catalog.partitions,
-        source_digests=tuple(sorted(digest for digest, group in kept.items() if group)),
+        source_digests=tuple(entries),
         rules=catalog.rules,
         user_key_fingerprint=catalog.user_key_fingerprint,
-        files=tuple(sorted((file for group in kept.values() for file in group), key=_place)),
-        forgotten={
-            digest: entry["left_out"][FORGOTTEN]
-            for digest, entry in catalog.entries.items()
-            if kept[digest] and FORGOTTEN in entry.get("left_out", {})
-        },
-        read_by={
-            digest: entry["read_by"]
-            for digest, entry in sorted(catalog.entries.items())
-            if kept[digest] and entry.get("read_by")
-        },
+        files=tuple(files),
+        forgotten={d: e["left_out"][FORGOTTEN] for d, e in entries.items() if FORGOTTEN in e.get("left_out", {})},
+        read_by={digest: entry["read_by"] for digest, entry in entries.items() if entry.get("read_by")},
     )
     if not window.num_events:
         known = f"it has events from {days[0]} to {days[-1]}" if days else "it has no events at all"
@@ -176,7 +168,22 @@ class CorpusRequest:
 
     def inputs(self, window: Window) -> dict[str, Any]:
         """All that shapes the bytes of a corpus of this window."""
-        return list_inputs(window, self.ingest, self.evaluate, self.base)
+        base = self.base and {"window_id": self.base.window_id, "retain_days": self.base.retain_days}
+        is_full = self.base is not None and self.base.is_full
+        inputs = {
+            "format_version": FORMAT_VERSION,
+            "partitions": window.partitions,
+            "sources": window.source_digests,
+            "rules": window.rules,
+            "user_key_fingerprint": window.user_key_fingerprint,
+            "days": [window.since, window.until],
+            # a setting once; without it, corpora of before would have other names
+            "cleaning": {"collapse_repeats": True} | self.ingest.model_dump(mode="json", include=_CLEANING),
+            "max_users": self.evaluate.max_users,
+            "base": None if is_full else base,
+        }
+        others = {"retained": base if is_full else None, "read_by": window.read_by, "forgotten": window.forgotten}
+        return inputs | {name: value for name, value in others.items() if value}
 
     def name(self, root: Root) -> str:
         """The window id, 16 hex digits: the same inputs have the same name. Raises InputError when the window is empty."""
@@ -186,31 +193,6 @@ class CorpusRequest:
 def ends_before(until: str | None, other: str | None) -> bool:
     """Whether a window with this last day ends before another: a run that began earlier may end later, and must not serve."""
     return until is not None and other is not None and until < other
-
-
-def list_inputs(
-    window: Window, config: IngestConfig, evaluate: EvaluateConfig, base: Base | None = None
-) -> dict[str, Any]:
-    """All that shapes the corpus's bytes."""
-    inputs = {
-        "format_version": FORMAT_VERSION,
-        "partitions": window.partitions,
-        "sources": window.source_digests,
-        "rules": window.rules,
-        "user_key_fingerprint": window.user_key_fingerprint,
-        "days": [window.since, window.until],
-        # a setting once; without it, corpora of before would have other names
-        "cleaning": {"collapse_repeats": True} | config.model_dump(mode="json", include=_CLEANING),
-        "max_users": evaluate.max_users,
-        "base": None if base is None or base.is_full else _describe(base),
-    }
-    inputs |= {"retained": _describe(base)} if base and base.is_full else {}
-    inputs |= {"read_by": window.read_by} if window.read_by else {}
-    return inputs | ({"forgotten": window.forgotten} if window.forgotten else {})
-
-
-def _describe(base: Base) -> dict[str, Any]:
-    return {"window_id": base.window_id, "retain_days": base.retain_days}
 
 
 def name_corpus(inputs: dict[str, Any]) -> str:
@@ -241,17 +223,9 @@ def list_differences(made_from: dict[str, Any], inputs: dict[str, Any]) -> list[
     return [name for name in _ALIKE if made_from.get(name) != inputs[name]]
 
 
-def _place(file: EventsFile) -> tuple[date, str]:
-    """Files in the order of their days, undated ones first: a user's events are then in order but for those of one day."""
-    return file.day or date.min, file.path.name
-
-
-def _events_files(root: Root, source: dict[str, Any]) -> list[EventsFile]:
-    """The files of a source that have rows, by day."""
-    files = []
+def _list_events_files(root: Root, source: dict[str, Any]) -> Iterator[EventsFile]:
+    """The files of a source that have rows."""
     for path, about, way_out in events_files(root, source):
         day = path.parent.name.removeprefix("day=")
-        parsed = None if day == _UNDATED else date.fromisoformat(day)
         if about["rows"]:
-            files.append(EventsFile(path, parsed, about["rows"], about, way_out))
-    return files
+            yield EventsFile(path, None if day == _UNDATED else date.fromisoformat(day), about["rows"], about, way_out)

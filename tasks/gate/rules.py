@@ -47,13 +47,6 @@ class Finding:
         low, high = self.interval or (self.value, self.value)
         return high < self.rule.limit if self.rule.is_floor else low > self.rule.limit
 
-    @property
-    def distance(self) -> float | None:
-        """How far the figure is on the right side of the limit; negative on the wrong one."""
-        if self.value is None:
-            return None
-        return self.value - self.rule.limit if self.rule.is_floor else self.rule.limit - self.value
-
 
 def hits(ranks: NDArray[np.floating], top: int) -> NDArray[np.float64]:
     """1 where the item is among the first `top`, float64[m]."""
@@ -88,30 +81,30 @@ def tell(findings: Sequence[Finding], is_first: bool = False) -> list[dict[str, 
 
     The first release serves whatever its figures: what would hold another back is told as such.
     """
+    held = "would hold back" if is_first else "held back"
     return [
         {
             "rule": finding.rule.description,
             "tonight": _show_figure(finding),
             "limit": f"{'>=' if finding.rule.is_floor else '<='} {finding.rule.show(finding.rule.limit)}",
-            "verdict": _tell_finding(finding, "would hold back" if is_first else "held back"),
+            "verdict": _tell_finding(finding, held),
         }
         for finding in findings
     ]
 
 
 def _show_figure(finding: Finding) -> str:
-    if finding.value is None:
-        return ""
-    shown = finding.rule.show(finding.value)
+    shown = "" if finding.value is None else finding.rule.show(finding.value)
     if finding.interval is None:
         return shown
     return f"{shown} ({finding.rule.show(finding.interval[0])} to {finding.rule.show(finding.interval[1])})"
 
 
 def _tell_finding(finding: Finding, held: str) -> str:
-    if finding.value is None or finding.distance is None:
-        return f"nothing to go by{f': {finding.reason}' if finding.reason else ''}"
+    if finding.value is None:
+        return f"nothing to go by: {finding.reason}"
+    distance = finding.value - finding.rule.limit
+    distance = distance if finding.rule.is_floor else -distance  # negative on the wrong side of the limit
     if not finding.holds_back:
-        return "passed" if finding.distance >= 0 else "passed: may be chance"
-    distance = finding.rule.show(abs(finding.distance)).removeprefix("+")
-    return f"{held}, {distance} on the wrong side"
+        return "passed" if distance >= 0 else "passed: may be chance"
+    return f"{held}, {finding.rule.show(abs(distance)).removeprefix('+')} on the wrong side"

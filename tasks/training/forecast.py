@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.config import ResourcesConfig
-from tasks.training.devices import count_workers, pick_device
+from tasks.training.worker_processes import count_workers, pick_device
 from trainer.config import TrainConfig
 from trainer.kernels import pick_kernel
 from trainer.model.trees import make_tree

@@ -7,6 +7,7 @@ were, of a full night because a rotation laid its most frequent items upon the s
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from trainer.store.align import Rotation, find_rotation
 from trainer.store.generation import Generation
@@ -38,13 +39,15 @@ def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
     means = np.zeros((len(new), base.vector_size), dtype=np.float32)
     for kind in ("host", "section"):  # the section's mean, where there is one, comes last
         known = pl.Enum(new[kind].drop_nulls().unique(maintain_order=True))
-        sums, counts = np.zeros((len(known.categories), base.vector_size)), np.zeros(len(known.categories))
-        for start in range(0, base.num_items if len(sums) else 0, BATCH_ITEMS):
+        num_names = len(known.categories)
+        sums, counts = np.zeros((num_names, base.vector_size)), np.zeros(num_names)
+        for start in range(0, base.num_items if num_names else 0, BATCH_ITEMS):
             stop = min(start + BATCH_ITEMS, base.num_items)
             numbers = _number(_read_places(corpus, start, stop)[kind], known)
             rows = np.flatnonzero(numbers >= 0)
-            np.add.at(sums, numbers[rows], base.read_items(start, stop)[rows])
-            np.add.at(counts, numbers[rows], 1)
+            pick = csr_array((np.ones(len(rows)), (numbers[rows], rows)), shape=(num_names, len(numbers)))
+            sums += pick @ base.read_items(start, stop)
+            counts += pick.sum(axis=1)
         numbers = _number(new[kind], known)
         found = np.flatnonzero((numbers >= 0) & (np.append(counts, 0)[numbers] > 0))
         means[found] = sums[numbers[found]] / counts[numbers[found], None]

@@ -1,7 +1,8 @@
-"""Several workers of this machine train a job together: torchrun's agent starts them, and starts them again when one dies.
+"""Where vectors are trained, by how many workers, and why; and several workers of this machine that train a job together.
 
-This process follows what they report. Where it is stopped they commit before they end, and where it is killed, too
-(trainer/system/parent.py). Nothing listens but on loopback (tasks/training/loopback_agent.py).
+torchrun's agent starts the workers, and starts them again when one dies. This process follows what they report. Where it is
+stopped they commit before they end, and where it is killed, too (trainer/system/parent.py). Nothing listens but on loopback
+(tasks/training/loopback_agent.py).
 """
 
 import os
@@ -9,17 +10,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import trainer
-from tasks.training.devices import Device
-from trainer.errors import ConfigError, SurfError
+from tasks.config import ResourcesConfig
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, ResourceError, SurfError
 from trainer.events import OnEvent
 from trainer.system.memory import private_bytes
-from trainer.system.units import size
+from trainer.system.units import parse_bytes, size
 from trainer.training.job import Job, write_job
 from trainer.training.loop import StoppedError
 from trainer.workers.event_file import ERROR, RESULT, EventReader, error_of
@@ -33,6 +37,50 @@ AGENT_BYTES = 200 * 10**6
 """What torchrun's agent holds."""
 WORKER_BYTES = 250 * 10**6
 """What a worker holds before it begins to train."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The kernel's name, the budgets on the GPUs in bytes (one for all, or one for each), and a reason for the choice."""
+
+    kernel: str
+    budgets: tuple[int, ...] = ()
+    reason: str = ""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The budget on any of the GPUs."""
+        return min(self.budgets, default=None)
+
+
+def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
+    """The device for these settings on this machine."""
+    if not resources.device_memory:
+        return Device("cpu")
+    from trainer.kernels.gpu import check_supported, find_device
+
+    try:
+        check_supported(config)
+        find_device()
+    except (ConfigError, ResourceError) as error:
+        return Device("cpu", reason=f"resources.device_memory is not used: {error}")
+    return Device("gpu", tuple(parse_bytes(text) for text in resources.device_memory.split(",")))
+
+
+def count_workers(device: Device, resources: ResourcesConfig) -> int:
+    """How many workers train on this machine. Raises ConfigError where there are fewer GPUs, or not a budget for each."""
+    # 1 where the GPU's kernel runs without one, under Triton's interpreter
+    num_devices = max(1, torch.cuda.device_count()) if device.kernel == "gpu" else 1
+    num_workers = resources.workers or num_devices
+    if device.kernel == "gpu" and num_workers > num_devices:
+        raise ConfigError(
+            f"resources.workers is {num_workers}, one for each GPU, and {num_devices} are here: lower it, or set 0 to take all"
+        )
+    if len(device.budgets) > 1 and len(device.budgets) != num_workers:
+        raise ConfigError(
+            f"resources.device_memory has {len(device.budgets)} budgets for {num_workers} workers: give one, or one for each"
+        )
+    return num_workers
 
 
 @dataclass(frozen=True)
@@ -104,12 +152,6 @@ def start_agent(crew: WorkerProcesses, arguments: list[str]) -> Iterator["subpro
     try:
         yield agent
     finally:
-        end_agent(agent)
-
-
-def end_agent(agent: "subprocess.Popen[bytes]") -> None:
-    """Have the agent end its workers, and itself."""
-    if agent.poll() is None:
         agent.terminate()
         try:
             agent.wait(STOP_SECONDS + 60)
@@ -137,10 +179,8 @@ def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEv
         if not is_told and (stop.is_set() or reported.final_errors):
             agent.terminate()
             is_told = True
-        try:
+        with suppress(subprocess.TimeoutExpired):
             agent.wait(POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def explain_failure(reported: Reported, crew: WorkerProcesses, *, is_stopped: bool) -> SurfError:

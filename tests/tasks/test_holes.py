@@ -12,8 +12,7 @@ import pytest
 from tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
 from tasks.corpus.window import Base, CorpusRequest
-from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.export_loss import measure_loss
+from tasks.evaluation.evaluate import evaluate, measure_loss
 from tasks.export.export import Export, export_vectors
 from tasks.ingest.ingest import ingest
 from tasks.queries.infer import Inference, infer

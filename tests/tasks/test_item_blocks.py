@@ -12,8 +12,7 @@ import pytest
 
 from tasks.config import ExportConfig
 from tasks.evaluation import scores as scores_module
-from tasks.evaluation.evaluate import evaluate, join_questions, questions, rank_held_out
-from tasks.evaluation.export_loss import measure_loss
+from tasks.evaluation.evaluate import evaluate, join_questions, measure_loss, questions, rank_held_out
 from tasks.evaluation.scores import score_of
 from tasks.export.export import Export, export_vectors
 from tasks.export.vector_files import decode_vectors

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.config import ExportConfig
-from tasks.evaluation.evaluate import Question, evaluate, questions, rank_held_out
-from tasks.evaluation.export_loss import measure_loss
+from tasks.evaluation.evaluate import Question, evaluate, measure_loss, questions, rank_held_out
 from tasks.export.export import Export, export_vectors
 from tasks.export.reduction import project, read_projection
 from tasks.root.run import Root

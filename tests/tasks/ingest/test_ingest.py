@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.window import list_inputs, name_corpus, select_window
+from tasks.corpus.window import CorpusRequest, name_corpus, select_window
 from tasks.ingest.ingest import choose_partitions
 from tasks.ingest.sources import read_catalog
 from tasks.root.run import Root
@@ -244,9 +244,9 @@ def test_a_source_is_read_again_when_the_settings_that_read_it_change(tmp_path: 
     assert [user for user, *_ in read_events(root)] == ["1.2.3.4", "bob"]
     other = select_window(Root(root), None, None, None)
     assert window.read_by != other.read_by
-    assert name_corpus(list_inputs(window, IngestConfig(), EvaluateConfig())) != name_corpus(
-        list_inputs(replace(other, source_digests=window.source_digests), IngestConfig(), EvaluateConfig())
-    )
+    request = CorpusRequest(IngestConfig(), EvaluateConfig())
+    same_sources = replace(other, source_digests=window.source_digests)
+    assert name_corpus(request.inputs(window)) != name_corpus(request.inputs(same_sources))
 
 
 def test_a_log_in_the_order_of_its_lines(tmp_path: Path, root: Path) -> None:

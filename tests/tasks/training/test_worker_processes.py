@@ -13,8 +13,15 @@ import psutil
 import pytest
 
 from tasks.config import ResourcesConfig
-from tasks.training.devices import Device, count_workers
-from tasks.training.worker_processes import STOP_SECONDS, Reported, WorkerProcesses, explain_failure, train_together
+from tasks.training.worker_processes import (
+    STOP_SECONDS,
+    Device,
+    Reported,
+    WorkerProcesses,
+    count_workers,
+    explain_failure,
+    train_together,
+)
 from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError, ResourceError
@@ -158,7 +165,7 @@ def test_the_error_told_is_the_one_that_began_it(tmp_path: Path) -> None:
 
 
 def test_workers_are_counted_by_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.training.devices.count_devices", lambda: 4)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     gpu, unequal = Device("gpu", (10,)), Device("gpu", (10, 20))
     assert count_workers(CPU, ResourcesConfig()) == 1
     assert count_workers(CPU, ResourcesConfig(workers=0)) == 1
