@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.corpus.clean_pass import CorpusPart, group_file
-from tasks.corpus.cleaning import UNDATED, Tokens, find_held_out, keep_in_vocabulary, keep_newest
+from tasks.corpus.cleaning import UNDATED, Tokens, find_held_out, keep_in_vocabulary, keep_newest, to_offsets
 from tasks.corpus.folder import USERS_SCHEMA, write_partition
 from trainer.events import OnEvent
 from trainer.store.tokens import CHANGED
@@ -190,7 +190,7 @@ def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:
     is_changed = lengths > 0
     same = np.flatnonzero(lengths[:num_before] == np.diff(base.offsets))
     before, after = base.take(same), now.take(same)
-    unequal = np.concatenate(([0], np.cumsum(before.tokens != after.tokens)))
+    unequal = to_offsets(before.tokens != after.tokens)
     is_changed[same] &= unequal[before.offsets[1:]] > unequal[before.offsets[:-1]]
     return is_changed
 
@@ -198,8 +198,7 @@ def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:
 def find_known(base: Tokens, rows: NDArray[np.int64], items: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which of these items int32[k] the base has among the tokens of their row, bool[k]; it may have fewer rows."""
     before = base.take(np.where(rows < len(base.offsets) - 1, rows, -1))
-    is_it = before.tokens == np.repeat(items, np.diff(before.offsets))
-    known_before = np.concatenate(([0], np.cumsum(is_it)))
+    known_before = to_offsets(before.tokens == np.repeat(items, np.diff(before.offsets)))
     return known_before[before.offsets[1:]] > known_before[before.offsets[:-1]]
 
 

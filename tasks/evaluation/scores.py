@@ -80,8 +80,8 @@ class TreeScores:
 
     @property
     def piece_items(self) -> int:
-        cut, num_items = self.blocks.cut, len(self.blocks.counts)
-        return int(np.bincount(cut.class_blocks).max()) if cut else num_items
+        cut = self.blocks.cut
+        return int(np.bincount(cut.class_blocks).max()) if cut else len(self.blocks.counts)
 
     @property
     def piece_bytes(self) -> int:
@@ -90,13 +90,12 @@ class TreeScores:
         return 2 * sizes.block_bytes(self.num_pieces) + nodes_bytes
 
     def pieces(self) -> Iterator[Piece]:
-        everything = np.arange(len(self.blocks.counts))
+        cut, everything = self.blocks.cut, np.arange(len(self.blocks.counts))
         for block in range(self.num_pieces):
-            items, tree = self.blocks.cut.part(block) if self.blocks.cut else (everything, self.blocks.tree)
-            if len(items) == 0:  # of few items a block may have none
-                continue
-            assert tree is not None
-            yield Piece(items, partial(_descend, tree, self.read(block)))
+            items, tree = cut.part(block) if cut else (everything, self.blocks.tree)
+            if len(items):  # of few items a block may have none
+                assert tree is not None
+                yield Piece(items, partial(_descend, tree, self.read(block)))
 
 
 def _multiply(vectors: torch.Tensor, users: Vectors) -> torch.Tensor:

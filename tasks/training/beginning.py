@@ -131,10 +131,8 @@ def reopen_gone(run: Run) -> None:
     elif steps.export and not has_export:
         run.reopen(ExportStep)
         run.reopen(RegisterStep)
-    is_gone, can_be_built = (
-        not (root.corpus(story.window_id) / CORPUS_MANIFEST).exists(),
-        before is None or (root.corpus(before) / CORPUS_MANIFEST).exists(),
-    )
+    is_gone = not (root.corpus(story.window_id) / CORPUS_MANIFEST).exists()
+    can_be_built = before is None or (root.corpus(before) / CORPUS_MANIFEST).exists()
     if (is_kept or not is_done) and is_gone and can_be_built:
         run.reopen(CorpusStep)
 
@@ -247,9 +245,9 @@ def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, A
     if "alignment" not in generation.manifest:
         before, now = (open_corpus(root.corpus(name)) for name in (space.told.window_id, story.window_id))
         rotation = find_space_rotation((before, space.generation), (now, generation))
-        told, of = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}, space.told.release
-        found = f"{told['num_items']:,} items of release {of} found again, mean cosine {told['cosine']:.3f}"
-        on_event("log", {"message": found})
+        told = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
+        again = f"items of release {space.told.release} found again, mean cosine"
+        on_event("log", {"message": f"{told['num_items']:,} {again} {told['cosine']:.3f}"})
         if rotation.cosine < MIN_ALIGNMENT:
             return own_space | told
         generation = align_generation(job.store_dir, rotation, {"alignment": told}, on_event)
