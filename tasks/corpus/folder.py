@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tasks.corpus.cleaning import Tokens
 from tasks.events.events_files import write_row_groups
-from tasks.root.run import Root
+from tasks.root.run import Root, open_scratch_folder
 from trainer.errors import DamageError, InputError
 from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus
 from trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
@@ -28,7 +28,6 @@ BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of 
 ROW_GROUP_ROWS = 100_000
 USERS_SCHEMA = pa.schema([("user_id", pa.string()), ("hash", pa.uint64()), ("last_day", pa.int32())])
 """last_day: of the newest event ever seen, in days since 1970, or UNDATED, which is never too old. A hole is null, 0, 0."""
-_SCRATCH_PREFIX = "corpus."
 
 
 @dataclass(frozen=True)
@@ -70,18 +69,15 @@ def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Pa
     What dead builds left is removed first: the caller holds the lock of writers, so no other build is alive.
     """
     corpora = root.corpus(window_id).parent
-    leftovers = [*corpora.glob(f".*{TEMPORARY_SUFFIX}"), *root.temporary.glob(f"{_SCRATCH_PREFIX}*")]
-    for folder in leftovers:
+    for folder in corpora.glob(f".*{TEMPORARY_SUFFIX}"):
         shutil.rmtree(folder)
     building = corpora / f".{window_id}.{os.getpid()}{TEMPORARY_SUFFIX}"
-    scratch = root.temporary / f"{_SCRATCH_PREFIX}{window_id}.{os.getpid()}"
-    try:
-        building.mkdir(parents=True)
-        scratch.mkdir(parents=True)
-        yield building, scratch
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-        shutil.rmtree(scratch, ignore_errors=True)
+    with open_scratch_folder(root, "corpus") as scratch:
+        try:
+            building.mkdir(parents=True)
+            yield building, scratch
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
 
 
 def write_partition(folder: Path, partition: int, users: pa.Table, **arrays: np.ndarray) -> dict[str, Any]:

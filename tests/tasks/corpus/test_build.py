@@ -232,6 +232,7 @@ def test_leftovers_of_dead_builds_go_and_other_temporary_files_stay(tmp_path: Pa
     others = [root.temporary / "ingest.1", root.path / "corpus" / "fedcba9876543210"]
     for folder in (*leftovers, *others):
         folder.mkdir(parents=True)
+    (leftovers[1] / ".lock").touch()
     corpus = build(root)
     assert [folder.exists() for folder in (*leftovers, *others)] == [False, False, True, True]
     assert read_urls(corpus) == {"ann": ["/a"]}
