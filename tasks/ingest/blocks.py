@@ -9,7 +9,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO
+from typing import IO, cast
 
 import pyarrow as pa
 
@@ -74,7 +74,7 @@ def cut_blocks(stream: IO[bytes], is_delimited: bool) -> Iterator[tuple[int, byt
 
     Of a delimited log the header is left out, and a record that goes over several lines stays in one block.
     """
-    file = io.BufferedReader(stream, BLOCK_BYTES)  # type: ignore[arg-type]
+    file = io.BufferedReader(cast(io.RawIOBase, stream), BLOCK_BYTES)
     if file.peek(3).startswith(b"\xef\xbb\xbf"):  # some programs begin UTF-8 with it
         file.read(3)
     rest, line = b"", 1
@@ -101,7 +101,7 @@ def cut_blocks(stream: IO[bytes], is_delimited: bool) -> Iterator[tuple[int, byt
         yield line, rest if rest.endswith(b"\n") else rest + b"\n"
 
 
-def _skip_line(file: io.BufferedReader) -> None:
+def _skip_line(file: IO[bytes]) -> None:
     while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
         pass
 
