@@ -1,7 +1,6 @@
 """An export as a word2vec-format file, which gensim and most other tools of the field read.
 
-Streamed: one row group of the export is in memory at a time. Every file is checked against the manifest before it is
-read. The price: a second copy of the vectors on disk.
+A batch of the export is in memory at a time. Every file is checked against the manifest before it is read.
 """
 
 from collections.abc import Iterator
@@ -55,15 +54,9 @@ def export_word2vec(
     batches = _read_batches(export_dir, files, which, vector_size, total, on_event)
     num_renamed = write_word2vec(out, batches, total, vector_size, binary)
     return {
-        "release": release,
-        "out": str(out),
-        "which": which,
-        "format": "binary" if binary else "text",
-        "rows": total,
-        "vector_size": vector_size,
-        "renamed": num_renamed,
-        "bytes": out.stat().st_size,
-    }
+        "release": release, "out": str(out), "which": which, "format": "binary" if binary else "text", "rows": total,
+        "vector_size": vector_size, "renamed": num_renamed, "bytes": out.stat().st_size,
+    }  # fmt: skip
 
 
 def _read_batches(

@@ -9,15 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from trainer.errors import ConfigError
-from trainer.gensim.named_vectors import NamedVectors, align_rows, name_vectors
-from trainer.gensim.word2vec_format import read_word2vec
-from trainer.model.rows import Items, Rows
+from trainer.gensim.word2vec_format import NamedVectors, align_rows, name_vectors, read_word2vec
+from trainer.model.rows import Items
 from trainer.store.tokens import open_corpus
-from trainer.system.files import describe_file
+from trainer.system.files import digest_file
 
 FIRST_SQUARES = 1.0
 
@@ -36,8 +34,7 @@ class WarmStart:
 
 def read_warm_start(path: Path) -> WarmStart:
     """The vectors of a word2vec-format file. Raises ConfigError when it cannot be read as one."""
-    vectors = read_word2vec(path)
-    return WarmStart(vectors, None, describe_file(path)["sha256"])
+    return WarmStart(read_word2vec(path), None, digest_file(path))
 
 
 def warm_start_of(model: Any) -> WarmStart:
@@ -51,10 +48,9 @@ def warm_start_of(model: Any) -> WarmStart:
     items = name_vectors(word_vectors.index_to_key, word_vectors.vectors, "wv")
     ranking = getattr(model, "syn1neg", None)
     outputs = items if ranking is None else name_vectors(items.names, ranking, "syn1neg")
-    hashed = sha256(outputs.vectors.tobytes())
-    hashed.update(items.vectors.tobytes())
-    hashed.update("\n".join(outputs.names.to_pylist()).encode())
-    return WarmStart(outputs, None if ranking is None else items, hashed.hexdigest())
+    names = "\n".join(outputs.names.to_pylist()).encode()
+    digest = sha256(outputs.vectors.tobytes() + items.vectors.tobytes() + names).hexdigest()
+    return WarmStart(outputs, None if ranking is None else items, digest)
 
 
 def apply_warm_start(items: Items, corpus_dir: Path, start: WarmStart) -> int:
@@ -63,25 +59,21 @@ def apply_warm_start(items: Items, corpus_dir: Path, start: WarmStart) -> int:
     Raises ConfigError when the vectors have other dimensions or none of them is an item of the corpus.
     """
     urls = pq.read_table(open_corpus(corpus_dir).vocabulary, columns=["url"]).column("url")
-    num_found = _put(items.outputs, urls, start.outputs)
-    if len(items.inputs.vectors):
-        _put(items.inputs, urls, start.inputs or start.outputs)
-    return num_found
-
-
-def _put(rows: Rows, urls: Any, named: NamedVectors) -> int:
-    wanted, given = rows.vectors.shape[1], named.vectors.shape[1]
-    if wanted != given:
-        raise ConfigError(
-            f"the vectors to begin from have {given:,} dimensions and train.vector_size is {wanted:,}: make them equal"
-        )
-    places = align_rows(named, urls)
-    is_found = places >= 0
-    if not is_found.any():
-        raise ConfigError(
-            f"none of the {len(places):,} items of the corpus is among the {len(named.names):,} vectors to begin from: "
-            "their names have to be the items' URLs as item_vectors spells them"
-        )
-    rows.vectors[is_found] = named.vectors[places[is_found]]
-    rows.squares[is_found] = FIRST_SQUARES
-    return int(np.count_nonzero(is_found))
+    for rows, named in ((items.inputs, start.inputs or start.outputs), (items.outputs, start.outputs)):
+        if not len(rows.vectors):
+            continue
+        wanted, given = rows.vectors.shape[1], named.vectors.shape[1]
+        if wanted != given:
+            raise ConfigError(
+                f"the vectors to begin from have {given:,} dimensions and train.vector_size is {wanted:,}: make them equal"
+            )
+        places = align_rows(named, urls)
+        is_found = places >= 0
+        if not is_found.any():
+            raise ConfigError(
+                f"none of the {len(places):,} items of the corpus is among the {len(named.names):,} vectors to begin from: "
+                "their names have to be the items' URLs as item_vectors spells them"
+            )
+        rows.vectors[is_found] = named.vectors[places[is_found]]
+        rows.squares[is_found] = FIRST_SQUARES
+    return int(is_found.sum())

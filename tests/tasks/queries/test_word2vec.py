@@ -10,8 +10,7 @@ from tasks.queries.word2vec import export_word2vec
 from tasks.root.run import Root
 from tests.releases import NUM_ITEMS, VECTOR_SIZE, make_release, read_items, read_users
 from trainer.errors import ConfigError, DamageError, SurfError
-from trainer.gensim.named_vectors import align_rows
-from trainer.gensim.word2vec_format import read_word2vec
+from trainer.gensim.word2vec_format import align_rows, read_word2vec
 from trainer.system.files import read_json, write_json
 
 FORMATS = pytest.mark.parametrize("binary", [True, False], ids=["binary", "text"])

@@ -9,7 +9,6 @@ import pytest
 from trainer.__main__ import make_job, make_parser
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError
-from trainer.gensim.named_vectors import NamedVectors
 from trainer.gensim.warm_start import WarmStart
 from trainer.training.job import Job, Schedule, read_job, write_job
 
