@@ -45,7 +45,7 @@ def open_fan_out(resources: ResourcesConfig, root: Root) -> Iterator[FanOut]:
 
 
 @dataclass
-class RayCluster:
+class RayCluster(FanOut):
     """A `FanOut` whose parts are Prefect tasks on Ray, each with `memory_bytes` and some CPUs of a node to itself."""
 
     address: str

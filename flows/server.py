@@ -25,7 +25,7 @@ import psutil
 
 from tasks.root.run import open_root, private_files
 from trainer.errors import ResourceError, SurfError
-from trainer.system.parent import end_with_parent
+from trainer.system.signals import end_with_parent
 
 HOME, LOG = ".prefect", "server.log"
 START_SECONDS, STOP_SECONDS = 180.0, 5.0

@@ -49,7 +49,7 @@ def histories_of(corpus: Corpus, partition: int) -> list[tuple[str | None, list[
     histories = corpus.read(partition)
     spans = zip(histories.offsets[:-1], histories.offsets[1:], strict=True)
     tokens = [histories.tokens[start:end].tolist() for start, end in spans]
-    return list(zip(corpus.read_user_ids(partition), tokens, strict=True))
+    return list(zip(corpus.read_ids(partition).to_pylist(), tokens, strict=True))
 
 
 @dataclass

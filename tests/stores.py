@@ -11,7 +11,6 @@ import trainer.store.writer
 from trainer.model.rows import Items, Rows
 from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Arrays, Image, read_image
-from trainer.store.item_table import count_rows, fill_outputs
 from trainer.store.layout import read_rows
 from trainer.store.manifests import STORE_MANIFEST
 from trainer.system.files import read_json
@@ -38,9 +37,10 @@ def join_blocks(blocks: list[Arrays], last: int) -> Items:
     )  # none of several blocks: what has any is not divided
     if len(blocks) == 1:
         return Items(Rows(blocks[0]["outputs"], blocks[0]["output_squares"]), inputs)
-    num_rows = count_rows(blocks)
+    num_rows = 1 + max(int(block["rows"].max(initial=0)) for block in blocks)
     outputs = Rows(np.empty((num_rows, blocks[0]["outputs"].shape[1]), np.float32), np.empty(num_rows, np.float32))
-    fill_outputs(outputs, blocks, last)
+    for block in [*blocks[:last], *blocks[last + 1 :], blocks[last]]:
+        outputs.vectors[block["rows"]], outputs.squares[block["rows"]] = block["outputs"], block["output_squares"]
     return Items(outputs, inputs)
 
 

@@ -50,7 +50,7 @@ def rows_by_user(root: Root, generation: Generation | None = None) -> dict[str, 
     found = {}
     for partition, entry in generation.manifest["users"].items():
         rows = read_rows(root.store, entry)
-        ids = corpus.read_user_ids(int(partition))
+        ids = corpus.read_ids(int(partition)).to_pylist()
         for user_id, vector, square in zip(ids, rows.vectors, rows.squares, strict=True):
             if user_id is not None:
                 found[user_id] = vector.tobytes() + square.tobytes()

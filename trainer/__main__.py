@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError, SurfError
 from trainer.events import OnEvent, ignore_event
-from trainer.system.parent import end_with_parent
-from trainer.system.signals import heed_signals
+from trainer.system.signals import end_with_parent, heed_signals
 from trainer.system.units import parse_bytes
 from trainer.training.job import Job, read_job
 from trainer.training.loop import StoppedError, train

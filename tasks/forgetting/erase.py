@@ -31,10 +31,10 @@ from tasks.users.tombstones import FORGOTTEN
 from tasks.users.user_set import BATCH_ROWS, UserSet, search_file
 from trainer.errors import DamageError
 from trainer.events import OnEvent
-from trainer.store.erase import erase_rows, write_generation
 from trainer.store.generation import Generation
-from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest
+from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest, write_manifest
 from trainer.store.tokens import Corpus, open_corpus
+from trainer.store.upkeep import erase_rows
 from trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 
 Rows = dict[int, NDArray[np.int64]]
@@ -180,4 +180,4 @@ def _erase_generation(root: Root, generation: Generation, wanted: UserSet, name:
 def _write_generation(generation: Generation, name: str, erased: dict[str, Any]) -> None:
     values = {key: erased[key] for key in ("generation", "window_id", "users")}
     known_as = digest_json({"forgotten": generation.manifest["identity"], "window_id": values["window_id"]})
-    write_generation(generation, name, values | {"identity": known_as})
+    write_manifest(generation.folder, name, generation.manifest | values | {"identity": known_as})

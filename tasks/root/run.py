@@ -21,7 +21,7 @@ from tasks.root.memory import give_back_memory
 from tasks.root.story import IngestStep, S, Step, Steps, Story, read_story
 from trainer.errors import ResourceError
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
-from trainer.store.waiting_manifest import has_waiting, settle_manifest
+from trainer.store.upkeep import has_waiting, settle_manifest
 from trainer.store.writer import lock_store
 from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_json
 

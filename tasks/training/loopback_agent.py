@@ -24,8 +24,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from trainer.system.parent import end_with_parent
-from trainer.system.signals import stop_on_sigterm
+from trainer.system.signals import end_with_parent, stop_on_sigterm
 
 HOST = "127.0.0.1"
 

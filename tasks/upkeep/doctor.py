@@ -21,8 +21,8 @@ from tasks.root.run import Root, Run, list_folders
 from tasks.root.story import read_story
 from tasks.root.wording import several
 from trainer.errors import DamageError, SurfError
-from trainer.store.examine import examine_store
 from trainer.store.tokens import CHANGED, Corpus, open_corpus
+from trainer.store.upkeep import examine_store
 from trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]

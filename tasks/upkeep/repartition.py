@@ -31,7 +31,7 @@ from trainer.plan.sizes import BYTES
 from trainer.store.generation import Generation, has_generation
 from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus, open_corpus, whole_window
-from trainer.store.waiting_manifest import hold_manifest
+from trainer.store.upkeep import hold_manifest
 from trainer.store.writer import Writer, lock_store, pin_generation, remove_unreferenced
 from trainer.system.files import (
     TEMPORARY_SUFFIX,

@@ -64,7 +64,7 @@ def check_is_whole(corpus: Corpus) -> None:
 
 def read_test(path: Path, corpus: Corpus) -> csr_matrix:
     """Which items each user's test has, ones, float32[n, V]; users in the order of the corpus."""
-    users = [user for partition in range(corpus.num_partitions) for user in corpus.read_user_ids(partition)]
+    users = [user for partition in range(corpus.num_partitions) for user in corpus.read_ids(partition).to_pylist()]
     items = pq.read_table(corpus.folder / "vocabulary.parquet")  # one row an item, by item_ix
     test = pq.read_table(path)
     rows = _places(users, test["user_id"].to_pylist())

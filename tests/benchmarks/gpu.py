@@ -20,9 +20,9 @@ import torch
 
 from tests.benchmarks.device_swap import measure_device_swap
 from tests.benchmarks.harness import run_benchmark
+from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
-from trainer.kernels import reference
 from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling

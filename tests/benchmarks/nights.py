@@ -114,7 +114,7 @@ def read_pages(corpus: Corpus) -> pl.DataFrame:
     urls = pl.read_parquet(corpus.folder / VOCABULARY)["url"].to_numpy()
     frames = []
     for partition in range(corpus.num_partitions):
-        histories, ids = corpus.read(partition), corpus.read_user_ids(partition)
+        histories, ids = corpus.read(partition), corpus.read_ids(partition).to_pylist()
         spans = zip(ids, histories.offsets[:-1].tolist(), histories.offsets[1:].tolist(), strict=True)
         rows = [(user, urls[histories.tokens[start:end]]) for user, start, end in spans if user and end > start]
         columns = {

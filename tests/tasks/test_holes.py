@@ -88,7 +88,7 @@ def root(made: tuple[Root, Corpus, Corpus], tmp_path: Path) -> Root:
 
 
 def users_there(corpus: Corpus) -> set[str]:
-    return {user for p in range(corpus.num_partitions) for user in corpus.read_user_ids(p) if user is not None}
+    return {user for p in range(corpus.num_partitions) for user in corpus.read_ids(p).to_pylist() if user is not None}
 
 
 def export(root: Root, corpus: Corpus, **storage: str | int) -> Path:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainer.kernels import streams
-from trainer.system.pages import Bytes, make_pages
+from trainer.system.memory import Bytes, make_pages
 from trainer.training import slots
 
 POISON = 0xFF

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.trainer.kernels.work import SETTINGS, make_config, make_rows, make_work
-from trainer.kernels import pick_kernel
+from tests.trainer.kernels.work import SETTINGS, make_config, make_rows, make_work, train_users_of
 from trainer.store.tokens import Histories
 from trainer.training.curve import Curve, Targets, draw_sample
 
@@ -23,7 +22,7 @@ def run_steps(kernel: str, name: str) -> Iterator[float]:
     """The mean loss of the sample of the curve after each step, a tenth of the users."""
     work = make_work(make_config(**SETTINGS[name]))
     users, items = make_rows(work)
-    train = pick_kernel(kernel, work.config).train_users
+    train = train_users_of(kernel, work.config)
     targets = Targets(work.config, work.sampling, work.tree)
     offsets, nobody = np.append(work.starts, work.ends[-1]), np.zeros(len(work.ends), dtype=bool)
     sample = draw_sample(targets, Histories(work.hashes, work.tokens, offsets, work.ends, nobody))

@@ -26,14 +26,10 @@ class Kernel:
 
 
 def pick_kernel(name: str, config: TrainConfig) -> Kernel:
-    """The kernel called `name`: `cpu`, `gpu`, or `reference` for tests.
+    """The kernel called `name`: `cpu` or `gpu`.
 
     Raises ConfigError for another name or settings that the kernel does not know, ResourceError without a GPU.
     """
-    if name == "reference":
-        from trainer.kernels import reference
-
-        return Kernel("reference", "asked for by name; slow, one thread", reference.train_users)
     if name == "cpu":
         from trainer.kernels import cpu
 
@@ -54,4 +50,4 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
         return Kernel("gpu", where, gpu.train_users, Accelerator(device, gpu.launch))
-    raise ConfigError(f"there is no kernel {name!r}: take cpu, gpu or reference")
+    raise ConfigError(f"there is no kernel {name!r}: take cpu or gpu")

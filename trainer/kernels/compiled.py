@@ -1,14 +1,11 @@
 """The compiled part of the CPU kernel: `train_order`, into which all is inlined, and what goes over a user's tokens in it."""
 # mypy: no-check-untyped-defs
 
-import hashlib
 import math
-from pathlib import Path
 
 import numba
 import numpy as np
 
-from trainer import draws
 from trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
 from trainer.kernels.compiled_draws import draw, mix
 from trainer.kernels.ledger import enter, meet, move_outputs, sort_entries
@@ -25,7 +22,6 @@ from trainer.kernels.llvm import (
 )
 from trainer.kernels.model import Model, Turn
 from trainer.kernels.predictions import learn, rate_of
-from trainer.model import objectives, rows
 
 _32 = np.uint64(32)
 
@@ -190,74 +186,48 @@ def train_stretch(model, histories, epoch_key, first, last):
     return num_kept
 
 
-def digest_sources() -> int:
-    """A number that is another one when what `train_order` is compiled from has changed."""
-    files = [*Path(__file__).parent.glob("*.py"), *(Path(str(module.__file__)) for module in (draws, objectives, rows))]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files)))
-    return int.from_bytes(digest.digest()[:4], "big")
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def train_order(
+    users, outputs, inputs, noise, paths, rule, ledger, histories, epoch_key, ends, taken, arrived, stretch, num_threads,
+    thread, scratch, sorting,
+):  # fmt: skip
+    """Train users in steps of the order, which end at `ends` int64[S]; returns how many tokens were kept.
 
-
-def _compile_training(digest):
-    """Return `train_order`, which is compiled at its first call and kept.
-
-    numba keeps machine code as long as the function's own file, and what it closes over, are as they were; the digest tells of
-    all other files.
+    Of a step the threads take a stretch of so many users at once until others have taken the last. When gradients are
+    accumulated they meet, and each moves the outputs that are its own.
+    taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or more]: how often a thread has come
+    to a meeting; both zero at first.
     """
-
-    @numba.njit(nogil=True, cache=True, **OPTIONS)
-    def train_order(
-        users, outputs, inputs, noise, paths, rule, ledger, histories, epoch_key, ends, taken, arrived, stretch, num_threads,
-        thread, scratch, sorting,
-    ):  # fmt: skip
-        """Train users in steps of the order, which end at `ends` int64[S]; returns how many tokens were kept.
-
-        Of a step the threads take a stretch of so many users at once until others have taken the last. When gradients are
-        accumulated they meet, and each moves the outputs that are its own.
-        taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or more]: how often a thread has come
-        to a meeting; both zero at first.
-        """
-        _ = digest
-        model = Model(users, outputs, inputs, noise, paths, rule, scratch, ledger)
-        start, num_kept, num_met = 0, 0, 0
-        for step in range(ends.shape[0]):
-            end = ends[step]
+    model = Model(users, outputs, inputs, noise, paths, rule, scratch, ledger)
+    start, num_kept, num_met = 0, 0, 0
+    for step in range(ends.shape[0]):
+        end = ends[step]
+        first = start + take(taken[step], stretch)
+        while first < end:
+            num_kept += train_stretch(model, histories, epoch_key, first, min(first + stretch, end))
             first = start + take(taken[step], stretch)
-            while first < end:
-                num_kept += train_stretch(model, histories, epoch_key, first, min(first + stretch, end))
-                first = start + take(taken[step], stretch)
-            if rule.is_accumulating:
-                meet(arrived, num_met + num_threads)
-                num_rows = sort_entries(ledger, sorting, start, end, thread, num_threads)
-                move_outputs(model, sorting, num_rows, histories[5][end - 1])
-                num_met += 2 * num_threads
-                meet(arrived, num_met)
-            start = end
-        return num_kept
-
-    return train_order
+        if rule.is_accumulating:
+            meet(arrived, num_met + num_threads)
+            num_rows = sort_entries(ledger, sorting, start, end, thread, num_threads)
+            move_outputs(model, sorting, num_rows, histories[5][end - 1])
+            num_met += 2 * num_threads
+            meet(arrived, num_met)
+        start = end
+    return num_kept
 
 
-def _compile_scores(digest):
-    """Return `score_each`, which is compiled at its first call and kept."""
-
-    @numba.njit(nogil=True, cache=True, **OPTIONS)
-    def score_each(users, outputs, rows, scores):
-        """Fills scores float32[n, K]: of each user, float32[n, D], with those of the outputs, float32[V, D], in its row of rows
-        int64[n, K].
-        """
-        _ = digest
-        prefer_wide_vectors()
-        for i in range(rows.shape[0]):
-            if i + 1 < rows.shape[0]:
-                for k in range(rows.shape[1]):
-                    prefetch_row(outputs, rows[i + 1, k])
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def score_each(users, outputs, rows, scores):
+    """Fills scores float32[n, K]: of each user, float32[n, D], with those of the outputs, float32[V, D], in its row of rows
+    int64[n, K].
+    """
+    prefer_wide_vectors()
+    for i in range(rows.shape[0]):
+        if i + 1 < rows.shape[0]:
             for k in range(rows.shape[1]):
-                row, score = rows[i, k], np.float32(0)
-                for d in range(users.shape[1]):
-                    score += users[i, d] * outputs[row, d]
-                scores[i, k] = score
-
-    return score_each
-
-
-train_order, score_each = _compile_training(digest_sources()), _compile_scores(digest_sources())
+                prefetch_row(outputs, rows[i + 1, k])
+        for k in range(rows.shape[1]):
+            row, score = rows[i, k], np.float32(0)
+            for d in range(users.shape[1]):
+                score += users[i, d] * outputs[row, d]
+            scores[i, k] = score

@@ -1,9 +1,9 @@
 """The kernel for CPUs: numba, a thread takes users, a user's row stays in the cache over all of its tokens.
 
-No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with
-several threads an update may now and then be lost, and the result differs in its last digits from run to run. One thread
-is deterministic and does what `reference.py` does, up to the rounding of reordered sums. So do any number of threads, to the
-same bits, when gradients are accumulated: items stand still while users ask, then each is moved by one thread.
+No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with several threads
+an update may be lost, and the result differs in its last digits from run to run. One thread is deterministic and does what
+the reference of the tests does, up to the rounding of reordered sums. So do any number of threads, to the same bits, when
+gradients are accumulated: items stand still while users are trained, then each is moved by one thread.
 """
 
 import functools

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.draws import mix_array, user_keys
 from trainer.model.rows import Items, Rows
-from trainer.system.pages import make_pages
+from trainer.system.memory import make_pages
 
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:

@@ -1,12 +1,12 @@
 """The kernel for NVIDIA GPUs, in Triton: a program takes a user, whose row stays in registers over all of its tokens.
 
-It learns what `reference.py` learns, by the same draws and in the same order, for PV-DBOW with drawn items; `check_supported`
-names what it leaves to the CPU. The programs of an order run side by side and share the item rows without locks
-(Hogwild): a row is read once a block and moved by atomic adds, so no step is lost, though steps may have been reckoned
-by rows that others moved since. Adagrad's rate comes from the sum that the atomic add answers: of a thousand
-programs that meet on one fresh row each takes a smaller step than the one before. Vectors are read past the first-level
-cache (.cg), which does not hear of other processors' atomics. A run on a GPU is thus not deterministic in its last digits;
-in Triton's interpreter (TRITON_INTERPRET=1, tests) programs run one after the other, and it is.
+It learns what the reference of the tests learns, by the same draws and in the same order, for PV-DBOW with drawn items;
+`check_supported` names what it leaves to the CPU. The programs of an order run side by side and share the item rows without
+locks (Hogwild): a row is read once a block and moved by atomic adds, so no step is lost, though steps may have been computed
+by rows that others moved since. Adagrad's rate comes from the sum that the atomic add returns: of a thousand programs that
+meet on one fresh row each takes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which
+does not see other processors' atomics. So a run on a GPU is not deterministic in its last digits; in Triton's interpreter
+(TRITON_INTERPRET=1, tests) programs run one after the other, and it is.
 
 Bytes a pair, D dims, K private negatives, float32. Naive: user, positive and negatives are read and written,
 2 * 4 D (2 + K) = 7,168 at D 128, K 5. Here: the user's row moves once a history of T tokens, 8 D / T; rows of items 8 D (1 + K),

@@ -6,7 +6,10 @@ rows); rows are asked for before they are needed; loops over dimensions may use 
 # mypy: no-check-untyped-defs
 # numba itself gives an intrinsic its first argument
 
+import hashlib
+import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -15,15 +18,34 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from trainer import draws
+from trainer.model import objectives, rows
+
 ROWS_AHEAD = 8
 LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
 _LINE_TYPE = ir.VectorType(ir.FloatType(), LINE_NUMBERS)
+_FOLDER = Path(__file__).parent
 _TILE_LINES = 4  # of two vectors, the step and what predicts: the 16 registers of AVX2
 
 OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy", "_nrt": False}
 inlined = numba.njit(forceinline=True, **OPTIONS)
 # For the large ones, which numba would compile by themselves before they are inlined: 20 s more.
 written_out = numba.njit(inline="always", **OPTIONS)
+
+
+def _cache_folder() -> str:
+    """The folder for machine code of these sources alone.
+
+    numba unpickles what it kept before it compares it with the sources, and fails on types that were removed since.
+    """
+    files = [*_FOLDER.glob("*.py"), *(Path(str(module.__file__)) for module in (draws, objectives, rows))]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "surf2vec"
+    folder = _FOLDER / "__pycache__" if os.access(_FOLDER, os.W_OK) else user_cache
+    return str(Path(numba.config.CACHE_DIR or folder) / f"numba-{digest[:16]}")  # type: ignore[attr-defined]
+
+
+numba.config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]  # before any function is decorated with cache=True
 
 
 @intrinsic

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.errors import ResourceError
-from trainer.system.pages import make_pages
+from trainer.system.memory import make_pages
 
 
 class Event:

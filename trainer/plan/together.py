@@ -19,7 +19,7 @@ from trainer.plan.schedule import partition_order
 from trainer.plan.shares import Share, count_exchanges
 from trainer.plan.sharing import Sharing, Wire, default_exchange_tokens, predict_wire
 from trainer.plan.sizes import Sizes, Work
-from trainer.system.pages import PAGE_BYTES
+from trainer.system.memory import PAGE_BYTES
 from trainer.system.units import size
 
 SUMMED_BYTES_A_TOKEN = 100

@@ -16,6 +16,7 @@ What is damaged later, by a disk or a hand, is refused by name and not trained o
 back on: it would be a third of the size of the store, for what a crash cannot do and a copy or a training mends.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,18 +29,12 @@ from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError
 from trainer.model.rows import Items
 from trainer.store.images import Arrays, Image, make_image, map_image, read_image
-from trainer.store.item_table import fill_outputs, take_items
 from trainer.store.layout import items_in, items_of, read_rows, shapes_of_items
-from trainer.store.manifests import (
-    STORE_MANIFEST,
-    is_of_earlier_version,
-    read_manifest,
-    tell_way_out,
-)
-from trainer.system.files import (
-    read_json,
-    verify_size,
-)
+from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, tell_way_out
+from trainer.system.files import read_json, verify_size
+
+PIECE_ROWS = 65_536
+"""Rows are copied so many at a time, which bounds what lies between."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class Generation:
     manifest: dict[str, Any]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What of it goes to another process: where it is, not what of it is in memory."""
+        """What goes to another process: not the mapped blocks."""
         return {"folder": self.folder, "manifest": self.manifest}
 
     @property
@@ -76,12 +71,12 @@ class Generation:
 
     @property
     def has_seen_held_out(self) -> bool:
-        """Whether the held-out users were fitted again on all they did: nothing can be asked of it any more."""
+        """Whether the held-out users were fitted again on all they did, so that it cannot be evaluated."""
         return self.manifest["stage"] not in ("training", "trained")
 
     @property
     def config(self) -> TrainConfig:
-        """The settings that it was trained with; those that came later were not at work in older generations."""
+        """The settings that it was trained with; those of later versions have the values that had no effect."""
         return config_from_dict({"bias": 0.0, "discount": 0.0, "negative_weight": 1.0} | self.manifest["config"])
 
     @property
@@ -116,7 +111,15 @@ class Generation:
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
-        return take_items(*self._trained_blocks, start, self.num_items if stop is None else stop)
+        stop = self.num_items if stop is None else stop
+        vectors = np.empty((max(stop - start, 0), self.vector_size), dtype=np.float32)
+        for rows, arrays in self._iterate_blocks():
+            falls = np.flatnonzero(rows[1:] < rows[:-1])  # the shared rows ascend, then the block's own
+            split = int(falls[0]) + 1 if len(falls) else 0
+            for first, end in ((0, split), (split, len(rows))):
+                found = slice(*(first + np.searchsorted(rows[first:end], (start, stop))))
+                vectors[rows[found].astype(np.int64) - start] = arrays["outputs"][found]
+        return vectors
 
     def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
         """All that training keeps of an item block; the first rows, which all blocks of a tree have, as training left them.
@@ -133,7 +136,7 @@ class Generation:
         return items
 
     def block_rows(self, block: int) -> NDArray[np.uint32] | None:
-        """Which rows of the item table a block of several has, uint32[R]; None for the only one, of which nothing is read."""
+        """Which rows of the item table a block of several has, uint32[R]; None for the only one."""
         return self._mapped_blocks[block]["rows"] if self.num_blocks > 1 else None
 
     def map_items(self) -> Items:
@@ -145,31 +148,41 @@ class Generation:
         return items_of(arrays)
 
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
-        """The image of an item block with these rows of the table, or with all of it, from the blocks that there are.
+        """The image of an item block with these rows uint32[n] of the table, or with all of it, from the blocks that there are.
 
-        It is all the memory that this takes. Rows of blocks that were not trained yet are zero, as they begin.
-
+        It is about all the memory that this takes. Rows of blocks that were not trained yet are zero, as they begin.
         Raises DamageError when a file was altered.
         """
         image = make_image(shapes_of_items(num_rows, self.vector_size, has_rows=rows is not None))
-        fill_outputs(items_in(image).outputs, *self._trained_blocks, rows)
+        outputs, blocks, places = items_in(image).outputs, list(self._iterate_blocks()), None
         if rows is not None:
             image.arrays["rows"][:] = rows
+            num_all = 1 + max(int(each.max(initial=0)) for each in (rows, *(there for there, _ in blocks)))
+            places = np.full(num_all, -1, dtype=np.int32)
+            places[rows] = np.arange(len(rows), dtype=np.int32)
+        for there, arrays in blocks:
+            for start in range(0, len(there), PIECE_ROWS):
+                piece = slice(start, start + PIECE_ROWS)
+                into = there[piece] if places is None else places[there[piece]]
+                is_wanted = into >= 0
+                outputs.vectors[into[is_wanted]] = arrays["outputs"][piece][is_wanted]
+                outputs.squares[into[is_wanted]] = arrays["output_squares"][piece][is_wanted]
         return image
 
     @cached_property
     def _mapped_blocks(self) -> dict[int, Arrays]:
-        """Those that were trained; looked through once."""
+        """The arrays of the blocks that were trained, mapped from the disk, where they take no memory of the process."""
         with tell_way_out(self.folder):
-            return {
-                block: map_image(self.folder / entry["file"], entry) for block, entry in self.item_entries().items()
-            }
+            entries = self.item_entries().items()
+            return {block: map_image(self.folder / entry["file"], entry) for block, entry in entries}
 
-    @property
-    def _trained_blocks(self) -> tuple[list[Arrays], int]:
-        """The blocks in order, and which of them was in memory last."""
+    def _iterate_blocks(self) -> Iterator[tuple[NDArray[np.uint32], Arrays]]:
+        """Which rows of the table each trained block has, and its arrays. The block that was in memory last comes last: it has
+        the newest of what several have.
+        """
         last = self.manifest.get("resident_block", 0)
-        return list(self._mapped_blocks.values()), list(self._mapped_blocks).index(last)
+        for _, arrays in sorted(self._mapped_blocks.items(), key=lambda item: item[0] == last):
+            yield arrays["rows"] if "rows" in arrays else np.arange(len(arrays["outputs"]), dtype=np.uint32), arrays
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Every file of the generation with its size and checksum, by name."""
@@ -187,7 +200,7 @@ class Generation:
 def open_generation(folder: Path) -> Generation:
     """The current generation of a store. Raises DamageError when there is none, or a file is altered, missing or cut short.
 
-    Of the vectors only the sizes are looked at; whoever reads a file checks its bytes.
+    Of the vectors only the sizes are looked at; reading a file checks its bytes.
     """
     with tell_way_out(folder):
         generation = Generation(folder, read_manifest(folder / STORE_MANIFEST))

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import DamageError
-from trainer.system.pages import Bytes, _whole_pages, make_pages
+from trainer.system.files import verify_size
+from trainer.system.memory import Bytes, make_pages, whole_pages
 
 SUM_BYTES = 65_536
 _PIECE_BYTES = 256 * SUM_BYTES
@@ -52,7 +53,7 @@ def make_image(shapes: Shapes, spare: Bytes | None = None) -> Image:
         start, end = end, end + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         header[name] = {"dtype": _CODES[np.dtype(dtype).name], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    begin = _whole_pages(8 + len(text))
+    begin = whole_pages(8 + len(text))
     pages = _pages_for(begin + end, spare)
     pages[:begin] = np.frombuffer((begin - 8).to_bytes(8, "little") + text.ljust(begin - 8), dtype=np.uint8)
     return Image(pages, begin + end, _views(header, pages[begin : begin + end]))
@@ -67,10 +68,9 @@ def image_of(arrays: Arrays, spare: Bytes | None = None) -> Image:
 
 
 def write_image(path: Path, image: Image) -> dict[str, Any]:
-    """Write the file, over what it held; answers `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses.
+    """Write the file, over what it held; returns `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses.
 
-    Bytes and size are on the disk for certain when the file is synced (trainer.system.files). A file that is there already is not
-    cut off first: its places on the disk are used again, which spares the file system to give them back and to find others.
+    The caller syncs the file. One that exists is not cut off first: its places on the disk are used again, which is faster.
     """
 
     def write(descriptor: int) -> None:
@@ -85,12 +85,12 @@ def write_image(path: Path, image: Image) -> dict[str, Any]:
 
 def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None) -> Image:
     """The file with the bytes and checksum that a manifest recorded. Raises DamageError when it was altered."""
-    num_bytes = _check_size(path, expected)
+    verify_size(path, expected)
+    num_bytes = expected["bytes"]
     pages = read_pages(path, num_bytes, spare)
     data = pages[:num_bytes]
-    _check_sum(path, expected, checksum(iter([data])))
-    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    return Image(pages, num_bytes, _views(json.loads(data[8:begin].tobytes()), data[begin:]))
+    _check_sum(path, expected, iter([data]))
+    return Image(pages, num_bytes, _arrays_in(data))
 
 
 def read_pages(path: Path, num_bytes: int, spare: Bytes | None = None) -> Bytes:
@@ -114,17 +114,15 @@ def map_image(path: Path, expected: dict[str, Any]) -> Arrays:
     All its bytes are looked at first. Raises DamageError when it was altered.
     """
     verify_image(path, expected)
-    data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    return _views(json.loads(data[8:begin].tobytes()), data[begin:])
+    return _arrays_in(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")))
 
 
 def verify_image(path: Path, expected: dict[str, Any]) -> None:
     """Raise DamageError unless the file has the bytes and checksum that a manifest recorded; in a bounded memory."""
-    _check_size(path, expected)
+    verify_size(path, expected)
     with open(path, "rb") as file:
         pieces = (np.frombuffer(piece, dtype=np.uint8) for piece in iter(lambda: file.read(_PIECE_BYTES), b""))
-        _check_sum(path, expected, checksum(pieces))
+        _check_sum(path, expected, pieces)
 
 
 def checksum(pieces: Iterator[Bytes]) -> str:
@@ -147,40 +145,33 @@ def _views(header: dict[str, Any], data: Bytes) -> Arrays:
     return arrays
 
 
-def _check_size(path: Path, expected: dict[str, Any]) -> int:
-    if not path.exists():
-        raise DamageError(f"{path} is missing")
-    num_bytes = path.stat().st_size
-    if num_bytes != expected["bytes"]:
-        raise DamageError(f"{path} has {num_bytes:,} bytes where its manifest says {expected['bytes']:,}")
-    return num_bytes
+def _arrays_in(data: Bytes) -> Arrays:
+    """The arrays of a file, whose bytes these are."""
+    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    return _views(json.loads(data[8:begin].tobytes()), data[begin:])
 
 
-def _check_sum(path: Path, expected: dict[str, Any], found: str) -> None:
-    if found != expected["checksum"]:
+def _check_sum(path: Path, expected: dict[str, Any], pieces: Iterator[Bytes]) -> None:
+    if checksum(pieces) != expected["checksum"]:
         raise DamageError(f"{path} does not have the checksum its manifest says: its bytes were altered")
 
 
 def _pages_for(num_bytes: int, spare: Bytes | None) -> Bytes:
-    wanted = _whole_pages(num_bytes)
-    if spare is not None and len(spare) >= wanted:
-        return spare[:wanted]
-    return make_pages(wanted)
+    wanted = whole_pages(num_bytes)
+    return spare[:wanted] if spare is not None and len(spare) >= wanted else make_pages(wanted)
 
 
 def _with_file(path: Path, flags: int, work: Callable[[int], None]) -> None:
     """Open the file past the page cache and do the work; where the filesystem has no such thing (tmpfs), in the usual way."""
-    try:
-        _open_and(path, flags | os.O_DIRECT, work)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        _open_and(path, flags, work)
-
-
-def _open_and(path: Path, flags: int, work: Callable[[int], None]) -> None:
-    descriptor = os.open(path, flags, 0o666)
-    try:
-        work(descriptor)
-    finally:
-        os.close(descriptor)
+    for direct in (os.O_DIRECT, 0):
+        descriptor = -1
+        try:
+            descriptor = os.open(path, flags | direct, 0o666)
+            work(descriptor)
+            break
+        except OSError as error:
+            if error.errno != errno.EINVAL or not direct:
+                raise
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from trainer.errors import DamageError
 from trainer.store.images import read_pages
 from trainer.system.files import read_json, verify_once
-from trainer.system.pages import PAGE_BYTES, Bytes
+from trainer.system.memory import PAGE_BYTES, Bytes
 
 CHANGED = "changed"
 COUNTS = "counts.npy"
@@ -140,10 +140,6 @@ class Corpus:
     def read_ids(self, partition: int) -> pa.ChunkedArray:
         """The users' ids of one micro-partition as an Arrow column, in row order; null in a hole."""
         return self._column(f"p{partition:05d}.users.parquet", "user_id")
-
-    def read_user_ids(self, partition: int) -> list[str | None]:
-        """The users' ids of one micro-partition, in row order; None in a hole."""
-        return self.read_ids(partition).to_pylist()
 
     def count_training_tokens(self) -> NDArray[np.int64]:
         """How often training sees each item in an epoch, int64[V]: one pass over all tokens.

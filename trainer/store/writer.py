@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ResourceError
-from trainer.store.deltas import Delta
 from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image, image_of, read_image, write_image
+from trainer.store.layout import Delta
 from trainer.store.manifests import (
     FORMAT_VERSION,
     STORE_MANIFEST,
@@ -29,7 +29,7 @@ from trainer.system.files import (
     sync_folder,
     told_if_unwritten,
 )
-from trainer.system.pages import Bytes
+from trainer.system.memory import Bytes
 
 _DATA_FILE = re.compile(r"(?:users|items|delta)-\d{5}-g(\d{6,})\.safetensors")
 

@@ -1,8 +1,8 @@
 """How work is divided: into parts that know nothing of each other, each done by a function of a module on plain data.
 
-By default this process does all of it as one part. Whoever has more hands (`flows/ray_cluster.py`) hands in another FanOut.
-A part names files and ranges; what is done for it writes files under names of their own and answers names, sizes and
-counts. Only the caller commits, so a part that dies is done again and nothing half-written counts.
+By default this process does all of it as one part; `flows/ray_cluster.py` has another FanOut. A part names files and ranges;
+its work writes files under names of their own and returns names, sizes and counts. Only the caller commits, so a part that
+dies is done again and nothing half-written counts.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,40 +22,26 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-class FanOut(Protocol):
-    """Who does the parts of a step."""
+class FanOut:
+    """Does the parts of a step: one after another in this process, unless a subclass has more hands."""
 
     @property
     def num_parts(self) -> int:
-        """Into how many parts to divide a step at most; 1: this process does it all."""
-        ...
+        """The most parts to divide a step into; 1: this process does it all."""
+        return 1
 
     def choose_threads(self, asked: int) -> int:
         """Threads that a part may use where the settings ask for so many; 0 is all of a machine's."""
-        ...
-
-    def run(
-        self, work: Callable[[Part, OnEvent], Result], parts: Sequence[Part], on_event: OnEvent
-    ) -> Iterator[Result]:
-        """What `work`, a function of a module, answers for each part, in their order. Its errors are raised here."""
-        ...
-
-
-class InProcess:
-    """One part after another, in this process."""
-
-    num_parts = 1
-
-    def choose_threads(self, asked: int) -> int:
         return asked or os.cpu_count() or 1
 
     def run(
         self, work: Callable[[Part, OnEvent], Result], parts: Sequence[Part], on_event: OnEvent
     ) -> Iterator[Result]:
+        """What `work`, a function of a module, returns for each part, in their order. Its errors are raised here."""
         return (work(part, on_event) for part in parts)
 
 
-HERE: FanOut = InProcess()
+HERE = FanOut()
 
 
 def cut(weights: Sequence[int], num_parts: int) -> list[range]:
@@ -70,8 +56,7 @@ def cut(weights: Sequence[int], num_parts: int) -> list[range]:
 def deliver_files(scratch: Path, target: Path) -> Iterator[Path]:
     """Yield a new folder in `scratch`, on the same disk, whose files move into `target` when the block ends well.
 
-    So an attempt that was given up, on a machine that cannot be reached any more, never writes into the files of the next.
-    Whoever commits the files syncs them.
+    So an attempt that was given up, on a machine out of reach, never writes into the files of the next. The caller syncs them.
     """
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="part."))
     try:

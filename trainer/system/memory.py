@@ -1,10 +1,31 @@
-"""What of the memory this process holds, and how much of a GPU it may take."""
+"""Pages of memory from the operating system, what of them this process holds, and how much of a GPU it may take."""
 
+import mmap
 import re
+from contextlib import suppress
 
+import numpy as np
+from numpy.typing import NDArray
+
+PAGE_BYTES = 4096
 DEVICE_CONTEXT_BYTES = 700 * 10**6  # what a GPU's driver and libraries take before the first row
+Bytes = NDArray[np.uint8]
 
 _PRIVATE = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
+
+
+def make_pages(num_bytes: int) -> Bytes:
+    """Pages for so many bytes, not filled yet. They go back when nobody holds them, where an allocator may keep what is freed."""
+    wanted = whole_pages(num_bytes)
+    pages = mmap.mmap(-1, max(wanted, PAGE_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=np.uint8)[:wanted]
+
+
+def whole_pages(num_bytes: int) -> int:
+    """So many bytes, rounded up to whole pages."""
+    return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def private_bytes(process: int | str = "self") -> int:

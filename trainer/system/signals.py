@@ -1,8 +1,9 @@
 """SIGTERM, and for commands Ctrl-C, as a wish to stop well: a training commits at the next micro-partition's end and then ends.
 
-All other work ends where it stands, as after a kill -9: what was committed is whole.
+All other work ends where it stands, as after a kill -9: what was committed is whole. A process can end with its parent, too.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 AGAIN_SECONDS = 0.1
+PR_SET_PDEATHSIG = 1
 _interrupted = threading.Event()
 
 
@@ -69,3 +71,12 @@ def stop_on_sigterm(stop: threading.Event | None = None) -> Iterator[threading.E
         yield stop
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """Have this process get SIGTERM when its parent ends, however; at once, if that was not `parent` any more. Linux only."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)

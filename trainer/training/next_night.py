@@ -23,14 +23,23 @@ from trainer.errors import ConfigError
 from trainer.events import OnEvent, ignore_event, tell_progress
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
 from trainer.model.rows import Rows
-from trainer.store.deltas import Delta, delta_in, lay_over, merge_deltas
 from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image, make_image, read_image
-from trainer.store.layout import image_of_items, image_of_rows, items_in, read_rows, shapes_of_items
+from trainer.store.layout import (
+    Delta,
+    delta_in,
+    image_of_items,
+    image_of_rows,
+    items_in,
+    lay_over,
+    merge_deltas,
+    read_rows,
+    shapes_of_items,
+)
 from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus, Histories
 from trainer.store.writer import Writer, lock_store
-from trainer.system.pages import PAGE_BYTES
+from trainer.system.memory import PAGE_BYTES
 from trainer.training.infer import freeze_items, infer_parts, take_histories
 from trainer.training.job import Job, describe_training, effective_recency, find_generation, identity
 

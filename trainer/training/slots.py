@@ -24,7 +24,7 @@ from trainer.store.images import Image, Shapes, image_of, make_image
 from trainer.store.layout import image_of_items, items_in, rows_in, shapes_of_items
 from trainer.store.tokens import Corpus, Histories
 from trainer.store.writer import Writer
-from trainer.system.pages import Bytes, make_pages
+from trainer.system.memory import Bytes, make_pages
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import Record
 from trainer.workers.group import Workers, commit_together

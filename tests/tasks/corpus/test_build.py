@@ -46,7 +46,7 @@ def read_urls(corpus: Corpus) -> dict[str | None, list[str]]:
     seen = {}
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
-        for row, user_id in enumerate(corpus.read_user_ids(partition)):
+        for row, user_id in enumerate(corpus.read_ids(partition).to_pylist()):
             tokens = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]]
             seen[user_id] = [urls[token] for token in tokens]
     return seen
@@ -143,7 +143,7 @@ def check_against(corpus: Corpus, model: Model, partitions: int, max_users: int)
     keys, chosen = [], 0
     for partition in range(partitions):
         ids = sorted((user for user in model.users if user_hash(user) % partitions == partition), key=str.encode)
-        assert corpus.read_user_ids(partition) == ids
+        assert corpus.read_ids(partition).to_pylist() == ids
         histories = corpus.read(partition)
         assert histories.hashes.tolist() == [user_hash(user) for user in ids]
         places = np.load(corpus.folder / f"p{partition:05d}.held_out.npy", mmap_mode="r", allow_pickle=False)

@@ -142,7 +142,7 @@ def test_who_falls_below_the_thresholds_keeps_row_and_vector_but_has_no_tokens(t
     base = build(root, Night(1, 1), None, config)
     corpus = build(root, Night(3, 3, retain_days=0), base, config)
     assert histories_of(corpus, 0) == [("ann", []), ("bob", [0, 1])]
-    assert open_corpus(corpus.folder / "changed").read_user_ids(0) == ["bob"]
+    assert open_corpus(corpus.folder / "changed").read_ids(0).to_pylist() == ["bob"]
     assert corpus.manifest["funnel"][-1] == ["users kept", 1]
 
 

@@ -51,7 +51,9 @@ def read_by_user(side: Ranker) -> dict[str, np.ndarray]:
     return {
         user: vector
         for partition in range(side.corpus.num_partitions)
-        for user, vector in zip(side.corpus.read_user_ids(partition), side.users.read_users(partition), strict=True)
+        for user, vector in zip(
+            side.corpus.read_ids(partition).to_pylist(), side.users.read_users(partition), strict=True
+        )
     }
 
 

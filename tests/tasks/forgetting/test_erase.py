@@ -29,7 +29,7 @@ def histories(corpus: Corpus) -> dict[str, list[int]]:
     for partition in range(corpus.num_partitions):
         part = corpus.read(partition)
         spans = zip(part.offsets[:-1].tolist(), part.offsets[1:].tolist(), strict=True)
-        for user_id, (start, end) in zip(corpus.read_user_ids(partition), spans, strict=True):
+        for user_id, (start, end) in zip(corpus.read_ids(partition).to_pylist(), spans, strict=True):
             found[user_id] = part.tokens[start:end].tolist()
     return found
 
@@ -70,7 +70,7 @@ def test_holes_stay_and_the_rows_of_the_night_are_left_out(root: Root) -> None:
     folder = root.corpus("old")
     old = open_corpus(folder)
     partition = min(find_rows(old, want_users(["user-3"])))
-    ids = old.read_user_ids(partition)
+    ids = old.read_ids(partition).to_pylist()
     hole = 1 if ids[0] == "user-3" else 0
     path = folder / f"p{partition:05d}.users.parquet"
     hashes = [0 if row == hole else value for row, value in enumerate(pq.read_table(path)["hash"].to_pylist())]
@@ -89,6 +89,6 @@ def test_holes_stay_and_the_rows_of_the_night_are_left_out(root: Root) -> None:
     old = open_corpus(folder)
     new = erase_from_corpus(root, old, find_rows(old, want_users(["user-3"])))
     assert new.manifest["num_users"] == 22
-    assert new.read_user_ids(partition) == [name for name in names if name != "user-3"]
+    assert new.read_ids(partition).to_pylist() == [name for name in names if name != "user-3"]
     assert (new.manifest["base"], "num_changed" in new.manifest) == ("older", False)
     assert not (new.folder / CHANGED).exists()

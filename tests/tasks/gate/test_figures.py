@@ -245,7 +245,7 @@ def test_only_users_whose_tokens_did_not_change_count(root: Root) -> None:
     corpus = write_corpus(root.corpus("window-tonight"), histories, 2, NUM_ITEMS)
     generation = draw_generation(corpus.folder, seed=1)
     for partition, users in enumerate(generation.users):
-        odd = [int(user.removeprefix("user-")) % 2 == 1 for user in corpus.read_user_ids(partition)]
+        odd = [int(user.removeprefix("user-")) % 2 == 1 for user in corpus.read_ids(partition).to_pylist()]
         users[odd] *= -1
     export_release(root, "tonight", corpus.folder, generation)  # type: ignore[arg-type]
     run = Run(root, "tonight")

@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, ResourceError
-from trainer.kernels import reference
 from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling

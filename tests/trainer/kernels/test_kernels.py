@@ -2,6 +2,11 @@
 
 import dataclasses
 import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -9,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work
+from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
 from trainer.config import TrainConfig
 from trainer.draws import HELDOUT, counter, draws
 from trainer.errors import ConfigError
-from trainer.kernels import compiled, cpu, pick_kernel
+from trainer.kernels import cpu, pick_kernel
 from trainer.kernels.cpu import draw_negatives, score_rows, stretch_users
 from trainer.kernels.ledger import is_moved_by
 from trainer.kernels.predictions import exp
@@ -23,12 +28,13 @@ from trainer.model.rows import Items, Rows
 from trainer.model.trees import make_tree, path
 
 KERNELS = ["reference", "cpu"]
+ROOT = Path(__file__).parents[3]
 
 
 def assert_like_the_reference(work: Pass) -> None:
     users, items = make_rows(work)
     expected_users, expected_items = users.copy(), items.copy()
-    expected = pick_kernel("reference", work.config).train_users(expected_users, expected_items, work)
+    expected = train_users_of("reference", work.config)(expected_users, expected_items, work)
     assert pick_kernel("cpu", work.config).train_users(users, items, work) == expected
     for found, wanted in zip(arrays(users, items), arrays(expected_users, expected_items), strict=True):
         np.testing.assert_allclose(found, wanted, atol=2e-5)
@@ -92,7 +98,7 @@ def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
     """Against autograd; which item was drawn is read off the change."""
     work, users, items = one_token({"negative": 1, "objective": objective})
     new_users, new_items = users.copy(), items.copy()
-    pick_kernel(name, work.config).train_users(new_users, new_items, work)
+    train_users_of(name, work.config)(new_users, new_items, work)
     changed = np.flatnonzero((new_items.outputs.vectors != items.outputs.vectors).any(axis=1))
     assert len(changed) == 2
     assert 3 in changed
@@ -118,7 +124,7 @@ def test_l2_holds_back_all_of_an_item_but_its_bias(name: str, accumulate: int, d
     for item_l2 in (0.0, 0.5):
         held = dataclasses.replace(work, config=dataclasses.replace(work.config, item_l2=item_l2))
         new_items = items.copy()
-        pick_kernel(name, held.config).train_users(users.copy(), new_items, held)
+        train_users_of(name, held.config)(users.copy(), new_items, held)
         rows.append(new_items.outputs.vectors[3])
     np.testing.assert_allclose(rows[1][:-1], (rows[0] - 0.01 * 0.5 * items.outputs.vectors[3])[:-1], atol=1e-7)
     assert rows[1][-1] == pytest.approx(rows[0][-1], abs=1e-7) != items.outputs.vectors[3, -1]
@@ -132,7 +138,7 @@ def test_negative_sampling_leaves_scores_far_out_alone(name: str, score: float) 
     u = users.vectors[0]
     items.outputs.vectors[:] = score * u / (u @ u)
     before = users.copy(), items.copy()
-    pick_kernel(name, work.config).train_users(users, items, work)
+    train_users_of(name, work.config)(users, items, work)
     has_moved = [(a != b).any() for a, b in zip(arrays(*before), arrays(users, items), strict=True)]
     assert any(has_moved) == (abs(score) < 6)
 
@@ -148,7 +154,7 @@ def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str, to
     block = np.array([3, other], np.int32)[:tokens]
     work = dataclasses.replace(work, tokens=block, ends=np.array([tokens]))
     new_users, new_items = users.copy(), items.copy()
-    pick_kernel(name, work.config).train_users(new_users, new_items, work)
+    train_users_of(name, work.config)(new_users, new_items, work)
     u = torch.tensor(users.vectors[0], requires_grad=True)
     v = torch.tensor(items.outputs.vectors, requires_grad=True)
     loss = torch.zeros(())
@@ -175,7 +181,7 @@ def test_the_mean_of_user_and_context_predicts(name: str) -> None:
     users, items = make_rows(work)
     items.outputs.vectors[:] = 0  # nothing pulls the hidden vector: only outputs move, by half a rate of it
     before = users.vectors[0].copy()
-    pick_kernel(name, work.config).train_users(users, items, work)
+    train_users_of(name, work.config)(users, items, work)
     hidden = (before + items.inputs.vectors[4]) / 2
     cosine = items.outputs.vectors[3] @ hidden / np.linalg.norm(items.outputs.vectors[3]) / np.linalg.norm(hidden)
     assert cosine == pytest.approx(1, abs=1e-3)
@@ -186,12 +192,12 @@ def test_the_mean_of_user_and_context_predicts(name: str) -> None:
 def test_adagrad_divides_by_the_root_of_the_squares_so_far(name: str) -> None:
     work, users, items = one_token({"negative": 1})
     plain_users = users.copy()
-    pick_kernel(name, work.config).train_users(plain_users, items.copy(), work)
+    train_users_of(name, work.config)(plain_users, items.copy(), work)
     gradient = (plain_users.vectors[0] - users.vectors[0]) / np.float32(0.01)
     adagrad = dataclasses.replace(work, config=dataclasses.replace(work.config, optimizer="adagrad"))
     new_users = users.copy()
     new_users.squares[0] = 0.5
-    pick_kernel(name, work.config).train_users(new_users, items.copy(), adagrad)
+    train_users_of(name, work.config)(new_users, items.copy(), adagrad)
     squares = 0.5 + np.mean(gradient**2)
     assert new_users.squares[0] == pytest.approx(squares, rel=1e-4)
     np.testing.assert_allclose(
@@ -205,7 +211,7 @@ def test_only_the_users_in_the_order_change(name: str) -> None:
     users, items = make_rows(work)
     before = users.vectors.copy()
     users.vectors[[0, 39]] = np.nan  # poison: rows that nobody may read
-    pick_kernel(name, work.config).train_users(users, items, work)
+    train_users_of(name, work.config)(users, items, work)
     untouched = [row for row in range(1, 39) if row not in (4, 7)]
     np.testing.assert_array_equal(users.vectors[untouched], before[untouched])
     assert np.isfinite(items.outputs.vectors).all()
@@ -217,7 +223,7 @@ def test_frozen_items_do_not_change(name: str, setting: str) -> None:
     work = dataclasses.replace(make_work(make_config(**SETTINGS[setting])), update_items=False)
     users, items = make_rows(work)
     before_users, before_items = users.copy(), items.copy()
-    pick_kernel(name, work.config).train_users(users, items, work)
+    train_users_of(name, work.config)(users, items, work)
     for found, wanted in zip(arrays(users, items)[2:], arrays(before_users, before_items)[2:], strict=True):
         np.testing.assert_array_equal(found, wanted)
     assert not np.array_equal(users.vectors, before_users.vectors)
@@ -230,7 +236,7 @@ def test_the_same_call_gives_the_same_bits(name: str, setting: str) -> None:
     results = []
     for _ in range(2):
         users, items = make_rows(work)
-        pick_kernel(name, work.config).train_users(users, items, work)
+        train_users_of(name, work.config)(users, items, work)
         results.append([array.tobytes() for array in arrays(users, items)])
     assert results[0] == results[1]
 
@@ -258,7 +264,7 @@ def test_the_bits_do_not_hang_on_where_memory_was_free(setting: str, is_frozen: 
 def test_one_item_has_no_rivals(name: str, setting: str) -> None:
     work = make_work(make_config(**SETTINGS[setting]), 3, 1)
     users, items = make_rows(work)
-    pick_kernel(name, work.config).train_users(users, items, work)
+    train_users_of(name, work.config)(users, items, work)
     assert all(np.isfinite(array).all() for array in arrays(users, items))
 
 
@@ -268,7 +274,7 @@ def test_scores_far_out_stay_finite(name: str) -> None:
         work = make_work(make_config(objective=objective, optimizer="sgd"))
         users, items = make_rows(work)
         items.outputs.vectors *= 1000
-        pick_kernel(name, work.config).train_users(users, items, work)
+        train_users_of(name, work.config)(users, items, work)
         assert all(np.isfinite(array).all() for array in arrays(users, items))
 
 
@@ -287,7 +293,7 @@ def test_accumulated_steps_are_the_same_on_every_kernel(
     results = []
     for name in KERNELS:
         users, items = make_rows(work)
-        pick_kernel(name, work.config).train_users(users, items, work)
+        train_users_of(name, work.config)(users, items, work)
         results.append(arrays(users, items))
     for found, wanted in zip(*results, strict=True):
         np.testing.assert_allclose(found, wanted, atol=2e-5)
@@ -391,10 +397,32 @@ def test_powers_of_e_are_those_of_numpy() -> None:
     np.testing.assert_array_equal(all_at_once(beyond), all_at_once(np.array([-87, -87, 80, 80], dtype=np.float32)))
 
 
-def test_machine_code_is_kept_by_the_digest_of_all_that_it_is_compiled_from() -> None:
-    """numba makes what a kept function closes over a part of its key."""
-    for function in (compiled.train_order, compiled.score_each):
-        assert [cell.cell_contents for cell in function.py_func.__closure__] == [compiled.digest_sources()]
+DRAW = """
+import numpy as np
+from trainer.config import TrainConfig
+from trainer.kernels.cpu import draw_negatives
+from trainer.model.objectives import make_sampling
+print(draw_negatives(np.arange(2, dtype=np.uint64), 2, make_sampling(np.arange(9), TrainConfig()), 3).tolist())
+"""
+
+
+def test_machine_code_of_other_sources_is_passed_over(tmp_path: Path) -> None:
+    """numba would read of it, too, and fail where a type of its arguments is no more."""
+    shutil.copytree(ROOT / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    outputs = []
+    for _ in range(2):
+        command = [sys.executable, "-c", DRAW]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment | {"PYTHONPATH": "."}, capture_output=True, text=True
+        )
+        outputs.append(done.stdout or done.stderr)
+        for name in ("model", "cpu"):
+            path = tmp_path / "trainer" / "kernels" / f"{name}.py"
+            path.write_text(path.read_text().replace("Noise", "Drawn"))
+    assert outputs[0].startswith("[[")
+    assert outputs[1] == outputs[0]
+    assert len(list((tmp_path / "trainer" / "kernels" / "__pycache__").rglob("compiled_draws.draw_each-*.nbi"))) == 2
 
 
 def test_a_kernel_that_is_not_there_is_refused() -> None:

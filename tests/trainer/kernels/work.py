@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
+from trainer.kernels import pick_kernel
 from trainer.kernels.first_rows import begin_items, begin_users
-from trainer.kernels.signature import Pass
+from trainer.kernels.signature import Pass, TrainUsers
 from trainer.model.objectives import make_sampling
 from trainer.model.rows import Items, Rows
 from trainer.model.trees import make_tree
@@ -60,6 +62,11 @@ def make_rows(work: Pass) -> tuple[Rows, Items]:
     items = begin_items(work.config, num_items, work.tree.num_rows if work.tree else num_items)
     items.outputs.vectors[:] = np.random.default_rng(1).normal(0, 0.3, items.outputs.vectors.shape)
     return begin_users(work.config, work.hashes), items
+
+
+def train_users_of(kernel: str, config: TrainConfig) -> TrainUsers:
+    """The function of the kernel `cpu` or `gpu`, or of the reference."""
+    return reference.train_users if kernel == "reference" else pick_kernel(kernel, config).train_users
 
 
 def arrays(users: Rows, items: Items) -> list[np.ndarray]:

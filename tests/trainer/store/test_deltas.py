@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.model.rows import Rows
-from trainer.store.deltas import Delta, delta_in, lay_over, merge_deltas
+from trainer.store.layout import Delta, delta_in, lay_over, merge_deltas
 
 
 def rows_of(numbers: list[int]) -> Rows:

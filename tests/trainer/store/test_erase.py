@@ -9,11 +9,10 @@ from tests.corpora import planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
 from trainer.model.rows import Rows
-from trainer.store.deltas import Delta
-from trainer.store.erase import erase_rows, write_generation
 from trainer.store.generation import Generation, open_generation
-from trainer.store.layout import read_rows
-from trainer.store.manifests import STORE_MANIFEST, next_generation
+from trainer.store.layout import Delta, read_rows
+from trainer.store.manifests import STORE_MANIFEST, next_generation, write_manifest
+from trainer.store.upkeep import erase_rows
 from trainer.store.writer import Writer, remove_unreferenced
 from trainer.training.job import Job
 from trainer.training.loop import train
@@ -41,7 +40,7 @@ def test_rows_go_out_of_files_and_deltas(generation: Generation) -> None:
     going = {0: np.array([0, 2, num_users[0] - 1])}
     number = next_generation(generation.folder)
     users = erase_rows(generation, going, num_users, number)
-    write_generation(generation, STORE_MANIFEST, {"users": users, "generation": number})
+    write_manifest(generation.folder, STORE_MANIFEST, generation.manifest | {"users": users, "generation": number})
     remove_unreferenced(generation.folder)
     after = open_generation(generation.folder)
     left = read_rows(after.folder, after.manifest["users"]["0"])

@@ -11,12 +11,11 @@ from safetensors import safe_open
 from tests.stores import read_item_table
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.model.rows import Items, Rows
-from trainer.store.deltas import Delta
-from trainer.store.examine import examine_store
 from trainer.store.generation import open_generation
 from trainer.store.images import Image
-from trainer.store.layout import image_of_items, image_of_rows, rows_in
+from trainer.store.layout import Delta, image_of_items, image_of_rows, rows_in
 from trainer.store.manifests import FORMAT_VERSION
+from trainer.store.upkeep import examine_store
 from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_generations
 
 SIZES = {"partitions": 2, "num_items": 3, "num_blocks": 1, "vector_size": 4, "config": {}}

@@ -20,7 +20,7 @@ from trainer.store.images import (
     verify_image,
     write_image,
 )
-from trainer.system.pages import PAGE_BYTES, make_pages
+from trainer.system.memory import PAGE_BYTES, make_pages
 
 
 def some_arrays(num_rows: int, num_dims: int) -> dict[str, np.ndarray]:

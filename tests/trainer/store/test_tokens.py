@@ -8,7 +8,7 @@ import pytest
 from tests.corpora import user_hash, write_corpus
 from trainer.errors import DamageError
 from trainer.store.tokens import open_corpus, whole_window
-from trainer.system.pages import PAGE_BYTES, make_pages
+from trainer.system.memory import PAGE_BYTES, make_pages
 
 HISTORIES = {"ann": [0, 1, 0, 2, 2, 1], "bob": [3, 3], "cid": [1, 2], "dot": [4]}
 
@@ -16,7 +16,7 @@ HISTORIES = {"ann": [0, 1, 0, 2, 2, 1], "bob": [3, 3], "cid": [1, 2], "dot": [4]
 def test_training_ends_before_the_held_out_event(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "c", HISTORIES, partitions=1)
     histories = corpus.read(0)
-    ids = corpus.read_user_ids(0)
+    ids = corpus.read_ids(0).to_pylist()
     seen = {
         user: histories.tokens[histories.starts[row] : histories.ends[row]].tolist() for row, user in enumerate(ids)
     }

@@ -9,7 +9,7 @@ import pytest
 from trainer.model.rows import Items, Rows
 from trainer.store.generation import open_generation
 from trainer.store.layout import image_of_items, image_of_rows
-from trainer.store.waiting_manifest import has_waiting, hold_manifest, settle_manifest
+from trainer.store.upkeep import has_waiting, hold_manifest, settle_manifest
 from trainer.store.writer import Writer
 
 

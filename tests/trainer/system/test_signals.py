@@ -43,7 +43,7 @@ def test_a_signal_in_a_destructor_is_not_lost() -> None:
 
 
 def test_a_flood_of_signals_is_one_wish() -> None:
-    """As from a parent with many threads that is killed (trainer.system.parent): it sends one for each of them."""
+    """As from a parent with many threads that is killed (trainer.system.signals): it sends one for each of them."""
     told = subprocess.run([sys.executable, "-c", FLOODED], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert told.stdout == "True\n"
 

@@ -34,7 +34,7 @@ def write_changed(folder: Path, histories: dict[str, list[int]], rows: list[list
     """The corpus of the changed rows: `rows` has the users of the whole, by row; `histories` those that changed."""
     corpus = write_corpus(folder, histories, PARTITIONS, num_items, max_users=0)
     for partition, users in enumerate(rows):
-        places = [users.index(user) for user in corpus.read_user_ids(partition)]
+        places = [users.index(user) for user in corpus.read_ids(partition).to_pylist()]
         assert places == sorted(places), "new users come after those of the base"
         np.save(folder / f"p{partition:05d}.rows.npy", np.array(places, dtype=np.uint32))
     np.save(folder / "counts.npy", np.arange(num_items, dtype=np.int64) + 1)

@@ -1,0 +1,105 @@
+"""What is done to a store beside training: examined, rows erased, its micro-partitions split or joined.
+
+The manifest of a store whose micro-partitions were split or joined waits as `pinned/repartitioned.json`, so that its files are
+not removed. What decides is the number of micro-partitions that the root names in one file of its own: the next writer makes
+the waiting manifest the current one, or removes it.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import DamageError
+from trainer.model.rows import Rows
+from trainer.store.generation import Generation
+from trainer.store.images import verify_image
+from trainer.store.layout import image_of_rows, read_rows
+from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, write_manifest
+from trainer.store.writer import Writer, referenced_files, remove_unreferenced
+from trainer.system.files import read_json, sync_folder
+
+_WAITING = "pinned/repartitioned.json"
+_WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trained anew, and may be held back as another space"
+
+
+def examine_store(folder: Path) -> list[tuple[str, str, str]]:
+    """What `doctor` says of a store: (level "ok" | "warning" | "damage", place, message) a finding. Reads every file."""
+    findings: list[tuple[str, str, str]] = []
+    manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
+    for path in (path for path in manifests if path.exists()):
+        level, way_out = "damage", _WAY_OUT.format(path)
+        try:
+            if is_of_earlier_version(read_json(path)):
+                level, message = "warning", "is of an earlier version: the next run trains anew"
+            else:
+                generation = Generation(folder, read_manifest(path))
+                for name, entry in generation.files().items():
+                    verify_image(folder / name, entry)
+                level, message = "ok", f"generation {generation.generation}: {len(generation.files())} files whole"
+        except DamageError as error:
+            message = f"{error}; {way_out}"
+        except (KeyError, TypeError, AttributeError):
+            message = f"is not a manifest of a store: it was altered; {way_out}"
+        findings.append((level, str(path), message))
+    if not any(level == "damage" for level, _, _ in findings):
+        orphans = {path.name for path in folder.glob("*.safetensors")} - referenced_files(folder)
+        if orphans:
+            message = f"{len(orphans)} files belong to no generation; the next commit removes them"
+            findings.append(("warning", str(folder), message))
+    return findings
+
+
+def erase_rows(
+    generation: Generation, going: dict[int, NDArray[np.int64]], num_users: list[int], number: int
+) -> dict[str, Any]:
+    """The entries of users' files for a generation `number` that has not these rows; files are written, nothing counts yet.
+
+    going: micro-partition → rows, ascending; num_users: rows of each micro-partition as they are. A file that has some is
+    written anew, without gaps, with what its delta changed; all other rows stay the same bits. One micro-partition is in
+    memory at a time. Raises DamageError when a file has another number of rows, or was altered.
+    """
+    writer = Writer(generation.folder, number, generation.manifest["users"])
+    for partition, gone in going.items():
+        rows = read_rows(generation.folder, generation.manifest["users"][str(partition)])
+        if len(rows.squares) != num_users[partition]:
+            raise DamageError(
+                f"micro-partition {partition} of generation {generation.generation} has {len(rows.squares):,} rows where its "
+                f"corpus has {num_users[partition]:,} users: they do not belong together; nothing was changed"
+            )
+        kept = np.setdiff1d(np.arange(len(rows.squares)), gone)
+        if len(kept):
+            writer.write_users(partition, image_of_rows(Rows(rows.vectors[kept], rows.squares[kept])))
+        else:  # a training writes no file for a micro-partition without users
+            del writer.users[str(partition)]
+    writer.sync()
+    return writer.users
+
+
+def has_waiting(folder: Path) -> bool:
+    """Whether a manifest waits in the store."""
+    return (folder / _WAITING).exists()
+
+
+def hold_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Let a manifest, whose files are written, wait. The caller holds the store's lock."""
+    write_manifest(folder, _WAITING, manifest)
+
+
+def settle_manifest(folder: Path, partitions: int | None) -> None:
+    """Make the manifest that waits the current one if it has so many micro-partitions; remove it otherwise.
+
+    The caller holds the store's lock. Killed anywhere, the same call completes it. A store that was trained on meanwhile
+    stays as it is.
+    """
+    if not has_waiting(folder):
+        return
+    waiting, current = read_json(folder / _WAITING), read_json(folder / STORE_MANIFEST)
+    if waiting["partitions"] == partitions and waiting["generation"] > current["generation"]:
+        os.replace(folder / _WAITING, folder / STORE_MANIFEST)
+    else:
+        (folder / _WAITING).unlink()
+    sync_folder(folder)
+    remove_unreferenced(folder)
