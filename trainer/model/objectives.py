@@ -43,10 +43,7 @@ class Sampling:
 
 
 def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
-    """The tables for items with these counts in the training tokens, int64[V].
-
-    An item with count 0 (all its events are held out) is drawn as a negative as if it had one.
-    """
+    """The tables for items with these counts in the training tokens, int64[V]; an item with count 0 is drawn as if it had 1."""
     weights, corrections = _weigh(counts, config)
     keep = keep_thresholds(counts, int(counts.sum()), config.sample)
     return Sampling(*alias_table(weights), keep, corrections)
@@ -70,10 +67,9 @@ def block_sampling(
     """The tables of the items `rows`, one of B blocks, of which the first `num_shared` are in every block; counts int64[V]
     of all items.
 
-    Negatives come from the block, whose own items stand for all that are not shared: a shared one is drawn with a share of
-    1 / B of its weight, so that all items are drawn over all blocks as often as without blocks. The shared items are what
-    a user's scores in different blocks are measured against: a softmax of a block alone would leave open how high they are.
-    A row one beyond the last stands for items of other blocks: none of their tokens is kept.
+    Negatives come from the block. A shared item is drawn with 1 / B of its weight, so that over all blocks every item is drawn
+    as often as without blocks. The shared items make scores of different blocks comparable, which a softmax of a block alone
+    would not. A row one beyond the last stands for items of other blocks: none of their tokens is kept.
     """
     own = counts[rows]
     weights, corrections = _weigh(own, config)
@@ -93,8 +89,8 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArr
 
     Drawing i uniformly and taking i when 32 random bits are below thresholds[i], else aliases[i], gives each item with
     probability weight / sum, to 2**-32. Built without a loop: light items (below the mean) are served by heavy ones in
-    order, so who serves whom follows from the running sums of what the light lack and the heavy have to spare; a
-    heavy item that gave too much is served by the next (the sweep of Hübschle-Schneider and Sanders, ESA 2019).
+    order, as the running sums of what they lack and have to spare tell; a heavy item that gave too much is served by the
+    next (the sweep of Hübschle-Schneider and Sanders, ESA 2019).
     """
     num_items = len(weights)
     scaled = weights * (num_items / weights.sum())
@@ -119,9 +115,8 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArr
 def keep_thresholds(counts: NDArray[np.int64], num_tokens: int, sample: float) -> NDArray[np.uint64]:
     """For each item the 32-bit threshold below which a token of it is kept, uint64[V]; 2**32 keeps all.
 
-    `num_tokens`: of all items, of which these may be a part.
-
-    As gensim and word2vec: an item with share f of all tokens is kept with probability sqrt(sample / f) + sample / f.
+    `num_tokens`: of all items, of which these may be a part. As gensim and word2vec: an item with share f of all tokens is
+    kept with probability sqrt(sample / f) + sample / f.
     """
     if sample == 0 or num_tokens == 0:
         return np.full(len(counts), RANGE_32, dtype=np.uint64)

@@ -1,8 +1,7 @@
 """A tree cut below its top levels, for hierarchical softmax whose rows do not fit in memory.
 
-The rows of the upper levels are the first ones and are shared by all item blocks; below the cut whole subtrees belong to
-blocks, which have about as many rows each, and about as many tokens to learn. A block's classes are those whose way ends in its
-subtrees, so training a token needs the shared rows and one block's.
+The rows of the upper levels are the first ones and are shared by all item blocks. Below the cut whole subtrees belong to blocks,
+which have about as many rows and tokens each. So training a token needs the shared rows and those of one block.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ class Cut:
     class_blocks: NDArray[np.int32]
 
     def num_rows(self, block: int) -> int:
-        """The rows of the tree that are in memory with a block."""
+        """How many rows of the tree are in memory with a block."""
         return self.num_shared_rows + int(rows_of(self.tree.widths)[self.blocks == block].sum())
 
     def rows(self, block: int) -> NDArray[np.uint32]:
@@ -69,16 +68,19 @@ def cut_tree(tree: Tree, num_blocks: int, loads: NDArray[np.float64] | None = No
     """
     starts, depth = level_starts(tree), cut_depth(tree)
     loads = np.ones(tree.num_classes) if loads is None else loads
-    sizes, tokens = subtree_rows(tree, depth), _subtree_sums(tree, depth, _class_sums(tree, loads))
+    class_parents = tree.parents[: tree.num_classes]
+    has_parent = class_parents >= 0
+    class_sums = np.bincount(class_parents[has_parent], loads[has_parent], minlength=len(tree.widths))
+    sizes, tokens = subtree_rows(tree, depth), _subtree_sums(tree, depth, class_sums)
     blocks = np.full(len(tree.widths), -1, dtype=np.int32)
-    is_hanging = tree.parents[: tree.num_classes] < starts[depth]
+    is_hanging = class_parents < starts[depth]
     hanging = np.flatnonzero(is_hanging)
     class_blocks, dealt = np.empty(tree.num_classes, dtype=np.int32), np.zeros(num_blocks)
     class_blocks[hanging] = _deal(loads[hanging], np.zeros(len(hanging)), dealt)
     blocks[starts[depth] : starts[depth] + len(sizes)] = _deal(tokens, sizes, dealt)
     for start, end in pairwise(starts[depth + 1 :]):
         blocks[start:end] = blocks[tree.parents[tree.num_classes + start : tree.num_classes + end]]
-    class_blocks[~is_hanging] = blocks[tree.parents[: tree.num_classes][~is_hanging]]
+    class_blocks[~is_hanging] = blocks[class_parents[~is_hanging]]
     return Cut(tree, num_blocks, shared_rows(tree), blocks, class_blocks)
 
 
@@ -113,13 +115,6 @@ def shared_rows(tree: Tree) -> int:
 def subtree_rows(tree: Tree, depth: int) -> NDArray[np.int64]:
     """The rows of the subtree under each node of a level, int64[n]."""
     return _subtree_sums(tree, depth, rows_of(tree.widths)).astype(np.int64)
-
-
-def _class_sums(tree: Tree, loads: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The loads of the classes that are children of each inner node, float64[I]."""
-    parents = tree.parents[: tree.num_classes]
-    sums = np.bincount(parents[parents >= 0], weights=loads[parents >= 0], minlength=len(tree.widths))
-    return sums.astype(np.float64)
 
 
 def _subtree_sums(tree: Tree, depth: int, values: NDArray[Any]) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ the upper levels are the first ones, the nodes of a level a range (`level_starts
 Morin and Bengio, AISTATS 2005; Mikolov et al., "Distributed representations of words and phrases", NIPS 2013.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -34,8 +35,7 @@ class Tree:
     """A tree of V classes and I inner nodes; node x is class x below V, and inner node x - V from there on.
 
     parents int32[V + I]: the inner node above node x; -1 for the root, which is the class itself when V is 1.
-    slots uint32[V + I]: the place of x among its parent's children. One dtype for all shapes, although a byte would do
-        for binary trees: a compiled kernel then meets one type; at ten million classes it costs 30 to 60 MB.
+    slots uint32[V + I]: the place of x among its parent's children.
     first_rows int32[I]: the first parameter row of an inner node; of one without rows, where its rows would begin.
     widths int32[I]: the children of an inner node.
     """
@@ -63,16 +63,18 @@ class Tree:
 
 
 def make_tree(config: TrainConfig, counts: Int64s) -> Tree | None:
-    """The tree that a training with hierarchical softmax asks for; None without it.
+    """The tree of a training with hierarchical softmax; None without it.
 
     An item with count 0 (all its events are held out) counts as one that was seen once, as when items are drawn. Huffman's
-    tree would put all of them into one deep subtree, which is too large for an item block.
+    tree would put all of them into one deep subtree, which is too large for an item block. Raises ConfigError without items.
     """
     if not config.hs:
         return None
+    if len(counts) == 0:
+        raise ConfigError("a tree needs at least one class, but there are no counts: give it a vocabulary")
     counts = np.maximum(counts, 1)
     if config.tree == "balanced":
-        return balanced_tree(counts, branching=config.tree_branching)
+        return balanced_tree(counts, config.tree_branching)
     return huffman_tree(counts) if config.tree == "huffman" else two_level_tree(counts)
 
 
@@ -81,9 +83,7 @@ def huffman_tree(counts: Int64s) -> Tree:
 
     Of the two nodes that are merged the lighter takes slot 0, as in gensim; among equals leaves go before merged nodes
     and older before newer, which also keeps the deepest path as short as an optimal code allows.
-    Raises ConfigError when there are no counts or one is negative.
     """
-    counts = _checked_counts(counts)
     num_classes, num_inner = len(counts), len(counts) - 1
     children = _merge_lightest(counts)
     levels = [np.empty(0, dtype=np.int32)]
@@ -106,16 +106,11 @@ def _merge_lightest(counts: Int64s) -> NDArray[np.int32]:
     Van Leeuwen's algorithm keeps two queues, both ascending: the sorted leaves, and the merged nodes as they are made;
     it takes the two lightest heads, an old node before a new one of equal weight. We do many of its steps at once.
 
-    Let m_0 <= m_1 <= ... be the nodes now in both queues in the order in which they would be taken, and
-    `bound` = m_0 + m_1. Whatever is merged from now on weighs at least `bound`, the least sum of two. So the nodes of
-    weight <= `bound`, say k of them, k >= 2 as counts are not negative, are all taken before anything not yet made:
-    the algorithm's next k // 2 steps are (m_0, m_1), (m_2, m_3), ..., and their sums ascend. If k is odd the
-    last waits for the next round, still at the head of its queue. By induction every merge is the algorithm's own.
-
-    Rounds are few. After one, all that is left weighs at least `bound`, but for the one that may wait, which (k >= 3)
-    weighs at least m_1 >= bound / 2. Hence the next bound is at least 1.5 times as large, or half the nodes of
-    weight zero are gone: log2 V rounds and log1.5 of the total weight, about 130 at the very worst, Fibonacci included.
-    Each merges two sorted runs in linear time, and each node is merged in one round, so all is linear after the sort.
+    Let m_0 <= m_1 <= ... be the nodes in both queues in the order in which they would be taken, and `bound` = m_0 + m_1.
+    Whatever is merged from now on weighs at least `bound`. So the k >= 2 nodes of weight <= `bound` are all taken before
+    anything not yet made: the next k // 2 steps are (m_0, m_1), (m_2, m_3), ..., and their sums ascend. If k is odd the last
+    waits for the next round. The next bound is at least 1.5 times as large, or half the nodes of weight zero are gone: at the
+    very worst about 130 rounds. Each merges two sorted runs in linear time.
     """
     num_classes = len(counts)
     leaf_order = np.argsort(counts, kind="stable").astype(np.int32)
@@ -139,34 +134,24 @@ def _merge_lightest(counts: Int64s) -> NDArray[np.int32]:
     return children
 
 
-def two_level_tree(counts: Int64s, order: Int64s | None = None) -> Tree:
+def two_level_tree(counts: Int64s) -> Tree:
     """About √V groups of about √V classes: a wide softmax at the root and one in each group.
 
-    counts int64[V]; order int64[V]: the classes as they are to stand in the groups, for instance clustered; by default
-    from the most to the least frequent, ties by number. Raises ConfigError when one or the other is unusable.
-
     Groups are of equal size, of neighbours in frequency, as in Goodman, "Classes for fast maximum entropy training",
-    ICASSP 2001. Mikolov's recurrent language models bin by equal *mass* instead. A token pays for the root and for its
-    group's width. The mean is much the same: groups of equal mass are met equally often, so that the widths met average
-    V / groups too. But their tail is wide: of ten million Zipf classes the last group holds 52,000, sixteen times √V,
-    and a block of rows can be no smaller. With groups of equal size every token costs the same 2√V.
+    ICASSP 2001. Mikolov's recurrent language models bin by equal *mass* instead. The rows that a token meets are as many in the
+    mean, but the tail is wide: of ten million Zipf classes the last group holds 52,000, sixteen times √V, and a block of rows
+    can be no smaller. With groups of equal size every token costs the same 2√V.
     """
-    return balanced_tree(counts, depth=2, order=order)
+    return balanced_tree(counts, max(2, math.isqrt(len(counts) - 1) + 1))
 
 
-def balanced_tree(
-    counts: Int64s, branching: int | None = None, depth: int | None = None, order: Int64s | None = None
-) -> Tree:
+def balanced_tree(counts: Int64s, branching: int) -> Tree:
     """A tree whose classes are all equally deep and whose nodes in a level are equally wide, to one child.
 
-    counts int64[V]; exactly one of `branching` (at least 2), the most children of a node, and `depth` (at least 1), the
-    most levels, from which the least sufficient branching follows: the least b with b ** depth >= V. `order` as
-    in `two_level_tree`. Level by level from the classes up, runs of neighbours get a common parent until one is left.
-    Raises ConfigError on unusable counts or order, and on branching and depth out of bounds.
+    counts int64[V]; branching: the most children of a node, at least 2. From the most to the least frequent class, ties by
+    number, level by level from the classes up, runs of neighbours get a common parent until one is left.
     """
-    counts = _checked_counts(counts)
-    num_classes, branching = len(counts), _checked_branching(len(counts), branching, depth)
-    sizes = [num_classes]
+    num_classes, sizes = len(counts), [len(counts)]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // branching))
     parents = np.full(sum(sizes), -1, dtype=np.int32)
@@ -179,7 +164,7 @@ def balanced_tree(
         parents[node : node + size] = np.repeat(np.arange(first, end, dtype=np.int32), widths[first:end])
         slots[node : node + size] = np.arange(size) - np.repeat(edges[:-1], widths[first:end])
         node, end = num_classes + first, first
-    placed = _checked_order(counts, order)
+    placed = np.argsort(-counts, kind="stable")
     parents[placed], slots[placed] = parents[:num_classes].copy(), slots[:num_classes].copy()
     return _with_rows(parents, slots, widths)
 
@@ -187,23 +172,13 @@ def balanced_tree(
 def level_starts(tree: Tree) -> Int64s:
     """Where the levels of inner nodes begin, int64[max_depth + 1]: level d is [starts[d], starts[d + 1]).
 
-    As breadth first a node's parent never falls, a level is the range of those with parents in the level above.
+    Breadth first a node's parent never falls: a level is the range of those with parents in the level above.
     """
     inner_parents = tree.parents[tree.num_classes :]
     starts = [0]
     while starts[-1] < len(inner_parents):
         starts.append(int(np.searchsorted(inner_parents, np.int32(starts[-1]))))
     return np.array(starts, dtype=np.int64)
-
-
-def path(tree: Tree, class_ix: int) -> list[tuple[int, int]]:
-    """The choices that lead to a class, from the root: (inner node, slot of the child that is taken)."""
-    assert 0 <= class_ix < tree.num_classes
-    steps, node = [], class_ix
-    while (parent := int(tree.parents[node])) >= 0:
-        steps.append((parent, int(tree.slots[node])))
-        node = tree.num_classes + parent
-    return steps[::-1]
 
 
 def tree_bytes(tree: Tree) -> int:
@@ -214,8 +189,8 @@ def tree_bytes(tree: Tree) -> int:
 def log_probabilities(tree: Tree, node_vectors: Float32s, user_vectors: Float32s) -> Float32s:
     """The log-probability of every class for each user, float32[B, V]: evaluation through the tree.
 
-    node_vectors float32[num_rows, D]; user_vectors float32[B, D]. What the rows say of each child is summed down the
-    tree, level by level. Takes 4 * B * V bytes for the result and beside it the more of 30 * (V + I) and 80 MB.
+    node_vectors float32[num_rows, D]; user_vectors float32[B, D]. Takes 4 * B * V bytes for the result and beside it the more
+    of 30 * (V + I) and 80 MB.
     """
     rows, starts = _child_rows(tree), level_starts(tree)
     result = np.empty((len(user_vectors), tree.num_classes), dtype=np.float32)
@@ -268,40 +243,3 @@ def _with_rows(parents: NDArray[np.int32], slots: NDArray[np.uint32], widths: ND
 def rows_of(widths: NDArray[np.int32]) -> Int64s:
     """How many parameter rows nodes with so many children own, int64[I]."""
     return np.where(widths > 2, widths, widths == 2).astype(np.int64)
-
-
-def _checked_counts(counts: Int64s) -> Int64s:
-    if len(counts) == 0:
-        raise ConfigError("a tree needs at least one class, but there are no counts: give it a vocabulary")
-    if counts.min() < 0:
-        raise ConfigError(f"class {counts.argmin()} has the count {counts.min()}: a tree's counts must not be negative")
-    if (total := counts.sum(dtype=np.float64)) >= 2**63:
-        raise ConfigError(f"the counts of a tree sum to {total:.3g}, more than 64 bits hold: scale them down")
-    return counts.astype(np.int64, copy=False)
-
-
-def _checked_branching(num_classes: int, branching: int | None, depth: int | None) -> int:
-    if (branching is None) == (depth is None):
-        raise ConfigError(f"a tree has either a branching or a depth, not branching={branching} with depth={depth}")
-    if branching is not None:
-        if branching < 2:
-            raise ConfigError(f"branching {branching} does not divide anything: branching must be at least 2")
-        return branching
-    assert depth is not None
-    if depth < 1:
-        raise ConfigError(f"a tree of depth {depth} has no levels: depth must be at least 1")
-    branching = max(2, round(num_classes ** (1 / depth)) - 1)  # the root in floats may be off by one
-    while branching ** min(depth, 64) < num_classes:
-        branching += 1
-    return branching
-
-
-def _checked_order(counts: Int64s, order: Int64s | None) -> Int64s:
-    if order is None:
-        return np.argsort(-counts, kind="stable")
-    is_placed = np.zeros(len(counts), dtype=bool)
-    if len(order) == len(counts) and order.min() >= 0 and order.max() < len(counts):
-        is_placed[order] = True
-    if not is_placed.all():
-        raise ConfigError(f"the order of a tree must name each of its {len(counts)} classes once: pass a permutation")
-    return order

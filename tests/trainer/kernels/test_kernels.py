@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
+from tests.tree_shapes import path
 from trainer.config import TrainConfig
 from trainer.draws import HELDOUT, counter, draws
 from trainer.errors import ConfigError
@@ -25,7 +26,7 @@ from trainer.kernels.predictions import exp
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
 from trainer.model.rows import Items, Rows
-from trainer.model.trees import make_tree, path
+from trainer.model.trees import make_tree
 
 KERNELS = ["reference", "cpu"]
 ROOT = Path(__file__).parents[3]
@@ -399,6 +400,7 @@ def test_powers_of_e_are_those_of_numpy() -> None:
 
 DRAW = """
 import numpy as np
+from tests.tree_shapes import path
 from trainer.config import TrainConfig
 from trainer.kernels.cpu import draw_negatives
 from trainer.model.objectives import make_sampling
