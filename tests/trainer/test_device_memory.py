@@ -13,8 +13,14 @@ from trainer.config import TrainConfig
 from trainer.errors import ResourceError
 from trainer.kernels.device import Accelerator
 from trainer.plan.alone import Budget, plan_training
-from trainer.plan.device_sizes import DEVICE_ROUNDING_BYTES, DEVICE_SAMPLE_BYTES, device_bytes, tray_bytes
-from trainer.plan.sizes import Work, training_sizes
+from trainer.plan.sizes import (
+    DEVICE_ROUNDING_BYTES,
+    DEVICE_SAMPLE_BYTES,
+    Work,
+    device_bytes,
+    training_sizes,
+    tray_bytes,
+)
 from trainer.system.memory import DEVICE_CONTEXT_BYTES
 from trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
 from trainer.training.device_engine import DeviceEngine, DeviceMemory, Largest

@@ -1,21 +1,19 @@
 """The memory planner: from sizes and budgets to chunks, item blocks, slots, disk and time, or a refusal with the numbers. Pure.
 
 In memory all the time are what the process already holds, one item block with its sampling tables or tree, a copy of it while a
-commit is written, and the micro-partition under work where users rest in bfloat16. What is left of the budget is divided into
-slots for chunks of users: one when all users fit, otherwise three (one is read ahead, one is trained, one is written
-behind). Only when the item table leaves no room for that it is divided into blocks, for what is learned then hangs on the
-division: each chunk meets every block, one after the other, and the next block is read ahead. Of all such divisions that
-fit the one that moves fewest bytes is taken.
+commit is written, and the micro-partition under work where users rest in bfloat16. The rest of the budget is divided into slots
+for chunks of users: one when all users fit, otherwise three (read ahead, trained, written behind). Only when the item table
+leaves no room for that it is divided into blocks, because that changes what is learned: each chunk meets every block, one after
+the other, and the next block is read ahead. Of all such divisions that fit the one that moves fewest bytes is taken.
 """
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.errors import ResourceError
-from trainer.plan.device_sizes import device_bytes, tray_bytes
 from trainer.plan.prediction import Rates, Traffic, predict
 from trainer.plan.sharing import ALONE, Sharing
-from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work
+from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
 from trainer.system.memory import DEVICE_CONTEXT_BYTES
 from trainer.system.units import size
 
@@ -49,23 +47,14 @@ class Division:
 
 
 @dataclass(frozen=True)
-class Others:
-    """Who writes to the same disk: their users, and whether they leave a table that all have to this worker."""
-
-    num_users: int
-    leave_items: bool
-
-
-@dataclass(frozen=True)
 class Plan:
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
     place_bytes: the sizes of the place of a micro-partition that comes and goes, for its users and for its tokens; None where
-    all stay, and tokens are mapped.
-    moved_bytes: what an epoch reads from the store, and writes to it, because of the division. commit_bytes: the most that a
-    commit writes. num_commits, read_bytes, written_bytes (commits included), seconds: predicted of the whole training; seconds
-    is None where the machine's rates are not known. sharing: with whom the item table is shared, and how; places_a_chunk: with
-    several workers, for whom all places of the epoch's order are the same; sent_bytes: predicted, to other workers.
+    all stay, and tokens are mapped. moved_bytes: what an epoch reads from the store, and writes to it, because of the division.
+    commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (commits included), seconds, sent_bytes
+    (to other workers): predicted of the whole training; seconds is None where the machine's rates are not known.
+    places_a_chunk: with several workers, the same for all.
     """
 
     num_partitions: int
@@ -109,8 +98,9 @@ class Plan:
 def plan_training(
     work: Work, sizes: Sizes, budget: Budget, rates: Rates | None = None, began: Division | None = None
 ) -> Plan:
-    """Choose chunks, item blocks and slots. `began`: the division of a training that goes on: with several blocks its order
-    hangs on it, so it stays; with one block the chunks are free.
+    """Choose chunks, item blocks and slots.
+
+    `began`: the division of a training that goes on. If it has several blocks it stays: the order depends on it.
 
     Raises ResourceError, with the numbers and the way out, when one micro-partition a slot does not fit the budget,
     or when the disk cannot hold two generations.
@@ -122,11 +112,13 @@ def plan_training(
 
 
 def lay_out(
-    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division, others: Others | None = None
-) -> Plan:
-    """The plan for a division that fits. Raises ResourceError when the disk cannot hold two generations."""
-    num_users = work.num_users + (others.num_users if others else 0)
-    disk_bytes = 2 * (num_users * sizes.user_bytes + sizes.item_table_bytes)
+    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division,
+    num_others: int = 0, commits_items: bool = True,
+) -> Plan:  # fmt: skip
+    """The plan for a division that fits. num_others: users of other workers on the same disk; commits_items: whether this worker
+    writes the items that all have. Raises ResourceError when the disk cannot hold two generations.
+    """
+    disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes)
     if disk_bytes > budget.disk_free_bytes:
         raise ResourceError(
             f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "
@@ -140,12 +132,19 @@ def lay_out(
     num_slots = 1 if is_resident else 3
     item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
-    traffic = _plan_traffic(work, sizes, division, commits_items=others is None or others.leave_items)
-    told = predict(work, traffic, rates)
+    users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
+    read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
+    begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
+    if sizes.sharing.is_sharded:
+        block_bytes *= division.num_blocks // sizes.sharing.num_workers
+    elif not commits_items:
+        block_bytes = 0
+    moved_bytes, resident_bytes = _moved_bytes(work, sizes, division), users_bytes if is_resident else 0
+    told = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
         item_bytes, device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
-        peak_bytes, budget.host_bytes, disk_bytes, traffic.moved_bytes, traffic.block_bytes + traffic.resident_bytes,
+        peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
         told.num_commits, told.read_bytes, told.written_bytes, told.seconds, (),
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
@@ -210,19 +209,6 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     if sizes.sharing.is_sharded:  # blocks come from other workers, not from the disk
         return users_bytes
     return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
-
-
-def _plan_traffic(work: Work, sizes: Sizes, division: Division, *, commits_items: bool) -> Traffic:
-    users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
-    is_resident = division.chunk_partitions >= len(work.users)
-    read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
-    begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
-    moved_bytes = _moved_bytes(work, sizes, division)
-    if sizes.sharing.is_sharded:
-        block_bytes *= division.num_blocks // sizes.sharing.num_workers
-    elif not commits_items:
-        block_bytes = 0
-    return Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, users_bytes if is_resident else 0)
 
 
 def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:

@@ -1,7 +1,4 @@
-"""What a training will take of time and of the disk's work, before it begins. Pure.
-
-What is predicted stands beside what was measured in the morning's report.
-"""
+"""What a training will take of time and of the disk's work, before it begins; the report shows it beside the measured. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -22,9 +19,8 @@ class Rates:
 class Traffic:
     """What goes between memory and disk, with so many item blocks.
 
-    moved_bytes: what an epoch reads, and writes, because not all is in memory; begun_bytes: what of it the first epoch does
-    not read, for it begins in memory. block_bytes: what every commit writes of items; resident_bytes: users that stay in
-    memory, whom a commit writes if they changed.
+    moved_bytes: what an epoch reads, and writes, because not all is in memory; begun_bytes: what of it the first epoch does not
+    read. block_bytes: what every commit writes of items; resident_bytes: users in memory, written by a commit if they changed.
     """
 
     num_blocks: int

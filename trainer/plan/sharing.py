@@ -102,8 +102,3 @@ def predict_wire(sharing: Sharing, num_exchanges: float, exchanged_bytes: int, t
     num_turns, block_bytes = turns if sharing.is_sharded else (0, 0)
     summed_bytes = num_exchanges * sent_by_sum(exchanged_bytes, sharing.num_workers)
     return Wire(num_turns * block_bytes, summed_bytes, num_turns)
-
-
-def default_exchange_tokens(num_tokens: int, num_workers: int) -> float:
-    """After how many tokens workers exchange that share num_tokens an epoch."""
-    return max(1.0, num_tokens / num_workers / EXCHANGES_AN_EPOCH)

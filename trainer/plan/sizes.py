@@ -1,4 +1,4 @@
-"""How much a training is: what is to be done, and the bytes of what it holds."""
+"""How much a training is: what is to be done, and the bytes of what it holds, in memory and on a GPU. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from trainer.model.objectives import shared_items
 from trainer.model.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.model.trees import Tree, tree_bytes
 from trainer.plan.sharing import ALONE, Sharing
+from trainer.system.memory import DEVICE_CONTEXT_BYTES
 
 BYTES = {"float32": 4, "bfloat16": 2}
 TOKEN_BYTES = 4
@@ -20,6 +21,13 @@ SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # as a thread sorts it
 SORTING_BYTES_A_ROW = 4 + 4 + 4  # of all that a thread might move
 STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # where its entries are, how many; while these are reckoned
 LONG_HISTORIES = 8  # the users of a step are taken to have no more tokens than so many times the mean
+DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch takes memory in pieces of 2 and 20 MiB; and what it needs for a moment
+DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
+DEVICE_SAMPLE_BYTES = (
+    2 * 512 * 32_768 * 4
+)  # tokens measured of a micro-partition, by the numbers the kernel holds for one
+PASS_BYTES_A_USER = 8 * 4 + 4  # start, end, hash, place in the order; learning rate
+SCRATCH_BYTES_A_USER = 8 + 4  # key, tokens kept
 CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: its block and first row, while they are reckoned
 
 
@@ -53,35 +61,15 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Accumulation:
-    """Bytes of gradient accumulation. users: of a step; block_tokens: that predict together, for block_bytes beside token_bytes
-    each; row_bytes: of each row of the item table, or block.
-    """
-
-    users: int
-    block_tokens: int
-    block_bytes: int
-    token_bytes: int
-    row_bytes: int
-
-    def num_bytes(self, work: Work, num_rows: int) -> int:
-        """What the users of a step enter, and the threads sort."""
-        users = min(self.users, work.most_users)
-        tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
-        blocks = tokens // self.block_tokens + users
-        users_bytes = work.most_users * STEP_BYTES_A_USER
-        return users_bytes + blocks * self.block_bytes + tokens * self.token_bytes + num_rows * self.row_bytes
-
-
-@dataclass(frozen=True)
 class Sizes:
     """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
 
     can_split: whether the item table may be divided into blocks. Every block has the most frequent items, or of a tree
     the rows above the cut, shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say
-    which block has what. sharing: how workers share the table. row_bytes: of the table. accumulation: of gradients, if they are.
+    which block has what. sharing: how workers share the table. row_bytes: of the table.
     """
 
+    config: TrainConfig
     user_bytes: int
     work_bytes: int
     item_table_bytes: int
@@ -94,7 +82,6 @@ class Sizes:
     cut_bytes: int = 0
     sharing: Sharing = ALONE
     row_bytes: int = 4
-    accumulation: Accumulation | None = None
 
     def block_bytes(self, num_blocks: int) -> int:
         """An item block: the rows of the table that are in memory together."""
@@ -104,18 +91,26 @@ class Sizes:
         return self.shared_bytes + min(own_bytes + self.granule_bytes, self.item_table_bytes - self.shared_bytes)
 
     def item_bytes(self, num_blocks: int) -> int:
-        """What items take in memory: a block and a copy of it; with several blocks a third, which is read ahead. With several
-        workers what trainer/plan/sharing.py says.
-        """
+        """What items take in memory, with the copies that trainer/plan/sharing.py counts."""
         images_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
         shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # as they were, and what changed
         return images_bytes + shared_bytes + self.tables_bytes(num_blocks)
 
     def accumulation_bytes(self, work: Work, num_blocks: int) -> int:
-        """What gradient accumulation takes beside that."""
-        if self.accumulation is None:
+        """What gradient accumulation takes beside that: what the users of a step enter, and the threads sort."""
+        config = self.config
+        if config.accumulate == 1:
             return 0
-        return self.accumulation.num_bytes(work, self.block_bytes(num_blocks) // self.row_bytes)
+        from trainer.kernels.cpu import used_threads  # numba takes half a second to import
+
+        threads = used_threads(config)
+        entry_bytes = ENTRY_BYTES + threads * SORTED_ENTRY_BYTES
+        users = min(config.accumulate, work.most_users)
+        tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
+        predictions = tokens // config.share_negatives + users
+        num_rows = self.block_bytes(num_blocks) // self.row_bytes
+        entries_bytes = predictions * (config.vector_size * 4 + config.negative * entry_bytes) + tokens * entry_bytes
+        return work.most_users * STEP_BYTES_A_USER + entries_bytes + num_rows * threads * SORTING_BYTES_A_ROW
 
     def tables_bytes(self, num_blocks: int) -> int:
         """The tables beside a block of items, by which its tokens are learned."""
@@ -133,6 +128,7 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
     row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
     table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
     return Sizes(
+        config=config,
         user_bytes=config.vector_size * BYTES[config.dtype] + 4,
         work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
         item_table_bytes=table_bytes,
@@ -144,21 +140,37 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
         cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
         row_bytes=row_bytes,
-        accumulation=_accumulation(config),
     )
 
 
-def _accumulation(config: TrainConfig) -> Accumulation | None:
-    if config.accumulate == 1:
-        return None
-    from trainer.kernels.cpu import used_threads  # numba takes half a second to import
-
-    threads = used_threads(config)
-    entry_bytes = ENTRY_BYTES + threads * SORTED_ENTRY_BYTES
-    return Accumulation(
-        users=config.accumulate,
-        block_tokens=config.share_negatives,
-        block_bytes=config.vector_size * 4 + config.negative * entry_bytes,
-        token_bytes=entry_bytes,
-        row_bytes=threads * SORTING_BYTES_A_ROW,
+def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
+    """On the GPU: its context; an item block with its tables; places for two micro-partitions, one trained and one coming;
+    what training one writes for itself; and the item rows that the curve looks at.
+    """
+    users, tokens = work.most_users, work.most_tokens
+    block_bytes = sizes.block_bytes(num_blocks)
+    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // _row_bytes(sizes) + 1)
+    halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
+    place_bytes = users * (_row_bytes(sizes) + PASS_BYTES_A_USER) + tokens * TOKEN_BYTES
+    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES
+    sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
+    index_bytes = 2 * 8 * (sample_bytes // _row_bytes(sizes) + 1)
+    exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
+    copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # as it was, and what is under way
+    held_bytes = copies_bytes + (
+        block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
     )
+    return DEVICE_CONTEXT_BYTES + DEVICE_ROUNDING_BYTES + held_bytes
+
+
+def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
+    """On the host, pinned: what a pass has beside rows, on its way to the GPU, and the rows that the curve looks at."""
+    sample_bytes = min(sizes.block_bytes(num_blocks), DEVICE_SAMPLE_BYTES)
+    index_bytes = 8 * (sample_bytes // _row_bytes(sizes) + 1)
+    pass_bytes = work.most_users * PASS_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
+    return pass_bytes + sample_bytes + index_bytes
+
+
+def _row_bytes(sizes: Sizes) -> int:
+    """A row under work: float32 and the optimizer's state, however it rests."""
+    return (sizes.work_bytes or sizes.user_bytes - 4) + 4

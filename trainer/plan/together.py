@@ -2,22 +2,23 @@
 
 Of the ways of trainer/plan/sharing.py the first that suits is taken, unless `train.sharing` names one: replicated,
 where the table fits every worker and adding up its changes does not take too many bytes, or the workers have GPUs, to
-which sharding would bring all users once a block; sharded, where it can be divided; asynchronous otherwise. What was
-measured of the network is told, but decides nothing: the same training has the same plan.
+which sharding would bring all users once a block; sharded, where it can be divided; asynchronous otherwise. The measured
+speed of the network decides nothing: the same training has the same plan.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
-from trainer.plan.alone import MAX_BLOCKS, Budget, Division, Others, Plan, explain_refusal, largest_chunk, lay_out
+from trainer.plan.alone import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
 from trainer.plan.prediction import Rates
 from trainer.plan.schedule import partition_order
 from trainer.plan.shares import Share, count_exchanges
-from trainer.plan.sharing import Sharing, Wire, default_exchange_tokens, predict_wire
+from trainer.plan.sharing import EXCHANGES_AN_EPOCH, Sharing, Wire, predict_wire
 from trainer.plan.sizes import Sizes, Work
 from trainer.system.memory import PAGE_BYTES
 from trainer.system.units import size
@@ -69,11 +70,6 @@ class Team:
         """The most micro-partitions that a worker trains at a place."""
         return replace(self.share, rank=rank).most_a_place
 
-    def training_seconds(self) -> float | None:
-        """Seconds of an epoch's training alone, of the slowest."""
-        seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in self.members if member.rates]
-        return max(seconds) if len(seconds) == len(self.members) else None
-
 
 def form_team(members: Sequence[Member], weights: Sequence[float], share: Share, config: TrainConfig) -> Team:
     """The team of these members, with what each trains at each place of each epoch."""
@@ -88,19 +84,15 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
     """
     way = choose_way(team, sizes, config) if began is None else keep_way(team, sizes, began)
     sized, plans = replace(sizes, sharing=way.sharing), []
-    num_users = sum(sum(member.work.users) for member in team.members)
+    num_users = sum(member.work.num_users for member in team.members)
     for rank, member in enumerate(team.members):
         most, own = team.most_a_place(rank), len(team.share.partitions[rank])
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
-        others = Others(num_users - sum(member.work.users), leave_items=rank == 0)
-        plan = lay_out(member.work, sized, member.budget, member.rates, division, others)
-        plan = replace(
-            plan,
-            sharing=way.sharing,
-            places_a_chunk=way.chunk_places,
-            sent_bytes=way.wire.over(member.work.epochs),
-        )
-        plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way))))
+        num_others = num_users - member.work.num_users
+        plan = lay_out(member.work, sized, member.budget, member.rates, division, num_others, commits_items=rank == 0)
+        shared: dict[str, Any] = {"sharing": way.sharing, "places_a_chunk": way.chunk_places}
+        shared |= {"sent_bytes": way.wire.over(member.work.epochs)}
+        plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way)), **shared))
     return plans
 
 
@@ -149,7 +141,7 @@ def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
 
 def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
     num_tokens = sum(member.work.num_tokens for member in team.members)
-    tokens = config.exchange_tokens or default_exchange_tokens(num_tokens, len(team.members))
+    tokens = config.exchange_tokens or max(1.0, num_tokens / len(team.members) / EXCHANGES_AN_EPOCH)
     staleness = config.staleness if mode == "asynchronous" else 0
     return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not team.is_on_gpu)
 
@@ -161,13 +153,12 @@ def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None
         places = _chunk_places(team, sized, num_blocks)
         if places == 0:
             continue
-        way = _way(team, sized, num_blocks, places)
-        doubled = 2 * num_blocks
         is_single = sized.sharing.is_sharded and num_blocks == sized.sharing.num_workers
         if is_single and sized.block_bytes(num_blocks) > WAITED_BYTES:
-            places = _chunk_places(team, sized, doubled)
-            return _way(team, sized, doubled, places) if places else way
-        return way
+            doubled_places = _chunk_places(team, sized, 2 * num_blocks)
+            if doubled_places:
+                return _way(team, sized, 2 * num_blocks, doubled_places)
+        return _way(team, sized, num_blocks, places)
     return None
 
 
@@ -193,13 +184,6 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, sum(counts) / len(counts), exchanged, turns))
 
 
-def _network_share(team: Team, num_bytes: float) -> float:
-    """What sending so many bytes takes, as a share of an epoch's training; 0 where that is not known."""
-    rates = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
-    training = team.training_seconds()
-    return num_bytes / min(rates) / training if rates and training else 0.0
-
-
 def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way:
     sized = replace(sizes, sharing=_sharing(team, config, mode))
     least = min(team.members, key=lambda member: member.budget.host_bytes)
@@ -212,7 +196,10 @@ def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
     num_tokens = max(1, sum(member.work.num_tokens for member in team.members))
     shares = ", ".join(f"{member.work.num_tokens / num_tokens:.1%}" for member in team.members)
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
-    share = _network_share(team, way.wire.num_bytes)
+    networks = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
+    seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in team.members if member.rates]
+    is_known = networks and max(seconds, default=0.0) and len(seconds) == len(team.members) and way.wire.num_bytes
+    share = way.wire.num_bytes / min(networks) / max(seconds) if is_known else 0.0
     told = f"; about {share:.0%} of the training's time" if share else ""
     sent = f"a worker sends {size(round(way.wire.num_bytes))} an epoch{told}; taken because {way.why}"
     if way.sharing.is_sharded:
