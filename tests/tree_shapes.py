@@ -8,16 +8,6 @@ from numpy.typing import NDArray
 from trainer.model.trees import Tree, level_starts, rows_of
 
 
-def path(tree: Tree, class_ix: int) -> list[tuple[int, int]]:
-    """The choices that lead to a class, from the root: (inner node, slot of the child that is taken)."""
-    assert 0 <= class_ix < tree.num_classes
-    steps, node = [], class_ix
-    while (parent := int(tree.parents[node])) >= 0:
-        steps.append((parent, int(tree.slots[node])))
-        node = tree.num_classes + parent
-    return steps[::-1]
-
-
 def path_lengths(tree: Tree) -> NDArray[np.int32]:
     """The choices on the way to each class, int32[V]."""
     depths = np.repeat(np.arange(1, tree.max_depth + 1, dtype=np.int32), np.diff(level_starts(tree)))

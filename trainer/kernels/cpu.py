@@ -47,10 +47,7 @@ def is_compiling() -> bool:
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
-    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling.
-
-    Several threads take stretches of the order until none is left, in compiled code without the GIL.
-    """
+    """Train the users `work.order` once, in place, without the GIL; returns how many tokens were kept by subsampling."""
     threads = used_threads(work.config)
     train = _prepare(users, items, work, threads)
     with _beginning:
@@ -87,30 +84,28 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[int], int]:
-    """What each thread calls with its number, until all users are trained; each has arrays of its own to work in."""
+    """What each thread calls with its number; each has arrays of its own."""
     sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
     arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
     histories = tuple(_read_only(array) for array in arrays)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
-    ends = step_ends(len(work.order), work.config.accumulate if rule.is_accumulating else len(work.order))
+    num_users = len(work.order)
+    users_a_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
+    ends = np.array([*range(users_a_step, num_users, users_a_step), num_users], dtype=np.int64)  # of steps
     ledger = _ledger(lengths[work.order], ends, rule, num_dims)
     num_sorted = len(items.outputs.vectors) if rule.is_accumulating else 0
     owns = [(_scratch(num_dims, longest, num_rows), _sorting(len(ledger.rows), num_sorted)) for _ in range(threads)]
     taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # a number that threads write, in lines of its own
     arrived = np.zeros(LINE_NUMBERS, dtype=np.int64)
     stretch = stretch_users(int(np.diff(ends, prepend=0).max(initial=0)), threads)
+    tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs, items.inputs))
     shared = (
-        _table(users), _table(items.outputs), _table(items.inputs), _noise(sampling), paths, rule, ledger, histories,
-        np.uint64(work.epoch_key), ends, taken, arrived, stretch, threads,
+        *tables, _noise(sampling), paths, rule, ledger, histories, np.uint64(work.epoch_key), ends, taken, arrived, stretch,
+        threads,
     )  # fmt: skip
     return lambda thread: int(train_order(*shared, thread, *owns[thread]))
-
-
-def step_ends(num_users: int, users_a_step: int) -> NDArray[np.int64]:
-    """After how many users of an order each of its steps ends, int64[S]."""
-    return np.array([*range(users_a_step, num_users, max(1, users_a_step)), num_users], dtype=np.int64)
 
 
 def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num_dims: int) -> Ledger:
@@ -119,19 +114,15 @@ def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num
     predictions = -(-lengths // rule.block_tokens)
     first_predictions, most_predictions = _firsts(predictions, ends)
     first_entries, most_entries = _firsts(lengths + predictions * rule.num_negatives, ends)
+    rows, pulls, askers = (np.empty(most_entries, dtype=dtype) for dtype in (np.uint32, np.float32, np.uint32))
+    hiddens = np.empty((most_predictions, num_dims), dtype=np.float32)
     return Ledger(
-        np.empty((most_predictions, num_dims), dtype=np.float32),
-        np.empty(most_entries, dtype=np.uint32),
-        np.empty(most_entries, dtype=np.float32),
-        np.empty(most_entries, dtype=np.uint32),
-        first_predictions,
-        first_entries,
-        np.zeros(len(lengths), dtype=np.int64),
+        hiddens, rows, pulls, askers, first_predictions, first_entries, np.zeros(len(lengths), dtype=np.int64)
     )
 
 
 def _firsts(nums: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Where each user's begin, of so many each, int64[M], counted from the first of the user's step; the most of a step."""
+    """Where each user's begin, of nums int64[M] each, counted from the first of the user's step; the most of a step."""
     if not len(nums):
         return nums, 0
     before = np.concatenate(([0], np.cumsum(nums)))
@@ -141,15 +132,10 @@ def _firsts(nums: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[n
 
 
 def _sorting(num_entries: int, num_rows: int) -> Sorting:
-    return Sorting(
-        np.empty(num_entries + 1, dtype=np.uint32),
-        np.empty(num_entries + 1, dtype=np.uint32),
-        np.zeros(num_rows, dtype=np.int32),
-        np.zeros(num_rows, dtype=np.int32),
-        np.empty(num_rows, dtype=np.int32),
-        np.zeros(num_entries + ROWS_AHEAD, dtype=np.uint32),
-        np.empty(num_entries, dtype=np.float32),
-    )
+    entries, touched = (np.empty(num_entries + 1, dtype=np.uint32) for _ in range(2))
+    counts, owns, starts = (np.zeros(num_rows, dtype=np.int32) for _ in range(3))
+    predictions, pulls = np.zeros(num_entries + ROWS_AHEAD, dtype=np.uint32), np.empty(num_entries, dtype=np.float32)
+    return Sorting(entries, touched, counts, owns, starts, predictions, pulls)
 
 
 def _noise(sampling: Sampling) -> Noise:
@@ -163,18 +149,11 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _table(rows: Rows) -> Table:
-    return Table(rows.vectors, rows.squares)
-
-
 def _paths(tree: Tree | None) -> Paths:
     none = np.zeros(0, dtype=np.int32)
-    arrays = (none, none.view(np.uint32), none, none)
-    if tree is not None:
-        arrays = (tree.parents, tree.slots, tree.first_rows, tree.widths)
-    parents, slots, first_rows, widths = (_read_only(array) for array in arrays)
-    num_classes, max_rows = (tree.num_classes, tree.max_path_rows) if tree else (0, 0)
-    return Paths(parents, slots, first_rows, widths, num_classes, max_rows)
+    tree = tree or Tree(none, none.view(np.uint32), none, none, 0)
+    arrays = (_read_only(array) for array in (tree.parents, tree.slots, tree.first_rows, tree.widths))
+    return Paths(*arrays, tree.num_classes, tree.max_path_rows)
 
 
 def _rule(work: Pass) -> Rule:
@@ -199,10 +178,10 @@ def _rule(work: Pass) -> Rule:
 
 
 def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
-    """Arrays that begin where a cache line does, GAP_FLOATS apart and from all others.
+    """Arrays that begin where a cache line does, GAP_FLOATS apart.
 
-    Compiled loops take their slower path, which rounds otherwise, where one array lies closely behind another: that must
-    not hang on where the allocator happens to put them.
+    Compiled loops take a slower path, which rounds otherwise, where one array lies closely behind another: that must not depend
+    on the allocator.
     """
     sizes = {"user": num_dims, "hidden": num_dims, "step": num_dims} | dict.fromkeys(
         ("rows", "dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows", "root_slots"),

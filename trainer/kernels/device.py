@@ -1,11 +1,23 @@
-"""What a kernel finds on a device: rows, tables and a pass, as tensors. trainer/training/device_engine.py puts them there."""
+"""What a kernel finds on a device, as tensors, and streams of work on it, events between them, and pinned host memory.
 
+A stream does its work in order and beside the others; only an event makes one wait. Where the device is the CPU (Triton's
+interpreter) a stream does its work at once, an event is a moment, and memory needs no preparation: all that differs between
+the two is in this file. trainer/training/device_engine.py puts the tensors there.
+"""
+
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
+from trainer.errors import ResourceError
+from trainer.system.memory import make_pages
 
 
 @dataclass(frozen=True)
@@ -77,3 +89,88 @@ class Accelerator:
 
     device: torch.device
     launch: Launch
+
+
+class Event:
+    """A moment in the work of a stream."""
+
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        self._at = time.perf_counter()
+        self._event = torch.cuda.Event(enable_timing=True, blocking=True) if stream else None
+        if self._event:
+            self._event.record(stream)
+
+    def wait(self) -> None:
+        """Wait until the stream has come to it."""
+        if self._event:
+            self._event.synchronize()
+
+    def hold(self, stream: torch.cuda.Stream | None) -> None:
+        """Let later work of this stream wait for it."""
+        if stream and self._event:
+            stream.wait_event(self._event)
+
+    def seconds_since(self, earlier: "Event") -> float:
+        """Seconds from an earlier event to this one; both have come."""
+        if self._event and earlier._event:
+            return earlier._event.elapsed_time(self._event) / 1000
+        return self._at - earlier._at
+
+
+class Stream:
+    """Work that the device does in order, beside that of other streams."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Enqueue what `work` calls of torch and Triton; on a GPU it is done later than `run` returns."""
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            work()
+
+    def after(self, event: Event) -> None:
+        """Let later work wait for an event of another stream."""
+        event.hold(self._stream)
+
+    def mark(self) -> Event:
+        """The moment when all work so far is done."""
+        return Event(self._stream)
+
+
+class PinnedPages:
+    """Pages of host memory that stay where they are until `release`, so that the device can copy from and to them at any time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_needed = device.type == "cuda"
+        self._pages: dict[int, NDArray[Any]] = {}
+
+    def make(self, dtype: Any, *shape: int) -> NDArray[Any]:
+        """An array in pinned pages, not filled yet."""
+        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        pages = make_pages(num_bytes)
+        self.pin(pages)
+        return pages[:num_bytes].view(dtype).reshape(shape)
+
+    def pin(self, pages: NDArray[Any]) -> None:
+        """Pin these whole pages, once. Raises ResourceError when the driver refuses."""
+        address = pages.ctypes.data
+        if not self._is_needed or address in self._pages or pages.nbytes == 0:
+            return
+        code = int(torch.cuda.cudart().cudaHostRegister(address, pages.nbytes, 0))
+        if code != 0:
+            raise ResourceError(
+                f"the GPU's driver did not pin {pages.nbytes:,} bytes of host memory (CUDA error {code}): "
+                "lower --host-memory, or permit this process to lock more"
+            )
+        self._pages[address] = pages
+
+    def release(self) -> None:
+        """Unpin all; nothing may be on its way."""
+        for address in self._pages:
+            torch.cuda.cudart().cudaHostUnregister(address)
+        self._pages.clear()
+
+
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """A tensor that is the array's memory; unsigned numbers as signed ones of the same bits."""
+    return torch.from_numpy(array.view(np.dtype(array.dtype.str.replace("u", "i"))))

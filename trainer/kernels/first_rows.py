@@ -1,6 +1,6 @@
 """The first vectors of users and items, and user vectors in half the bytes: bfloat16 at rest, float32 for arithmetic.
 
-bfloat16 is the upper half of a float32. Rounding down a change smaller than half a unit would lose it every epoch, so
+bfloat16 is the upper half of a float32. Rounding to the nearest would lose a change smaller than half a unit every epoch, so
 rounding is stochastic: up with the probability of what is cut off, which keeps the mean (Gupta et al., ICML 2015).
 All random bits are draws of (seed, epoch, user or item, dimension), so a resumed run draws the same.
 """
@@ -15,11 +15,16 @@ from trainer.system.memory import make_pages
 
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
-    """The first rows of users with these hashes, uniform in ±`first_range`; the bias, where there is one, comes last."""
+    """The first rows of users with these hashes; the bias, where there is one, comes last.
+
+    They are uniform in ± 1 / vector_size with SGD, as in gensim 4, and in ± alpha with Adagrad. Adagrad's first step moves a
+    coordinate by about alpha, however small the gradient: a row that began far below would be thrown, one far above hardly moves.
+    """
     from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
 
     vectors = _make_vectors(len(hashes), config)
-    draw_vectors(user_keys(config.seed, -1, hashes), np.float32(first_range(config)), vectors)
+    half_range = config.alpha if config.optimizer == "adagrad" else 1 / config.vector_size
+    draw_vectors(user_keys(config.seed, -1, hashes), np.float32(half_range), vectors)
     vectors[:, config.num_free :] = config.bias
     return Rows(vectors, np.zeros(len(hashes), dtype=np.float32))
 
@@ -40,20 +45,11 @@ def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
 
 
 def _make_vectors(num_rows: int, config: TrainConfig) -> NDArray[np.float32]:
-    """Zeros, float32[num_rows, D], from the beginning of a page, as in images: rows of a multiple of 16 dimensions are then
-    whole cache lines, where rows across their borders take up to a tenth longer to train.
+    """Zeros, float32[num_rows, D], from the beginning of a page: rows of 16 n dimensions are then whole cache lines, which train
+    up to a tenth faster.
     """
     num_floats = num_rows * config.vector_size
     return make_pages(4 * num_floats).view(np.float32)[:num_floats].reshape(num_rows, config.vector_size)
-
-
-def first_range(config: TrainConfig) -> float:
-    """The first vectors are uniform in ± this: gensim 4's 1 / vector_size with SGD, alpha with Adagrad.
-
-    Adagrad's first step moves a coordinate by about alpha, however small the gradient is: a row that began far below would
-    be thrown, one that began far above would hardly move.
-    """
-    return config.alpha if config.optimizer == "adagrad" else 1 / config.vector_size
 
 
 def round_to_bfloat16(

@@ -13,10 +13,11 @@ Bytes a pair, D dims, K private negatives, float32. Naive: user, positive and ne
 6,144; the alias table and corrections 32-byte sectors, 96 (1 + K) at most, which mostly stay in the second-level cache.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 import triton
-from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
@@ -116,28 +117,26 @@ def num_warps(config: TrainConfig) -> int:
     return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 16)
 
 
-def copy_rows(rows_here: Rows, device: torch.device) -> DeviceRows:
+def copy_rows(rows: Rows, device: torch.device) -> DeviceRows:
     """A copy of rows on the device."""
-    return DeviceRows(_copy(rows_here.vectors, device), _copy(rows_here.squares, device))
+    return DeviceRows(**_copies(rows, device))
 
 
 def copy_sampling(sampling: Sampling, device: torch.device) -> DeviceSampling:
     """A copy of the tables on the device; one serves a whole training."""
-    return DeviceSampling(
-        _copy(sampling.thresholds, device), _copy(sampling.aliases, device),
-        _copy(sampling.keep, device), _copy(sampling.corrections, device),
-    )  # fmt: skip
+    return DeviceSampling(**_copies(sampling, device))
 
 
 def copy_pass(work: Pass, sampling: DeviceSampling) -> DevicePass:
     """A copy of a pass on the device where `sampling` is."""
-    device = sampling.keep.device
-    return DevicePass(
-        work.config, _copy(work.tokens, device), _copy(work.starts, device), _copy(work.ends, device),
-        _copy(work.hashes, device), _copy(work.order, device), _copy(work.alphas, device),
-        sampling, work.recency, work.epoch_key, work.update_items,
-    )  # fmt: skip
+    copies = _copies(work, sampling.keep.device) | {"sampling": sampling}
+    return DevicePass(**{name: value for name, value in copies.items() if name != "tree"})
 
 
-def _copy(array: NDArray, device: torch.device) -> torch.Tensor:
-    return torch.tensor(array.view(np.int64) if array.dtype == np.uint64 else array, device=device)
+def _copies(fields: Any, device: torch.device) -> dict[str, Any]:
+    """The fields of a dataclass; arrays as tensors on the device, unsigned numbers as signed ones of the same bits."""
+    copies = dict(vars(fields))
+    for name, value in copies.items():
+        if isinstance(value, np.ndarray):
+            copies[name] = torch.tensor(value.view(np.int64) if value.dtype == np.uint64 else value, device=device)
+    return copies

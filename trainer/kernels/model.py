@@ -52,10 +52,9 @@ class Rule(NamedTuple):
 class Scratch(NamedTuple):
     """A thread's own arrays.
 
-    kept int64[n]: the positions that subsampling keeps of a history, at its beginning;
-    user, hidden, step float32[D]: the user's row, what predicts, and the answer of the learn functions, the step up of it;
-    of the rows that take part in a prediction: rows uint32[R] (unsigned: numba wraps negative indices), dots, squares,
-    scores, pulls, step_pulls, weights, shrinks, grows float32[R]; root_slots uint32[R]: where a block's tokens leave the root.
+    kept int64[n]: the positions that subsampling keeps of a history, at its beginning; user, hidden, step float32[D]: the user's
+    row, what predicts, and the step up of it that `learn` leaves; of the rows of a prediction: rows uint32[R] (unsigned: numba
+    wraps negative indices), dots ... grows float32[R]; root_slots uint32[R]: where a block's tokens leave the root.
     """
 
     kept: Any
@@ -75,12 +74,11 @@ class Scratch(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """What the users of a step ask of the outputs, which stand still until all have asked (gradient accumulation).
+    """How the users of a step move the outputs, which stand still until all are trained (gradient accumulation).
 
     hiddens float32[P, D]: what predicted, a row a prediction. An entry is a row of the outputs in a prediction: rows uint32[E],
-    pulls float32[E], and askers uint32[E], twice the prediction, and one more where the row is a token's own.
-    Of the users in their order, int64[M]: first_predictions and first_entries of each, counted from the step's first, and
-    num_entries.
+    pulls float32[E], and askers uint32[E], twice the prediction, and one more where the row is a token's own. Of the users in
+    their order, int64[M]: first_predictions and first_entries, counted from the step's first, and num_entries.
     """
 
     hiddens: Any
@@ -95,9 +93,8 @@ class Ledger(NamedTuple):
 class Sorting(NamedTuple):
     """A thread's own arrays, in which it sorts the entries of the rows that it moves, by row.
 
-    entries uint32[E]; touched uint32[E], the rows; of all rows, int32[V]: counts and owns, how many entries and how many of them
-    are of tokens' own, both zero between steps, and starts, where they begin in predictions uint32[E + ROWS_AHEAD] and
-    pulls float32[E].
+    entries, touched uint32[E]: entries, and the rows; of all rows, int32[V]: counts and owns, how many entries and how many of
+    them are tokens' own, zero between steps, and starts, in predictions uint32[E + ROWS_AHEAD] and pulls float32[E].
     """
 
     entries: Any
@@ -123,9 +120,7 @@ class Model(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A user's turn: its place in the order, its row, its history int32[n], the kept positions int64[num_kept or more], its key
-    and alpha.
-    """
+    """A user's turn: place in the order, row, history int32[n], kept positions int64[num_kept or more], key and alpha."""
 
     place: Any
     user: Any

@@ -181,6 +181,15 @@ def level_starts(tree: Tree) -> Int64s:
     return np.array(starts, dtype=np.int64)
 
 
+def path(tree: Tree, class_ix: int) -> list[tuple[int, int]]:
+    """The choices that lead to a class, from the root: (inner node, slot of the child that is taken)."""
+    steps, node = [], class_ix
+    while (parent := int(tree.parents[node])) >= 0:
+        steps.append((parent, int(tree.slots[node])))
+        node = tree.num_classes + parent
+    return steps[::-1]
+
+
 def tree_bytes(tree: Tree) -> int:
     """What the arrays of a tree take in memory, without the parameters."""
     return tree.parents.nbytes + tree.slots.nbytes + tree.first_rows.nbytes + tree.widths.nbytes

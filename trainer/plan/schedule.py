@@ -1,7 +1,6 @@
 """Which micro-partition and which user comes when, and at which learning rate: pure functions of (seed, epoch).
 
-The loop's position is one integer, the number of places done (of micro-partitions, for one worker); all else is derived
-from it here.
+All is derived from the loop's position: the number of places done (of micro-partitions, for one worker).
 """
 
 from collections.abc import Sequence

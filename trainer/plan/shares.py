@@ -54,14 +54,9 @@ class Share:
         return np.array([[self.tokens[here].sum() for here in self.places(order, rank)] for rank in ranks])
 
 
-def share_alone(tokens: NDArray[np.int64]) -> Share:
-    """The share of the only worker: everything."""
-    return Share(0, (np.arange(len(tokens)),), tokens)
-
-
 def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) -> Share:
     """Divide the micro-partitions among workers in proportion to their weights, by tokens int64[P], the heaviest first, each
-    to whom it takes least far (Graham, SIAM J. Appl. Math. 1969). Raises ConfigError when there are fewer than workers.
+    to the worker with the least load then (Graham, SIAM J. Appl. Math. 1969). Raises ConfigError when there are too few.
     """
     num_workers = len(weights)
     if len(tokens) < num_workers:
@@ -83,8 +78,7 @@ def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) 
 def count_exchanges(tokens: NDArray[Any], sharing: Sharing) -> NDArray[np.int64]:
     """How often the workers exchange at each place of an epoch, int64[n]; tokens [n]: of the worker that has most there.
 
-    As often as `sharing.exchange_tokens` went by, and at the epoch's end. An exchange comes at a place's end at the latest:
-    after it all workers have the same.
+    As often as `sharing.exchange_tokens` went by, and at the epoch's end; at a place's end at the latest.
     """
     counts = np.diff(np.floor(np.cumsum(tokens) / sharing.exchange_tokens), prepend=0).astype(np.int64)
     counts[-1] = max(counts[-1], 1)
@@ -93,9 +87,7 @@ def count_exchanges(tokens: NDArray[Any], sharing: Sharing) -> NDArray[np.int64]
 
 def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_exchanges: int) -> NDArray[np.int64]:
     """After how many of a micro-partition's users exchanges follow, ascending int64[k]; lengths int64[n]: the users' tokens in
-    their order; before: tokens of the place before them, of place_tokens in all, which the exchanges divide evenly.
-
-    Over all micro-partitions of a place, of which one has tokens, there are num_exchanges.
+    their order; before: tokens of the place before them, of place_tokens in all, which num_exchanges divide evenly.
     """
     if num_exchanges == 0:
         return np.empty(0, dtype=np.int64)

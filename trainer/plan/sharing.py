@@ -47,10 +47,9 @@ class Sharing:
         return range(1, most + 1) if self.is_alone and can_split else [1]
 
     def images(self, num_blocks: int) -> int:
-        """How many item blocks a worker's memory holds: those it has, copies of them while a commit is written, and
-
-        one that is read ahead (alone, several blocks), or on its way from another worker (sharded); as they were at the last
-        exchange, and what is under way (replicated, asynchronous).
+        """How many item blocks a worker's memory holds: those it has, copies of them while a commit is written, and one that is
+        read ahead (alone, several blocks) or on its way from another worker (sharded), or the blocks as of the last exchange and
+        what is under way (replicated, asynchronous).
         """
         if self.is_alone:
             return 2 if num_blocks == 1 else 3

@@ -1,8 +1,7 @@
 """Brings a training that began anew into the space of an older one: the rotation that lays its items best on the older ones.
 
-A rotation changes no dot product and no length, so it ranks, and is as near to its neighbours, as before; row-wise Adagrad's
-sums are of squared lengths, and stay too. Source: Schönemann, "A generalized solution of the orthogonal Procrustes
-problem", Psychometrika 31, 1966.
+A rotation changes no dot product and no length, so rankings stay; row-wise Adagrad's sums, of squared lengths, stay too.
+Source: Schönemann, "A generalized solution of the orthogonal Procrustes problem", Psychometrika 31, 1966.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,6 @@ from trainer.events import OnEvent, ignore_event, tell_progress
 from trainer.kernels.first_rows import round_to_bfloat16
 from trainer.model.rows import Rows
 from trainer.store.generation import Generation, open_generation
-from trainer.store.images import Image
 from trainer.store.layout import items_in, rows_in
 from trainer.store.manifests import next_generation
 from trainer.store.writer import Writer, lock_store
@@ -27,8 +25,7 @@ BATCH_ROWS = 8192
 
 @dataclass(frozen=True)
 class Rotation:
-    """matrix float64[D, D], orthogonal: rows times it are in the older space; cosine: mean cosine of the items laid upon
-    each other, weighted as they were fitted; num_items: how many there were."""
+    """matrix float64[D, D], orthogonal: rows times it are in the older space; cosine: the mean of the `num_items` fitted."""
 
     matrix: NDArray[np.float64]
     cosine: float
@@ -40,9 +37,8 @@ def find_rotation(
 ) -> Rotation:
     """The rotation of new item vectors that brings them nearest to old ones by direction: each item counts the same.
 
-    pairs: (new, old) float32[n, D], as many at a time as the caller likes; only a matrix of D x D is kept. Items without
-    a direction on either side count nothing. Without any the rotation is the identity. Only the first `num_free`
-    coordinates turn: a bias, which comes after them, means the same in every space.
+    pairs: (new, old) float32[n, D], in batches of any size. Items without a direction count nothing; without any the rotation
+    is the identity. Only the first `num_free` coordinates turn: a bias, which comes after them, means the same in every space.
     """
     matrix, moment, num_items = np.eye(vector_size), np.zeros((num_free, num_free)), 0
     for new, old in pairs:
@@ -63,8 +59,8 @@ def align_generation(
 ) -> Generation:
     """Commit the current generation rotated: users a micro-partition at a time, then the item table a block at a time.
 
-    values: what the manifest says beside. A generation that is aligned is answered as it is. Raises ResourceError when the
-    store is locked or the disk is full.
+    values: more for the manifest. An aligned generation is returned as it is. Raises ResourceError when the store is locked or
+    the disk is full.
     """
     with lock_store(store_dir):
         generation = open_generation(store_dir)
@@ -75,23 +71,18 @@ def align_generation(
         for partition in range(generation.num_partitions):
             if writer.has_users(partition):
                 image = writer.read_users(partition)
-                _rotate_image(rows_in(image), matrix, generation.config.seed)
+                _rotate_rows(rows_in(image), matrix, generation.config.seed)
                 writer.write_users(partition, image)
             tell_progress(on_event, "align", partition + 1, generation.num_partitions)
         for block in generation.item_entries():
-            _rotate_items(writer, block, matrix, generation.config.seed)
+            image = writer.read_items(block)
+            for rows in (items_in(image).outputs, items_in(image).inputs):
+                _rotate_rows(rows, matrix, generation.config.seed)
+            writer.write_items(block, image)
         return writer.commit(manifest | values | {"stage": "aligned"})
 
 
-def _rotate_items(writer: Writer, block: int, matrix: NDArray[np.float32], seed: int) -> None:
-    image: Image = writer.read_items(block)
-    items = items_in(image)
-    for rows in (items.outputs, items.inputs):
-        _rotate_image(rows, matrix, seed)
-    writer.write_items(block, image)
-
-
-def _rotate_image(rows: Rows, matrix: NDArray[np.float32], seed: int) -> None:
+def _rotate_rows(rows: Rows, matrix: NDArray[np.float32], seed: int) -> None:
     """Rotate rows where they are, a batch at a time; the optimizer's sums stay as they are."""
     for start in range(0, len(rows.vectors), BATCH_ROWS):
         batch = slice(start, start + BATCH_ROWS)

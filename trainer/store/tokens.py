@@ -1,10 +1,9 @@
 """Reads a corpus: tokens, sliced a micro-partition at a time, never copied whole; memory-mapped, or read to where one says.
 
-Layout (design, section 3): `manifest.json` and for each micro-partition p `p00012.users.parquet` (user_id, hash, last_day),
-`.offsets.npy` int64[n+1], `.tokens.npy` int32[...], `.held_out.npy` int32[n]. Where a corpus continues another one, rows may be
-holes (user_id null, hash 0, no tokens), and in its folder lies another corpus, `changed/`: the rows to train, with
-`p00012.rows.npy` uint32[k], which say what rows of the whole they are, and `counts.npy` int64[V], training tokens of the
-whole. The trainer reads; `tasks/corpus/build.py` writes.
+Layout: `manifest.json` and for each micro-partition `p00012.users.parquet` (user_id, hash, last_day), `.offsets.npy` int64[n+1],
+`.tokens.npy` int32[...], `.held_out.npy` int32[n]. Where a corpus continues another one, rows may be holes (user_id null, hash 0,
+no tokens), and its folder has another corpus, `changed/`: the rows to train, with `p00012.rows.npy` uint32[k], which rows of the
+whole they are, and `counts.npy` int64[V], training tokens of the whole. `tasks/corpus/build.py` writes all this.
 
 Before a process reads a file for the first time it compares its sha256 with the manifest's.
 """
@@ -117,8 +116,8 @@ class Corpus:
         name = f"p{partition:05d}"
         hashes = self._column(f"{name}.users.parquet", "hash").to_numpy()
         offsets = self._array(f"{name}.offsets.npy")
-        tokens_name = f"{name}.tokens.npy"
-        tokens = self._array(tokens_name, mmap_mode="r") if pages is None else self._read_array(tokens_name, pages)
+        tokens_path = self.path(f"{name}.tokens.npy")
+        tokens = np.load(tokens_path, mmap_mode="r") if pages is None else _read_array(tokens_path, pages)
         held_out = self._array(f"{name}.held_out.npy")
         if not len(hashes) == len(held_out) == len(offsets) - 1 or offsets[-1] != len(tokens):
             raise DamageError(f"{self.folder}: the files of micro-partition {partition} do not fit each other")
@@ -142,10 +141,7 @@ class Corpus:
         return self._column(f"p{partition:05d}.users.parquet", "user_id")
 
     def count_training_tokens(self) -> NDArray[np.int64]:
-        """How often training sees each item in an epoch, int64[V]: one pass over all tokens.
-
-        A corpus of changed rows has the counts of the whole, whose other rows were trained before.
-        """
+        """How often training sees each item in an epoch, int64[V]. A corpus of changed rows has the counts of the whole."""
         if COUNTS in self.manifest["files"]:
             return self._array(COUNTS)
         counts = np.zeros(self.num_items, dtype=np.int64)
@@ -158,8 +154,7 @@ class Corpus:
     @property
     def vocabulary(self) -> Path:
         """The file of the items, verified; the rows of a night that changed have that of the whole corpus."""
-        whole = self if VOCABULARY in self.manifest["files"] else open_corpus(self.folder.parent)
-        return whole.path(VOCABULARY)
+        return (self if VOCABULARY in self.manifest["files"] else open_corpus(self.folder.parent)).path(VOCABULARY)
 
     def path(self, name: str) -> Path:
         """The path of a file of the corpus. Raises DamageError unless its bytes are those of the manifest."""
@@ -168,21 +163,22 @@ class Corpus:
             raise DamageError(f"the manifest in {self.folder} does not name {name}; {way_out}")
         return verify_once(self.folder / name, self.manifest["files"][name], way_out)
 
-    def _array(self, name: str, mmap_mode: Any = None) -> NDArray[Any]:
-        return np.load(self.path(name), mmap_mode=mmap_mode, allow_pickle=False)
-
-    def _read_array(self, name: str, pages: Bytes) -> NDArray[Any]:
-        path = self.path(name)
-        num_bytes = path.stat().st_size
-        data = read_pages(path, num_bytes, pages)[:num_bytes]
-        header = io.BytesIO(data[:PAGE_BYTES].tobytes())
-        np.lib.format.read_magic(header)
-        _, _, dtype = np.lib.format.read_array_header_1_0(header)
-        return data[header.tell() :].view(dtype)
+    def _array(self, name: str) -> NDArray[Any]:
+        return np.load(self.path(name), allow_pickle=False)
 
     def _column(self, name: str, column: str) -> Any:
         with pq.ParquetFile(self.path(name)) as file:  # a third of what `read_table` takes, for each micro-partition
             return file.read(columns=[column], use_threads=False).column(column)
+
+
+def _read_array(path: Path, pages: Bytes) -> NDArray[Any]:
+    """The array of a file, read to these pages."""
+    num_bytes = path.stat().st_size
+    data = read_pages(path, num_bytes, pages)[:num_bytes]
+    header = io.BytesIO(data[:PAGE_BYTES].tobytes())
+    np.lib.format.read_magic(header)
+    _, _, dtype = np.lib.format.read_array_header_1_0(header)
+    return data[header.tell() :].view(dtype)
 
 
 def whole_window(window_id: str) -> str:

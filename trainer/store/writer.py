@@ -10,25 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ResourceError
+from trainer.store import manifests
 from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image, image_of, read_image, write_image
 from trainer.store.layout import Delta
-from trainer.store.manifests import (
-    FORMAT_VERSION,
-    STORE_MANIFEST,
-    is_of_earlier_version,
-    read_manifest,
-    tell_way_out,
-    write_manifest,
-)
-from trainer.system.files import (
-    TEMPORARY_SUFFIX,
-    make_folder,
-    read_json,
-    sync_files,
-    sync_folder,
-    told_if_unwritten,
-)
+from trainer.store.manifests import STORE_MANIFEST, read_manifest, tell_way_out, write_manifest
+from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, sync_files, sync_folder, told_if_unwritten
 from trainer.system.memory import Bytes
 
 _DATA_FILE = re.compile(r"(?:users|items|delta)-\d{5}-g(\d{6,})\.safetensors")
@@ -40,23 +27,23 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
 
     Raises ResourceError, naming the process that has it, when another trainer does.
     """
+    way_out = "give another folder or permit writing"
     try:
         make_folder(folder)
         file = open(folder / (f".lock-{rank}" if rank else ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
     except OSError as error:
-        raise ResourceError(
-            f"cannot write to the store {folder}: {error.strerror}; give another folder or permit writing"
-        ) from None
+        raise ResourceError(f"cannot write to the store {folder}: {error.strerror}; {way_out}") from None
     with file:
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise ResourceError(f"cannot write to the store {folder}: give another folder or permit writing")
+            raise ResourceError(f"cannot write to the store {folder}: {way_out}")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            told = f"{holder} is training on the store {folder}: wait for it, or give another store"
-            raise ResourceError(told) from None
+            raise ResourceError(
+                f"{holder} is training on the store {folder}: wait for it, or give another store"
+            ) from None
         file.truncate(0)
         with suppress(OSError):  # a full disk: who has the lock is then not said
             os.write(file.fileno(), f"process {os.getpid()}".encode())
@@ -67,9 +54,8 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
 class Writer:
     """Writes the next generation of a store: files first, then one manifest that makes them count.
 
-    Not for several threads at once; a file belongs to the generation that is next when it is written. Whoever names its files in
-    a manifest without `commit` calls `sync` before. has_others: whether other workers write for the same generations
-    (trainer/workers/group.py).
+    Not for several threads at once. A file belongs to the generation that is next when it is written. A caller that names its
+    files in a manifest without `commit` calls `sync` before. has_others: whether other workers write for the same generations.
     """
 
     def __init__(
@@ -84,7 +70,7 @@ class Writer:
         self._unsynced: set[str] = set()
 
     def has_users(self, partition: int) -> bool:
-        """Whether vectors of this micro-partition are in a file."""
+        """Whether a file has vectors of this micro-partition."""
         return str(partition) in self.users
 
     def read_users(self, partition: int, spare: Bytes | None = None) -> Image:
@@ -119,7 +105,7 @@ class Writer:
             self._unsynced.clear()
 
     def take_fresh(self) -> dict[str, dict[str, Any]]:
-        """The entries of what this writer wrote since it was asked last, by micro-partition and by block, as JSON has them."""
+        """The entries of what was written since the last call, by micro-partition and by block, as in JSON."""
         fresh, self._fresh = self._fresh, {"users": {}, "items": {}}
         return fresh
 
@@ -129,7 +115,7 @@ class Writer:
         self.items |= {int(block): entry for block, entry in fresh["items"].items()}
 
     def commit(self, values: dict[str, Any]) -> Generation:
-        """Make the next generation of what was written: the manifest with `values`, then the removal of what is not named."""
+        """Make the next generation of what was written: the manifest with `values`, then remove files that are not named."""
         items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
         return self._put_manifest(values | {"users": dict(self.users), "items": items})
 
@@ -140,7 +126,7 @@ class Writer:
         return self._put_manifest(values | kept)
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
-        manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
+        manifest = values | {"format_version": manifests.FORMAT_VERSION, "generation": self.generation}
         self.sync()
         write_manifest(self.folder, STORE_MANIFEST, manifest)
         self.generation += 1
@@ -178,13 +164,14 @@ def open_pinned(folder: Path, name: str) -> Generation:
 
 
 def find_pinned(folder: Path, name: str) -> Generation | None:
-    """The generation that is kept under a name; None where there is none that this version can read.
-
-    Raises DamageError when its manifest was altered.
-    """
+    """`open_pinned`, but None where there is none that this version can read. Raises DamageError for an altered manifest."""
     path = folder / "pinned" / f"{name}.json"
     with tell_way_out(folder):
-        return open_pinned(folder, name) if path.exists() and not is_of_earlier_version(read_json(path)) else None
+        return (
+            open_pinned(folder, name)
+            if path.exists() and not manifests.is_of_earlier_version(read_json(path))
+            else None
+        )
 
 
 def unpin_best(folder: Path) -> None:

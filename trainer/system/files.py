@@ -24,15 +24,11 @@ SYNCED_AT_ONCE = 8
 VERIFIED_AT_ONCE = 2
 _DIGEST = "digest"  # the key in a JSON file under which it has the digest of all else that it says
 _DOCTOR = "`surf2vec doctor` says what mends it"
-_MAX_VERIFIED = 1 << 18
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; when the block ends well, it becomes `path`, durably.
-
-    When the block raises, the temporary file is removed and `path` is as it was.
-    """
+    """Yield a temporary path beside `path`, which becomes `path`, durably, when the block ends well, and is removed otherwise."""
     make_folder(path.parent)
     own = f"{secrets.token_hex(4)}.{os.getpid()}"  # of two machines that write the same file, both may have this process id
     temporary = path.with_name(f".{path.name}.{own}{TEMPORARY_SUFFIX}")
@@ -82,7 +78,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_folders(path: Path) -> None:
-    """`sync_folder` for `path` and every folder below it: what was made, linked and removed there is then on the disk."""
+    """`sync_folder` for `path` and every folder below it."""
     for folder, _, _ in os.walk(path, topdown=False):
         with suppress(FileNotFoundError):  # another process's, gone meanwhile
             sync_folder(Path(folder))
@@ -125,14 +121,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in `path`, without its digest. Raises DamageError when it is missing, cannot be parsed, or has a digest of
-    something else; files of earlier versions have none.
-    """
+    """The JSON in `path`, without its digest. Raises DamageError when it is missing, cannot be parsed, or its digest is wrong."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DamageError(f"{path} is missing") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise DamageError(f"{path} is not readable as JSON ({error}): it was altered or cut short; {_DOCTOR}") from None
     if isinstance(value, dict) and _DIGEST in value and value.pop(_DIGEST) != digest_json(value):
         raise DamageError(f"{path} does not say what was written: it was altered; {_DOCTOR}")
@@ -189,7 +183,7 @@ def verify_once(path: Path, expected: dict[str, Any], way_out: str) -> Path:
     return path
 
 
-@lru_cache(maxsize=_MAX_VERIFIED)  # what it raises is not kept
+@lru_cache(maxsize=1 << 18)  # what it raises is not kept
 def _verify_bytes(path: Path, num_bytes: int, sha256: str, stamp: tuple[int, int, int]) -> None:
     verify_file(path, {"bytes": num_bytes, "sha256": sha256})
 

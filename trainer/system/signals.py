@@ -18,8 +18,9 @@ _interrupted = threading.Event()
 
 
 def heed_signals() -> None:
-    """Let SIGTERM raise KeyboardInterrupt, once, where nobody else takes it; let Ctrl-C be SIGTERM, and a second Ctrl-C end the
-    process at once. Where SIGINT is ignored, as a shell has it for what runs in the background, it stays so.
+    """Let SIGTERM raise KeyboardInterrupt, once; let Ctrl-C be SIGTERM, and a second Ctrl-C end the process at once.
+
+    Where SIGINT is ignored, as for what a shell runs in the background, it stays so.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

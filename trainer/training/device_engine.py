@@ -10,7 +10,7 @@ Of the items only those rows come home that the curve looks at, until a commit, 
     home                     | 0 home   |              | 1 home   |
     the host  | conclude 0, make 2      | conclude 1, make 3
 
-On a CPU (Triton's interpreter) the same happens, one thing after the other (trainer/kernels/streams.py).
+On a CPU (Triton's interpreter) the same happens, one thing after the other (trainer/kernels/device.py).
 """
 
 import threading
@@ -24,8 +24,17 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
-from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, make_scratch
-from trainer.kernels.streams import Event, PinnedPages, Stream, as_tensor
+from trainer.kernels.device import (
+    Accelerator,
+    DevicePass,
+    DeviceRows,
+    DeviceSampling,
+    Event,
+    PinnedPages,
+    Stream,
+    as_tensor,
+    make_scratch,
+)
 from trainer.model.rows import Items, Rows
 from trainer.training.course import Ended, Visit
 from trainer.training.curve import MAX_SAMPLES, Targets

@@ -23,7 +23,7 @@ from trainer.model.rows import Items, Rows
 from trainer.model.trees import make_tree
 from trainer.plan.alone import Budget, Division, Plan, plan_training
 from trainer.plan.prediction import Rates
-from trainer.plan.shares import Share, share_alone, share_users
+from trainer.plan.shares import Share, share_users
 from trainer.plan.sharing import Wire, sent_by_sum
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, Way, form_team, plan_together
@@ -145,7 +145,7 @@ def divide_work(
         division = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if goes_on else None
         work = work_of(np.arange(corpus.num_partitions))
         budget, rates = look_around(kernel, config, work, sizes, memory_bytes, job.store_dir)
-        return plan_training(work, sizes, budget, rates, division), share_alone(corpus.tokens)
+        return plan_training(work, sizes, budget, rates, division), share_users(0, corpus.tokens, [1.0])
     began = None
     if goes_on and manifest["position"]:
         places = manifest["plan"].get("places_a_chunk") or manifest["plan"]["chunk_partitions"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.tree_shapes import path
 from trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, WINDOW, WORDS, counter, mix
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import MAX_SCORE, RANGE_32
 from trainer.model.rows import EPSILON, Items, Rows
+from trainer.model.trees import path
 
 Sums = dict[int, np.ndarray]
 """Gradients of items that stand still, float32[D], by row."""

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
-from tests.tree_shapes import path
 from trainer.config import TrainConfig
 from trainer.draws import HELDOUT, counter, draws
 from trainer.errors import ConfigError
@@ -26,7 +25,7 @@ from trainer.kernels.predictions import exp
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
 from trainer.model.rows import Items, Rows
-from trainer.model.trees import make_tree
+from trainer.model.trees import make_tree, path
 
 KERNELS = ["reference", "cpu"]
 ROOT = Path(__file__).parents[3]
@@ -344,13 +343,6 @@ def test_every_row_is_moved_by_one_thread_and_all_have_as_many(num_rows: int, nu
     assert is_moved.sum(axis=1).max() <= num_rows / num_threads * 1.05 + 1
 
 
-@pytest.mark.parametrize(
-    ("num_users", "users_a_step", "expected"), [(10, 4, [4, 8, 10]), (8, 4, [4, 8]), (3, 4, [3]), (0, 4, [0])]
-)
-def test_steps_end_after_so_many_users_and_at_the_last(num_users: int, users_a_step: int, expected: list[int]) -> None:
-    assert cpu.step_ends(num_users, users_a_step).tolist() == expected
-
-
 def test_threads_share_the_users_and_lose_none() -> None:
     """With frozen items users do not touch each other: any number of threads gives the same bits."""
     results = []
@@ -400,7 +392,6 @@ def test_powers_of_e_are_those_of_numpy() -> None:
 
 DRAW = """
 import numpy as np
-from tests.tree_shapes import path
 from trainer.config import TrainConfig
 from trainer.kernels.cpu import draw_negatives
 from trainer.model.objectives import make_sampling

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tree_shapes import path
 from trainer.model.tree_cut import cut_depth, cut_tree, subtree_rows
-from trainer.model.trees import Tree, balanced_tree, huffman_tree, log_probabilities, two_level_tree
+from trainer.model.trees import Tree, balanced_tree, huffman_tree, log_probabilities, path, two_level_tree
 
 
 def path_rows(tree: Tree, class_ix: int) -> list[int]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.tree_shapes import expected_rows, path, path_lengths
+from tests.tree_shapes import expected_rows, path_lengths
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.model.trees import (
@@ -20,6 +20,7 @@ from trainer.model.trees import (
     level_starts,
     log_probabilities,
     make_tree,
+    path,
     tree_bytes,
     two_level_tree,
 )

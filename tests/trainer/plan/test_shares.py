@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trainer.errors import ConfigError
 from trainer.plan.schedule import partition_order
-from trainer.plan.shares import Share, count_exchanges, cut_users, ring_block, share_alone, share_users
+from trainer.plan.shares import Share, count_exchanges, cut_users, ring_block, share_users
 from trainer.plan.sharing import Sharing
 
 token_counts = st.lists(st.integers(0, 1000), min_size=1, max_size=64).map(np.array)
@@ -34,7 +34,7 @@ def test_every_micro_partition_is_trained_once_an_epoch_by_its_worker(
 
 def test_the_only_worker_has_a_micro_partition_a_place() -> None:
     order = np.array([2, 0, 1])
-    share = share_alone(np.array([5, 5, 5]))
+    share = share_users(0, np.array([5, 5, 5]), [1.0])
     assert [here.tolist() for here in share.places(order)] == [[2], [0], [1]]
 
 
