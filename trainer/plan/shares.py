@@ -25,10 +25,6 @@ class Share:
     tokens: NDArray[np.int64]
 
     @property
-    def num_workers(self) -> int:
-        return len(self.partitions)
-
-    @property
     def own(self) -> NDArray[np.int64]:
         """The micro-partitions of this worker, ascending."""
         return self.partitions[self.rank]
@@ -38,10 +34,9 @@ class Share:
         """Places of an epoch."""
         return min(map(len, self.partitions))
 
-    @property
-    def most_a_place(self) -> int:
-        """The most micro-partitions that this worker trains at a place."""
-        return -(-len(self.own) // self.num_places)
+    def most_a_place(self, rank: int) -> int:
+        """The most micro-partitions that a worker trains at a place."""
+        return -(-len(self.partitions[rank]) // self.num_places)
 
     def places(self, order: NDArray[np.int64], rank: int | None = None) -> list[NDArray[np.int64]]:
         """A worker's micro-partitions at each place of an epoch, whose order of all of them is int64[P]."""
@@ -50,7 +45,7 @@ class Share:
 
     def place_tokens(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens of each worker at each place of an epoch, int64[W, places]."""
-        ranks = range(self.num_workers)
+        ranks = range(len(self.partitions))
         return np.array([[self.tokens[here].sum() for here in self.places(order, rank)] for rank in ranks])
 
 

@@ -65,39 +65,8 @@ class Sharing:
 ALONE = Sharing()
 
 
-@dataclass(frozen=True)
-class Wire:
-    """What a worker sends to others in an epoch: `passed_bytes` of item blocks, `num_turns` times one, and `summed_bytes` of
-    changes that are added up.
-    """
-
-    passed_bytes: float = 0.0
-    summed_bytes: float = 0.0
-    num_turns: int = 0
-
-    @property
-    def num_bytes(self) -> float:
-        return self.passed_bytes + self.summed_bytes
-
-    def over(self, epochs: int) -> int:
-        """Bytes over so many epochs: after the very last turn no block is passed on."""
-        last_bytes = self.passed_bytes / self.num_turns if self.num_turns else 0
-        return round(epochs * self.num_bytes - last_bytes)
-
-
 def sent_by_sum(num_bytes: int, num_workers: int) -> int:
     """Bytes that a worker sends when so many are added up over all workers in a ring: each passes on its share W - 1 times
     to be added to, and W - 1 times to be copied (Patarasu and Yuan, JPDC 2009).
     """
     return 2 * (num_workers - 1) * num_bytes // num_workers
-
-
-def predict_wire(sharing: Sharing, num_exchanges: float, exchanged_bytes: int, turns: tuple[int, int] = (0, 0)) -> Wire:
-    """What a worker sends in an epoch with so many exchanges of exchanged_bytes each; turns: how often it passes a block on, and
-    the bytes of a block.
-    """
-    if sharing.is_alone:
-        return Wire()
-    num_turns, block_bytes = turns if sharing.is_sharded else (0, 0)
-    summed_bytes = num_exchanges * sent_by_sum(exchanged_bytes, sharing.num_workers)
-    return Wire(num_turns * block_bytes, summed_bytes, num_turns)

@@ -18,7 +18,7 @@ from trainer.plan.alone import MAX_BLOCKS, Budget, Division, Plan, explain_refus
 from trainer.plan.prediction import Rates
 from trainer.plan.schedule import partition_order
 from trainer.plan.shares import Share, count_exchanges
-from trainer.plan.sharing import EXCHANGES_AN_EPOCH, Sharing, Wire, predict_wire
+from trainer.plan.sharing import EXCHANGES_AN_EPOCH, Sharing, sent_by_sum
 from trainer.plan.sizes import Sizes, Work
 from trainer.system.memory import PAGE_BYTES
 from trainer.system.units import size
@@ -42,12 +42,16 @@ class Member:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to share, why it was taken, and the division that fits all; wire: what a worker sends an epoch, the most of all."""
+    """A way to share, why it was taken, and the division that fits all.
+
+    sent_bytes: the most that a worker sends an epoch; turn_bytes: of that, an item block that it passes on at a turn.
+    """
 
     sharing: Sharing
     num_blocks: int
     chunk_places: int
-    wire: Wire
+    sent_bytes: float = 0.0
+    turn_bytes: float = 0.0
     why: str = ""
 
 
@@ -66,10 +70,6 @@ class Team:
     def is_on_gpu(self) -> bool:
         return self.members[0].budget.device_bytes is not None
 
-    def most_a_place(self, rank: int) -> int:
-        """The most micro-partitions that a worker trains at a place."""
-        return replace(self.share, rank=rank).most_a_place
-
 
 def form_team(members: Sequence[Member], weights: Sequence[float], share: Share, config: TrainConfig) -> Team:
     """The team of these members, with what each trains at each place of each epoch."""
@@ -86,12 +86,14 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
     sized, plans = replace(sizes, sharing=way.sharing), []
     num_users = sum(member.work.num_users for member in team.members)
     for rank, member in enumerate(team.members):
-        most, own = team.most_a_place(rank), len(team.share.partitions[rank])
+        most, own = team.share.most_a_place(rank), len(team.share.partitions[rank])
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
         num_others = num_users - member.work.num_users
         plan = lay_out(member.work, sized, member.budget, member.rates, division, num_others, commits_items=rank == 0)
         shared: dict[str, Any] = {"sharing": way.sharing, "places_a_chunk": way.chunk_places}
-        shared |= {"sent_bytes": way.wire.over(member.work.epochs)}
+        shared |= {
+            "sent_bytes": round(member.work.epochs * way.sent_bytes - way.turn_bytes)
+        }  # none after the last turn
         plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way)), **shared))
     return plans
 
@@ -113,7 +115,7 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
         return replace(sharded or _refuse(team, sizes, config, last), why="a whole table does not fit every worker")
     if team.is_on_gpu:
         return replace(replicated, why="the table fits every GPU")
-    token_bytes = replicated.wire.summed_bytes / max(1, min(member.work.num_tokens for member in team.members))
+    token_bytes = replicated.sent_bytes / max(1, min(member.work.num_tokens for member in team.members))
     cost = f"a token costs {token_bytes:,.0f} bytes to add up"
     if token_bytes <= SUMMED_BYTES_A_TOKEN:
         return replace(replicated, why=f"the table fits every worker, and {cost}, at most {SUMMED_BYTES_A_TOKEN}")
@@ -168,7 +170,7 @@ def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
     for rank, member in enumerate(team.members):
         chunk = largest_chunk(member.work, sizes, member.budget, num_blocks)
         is_all = chunk == len(member.work.users)
-        found.append(team.share.num_places if is_all else chunk // team.most_a_place(rank))
+        found.append(team.share.num_places if is_all else chunk // team.share.most_a_place(rank))
     return min(found)
 
 
@@ -180,8 +182,11 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
     block_bytes = sizes.block_bytes(num_blocks)
     rows_bytes = 4 * block_bytes // sizes.row_bytes  # which rows it has
-    turns = num_chunks * num_blocks, PAGE_BYTES + block_bytes + rows_bytes
-    return Way(sharing, num_blocks, chunk_places, predict_wire(sharing, sum(counts) / len(counts), exchanged, turns))
+    turn_bytes = PAGE_BYTES + block_bytes + rows_bytes if sharing.is_sharded else 0
+    sent_bytes = num_chunks * num_blocks * turn_bytes + sum(counts) / len(counts) * sent_by_sum(
+        exchanged, sharing.num_workers
+    )
+    return Way(sharing, num_blocks, chunk_places, sent_bytes, turn_bytes)
 
 
 def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way:
@@ -198,10 +203,10 @@ def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
     networks = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
     seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in team.members if member.rates]
-    is_known = networks and max(seconds, default=0.0) and len(seconds) == len(team.members) and way.wire.num_bytes
-    share = way.wire.num_bytes / min(networks) / max(seconds) if is_known else 0.0
+    is_known = networks and max(seconds, default=0.0) and len(seconds) == len(team.members) and way.sent_bytes
+    share = way.sent_bytes / min(networks) / max(seconds) if is_known else 0.0
     told = f"; about {share:.0%} of the training's time" if share else ""
-    sent = f"a worker sends {size(round(way.wire.num_bytes))} an epoch{told}; taken because {way.why}"
+    sent = f"a worker sends {size(round(way.sent_bytes))} an epoch{told}; taken because {way.why}"
     if way.sharing.is_sharded:
         held = way.num_blocks // way.sharing.num_workers
         lines.append(

@@ -24,7 +24,7 @@ from trainer.model.trees import make_tree
 from trainer.plan.alone import Budget, Division, Plan, plan_training
 from trainer.plan.prediction import Rates
 from trainer.plan.shares import Share, share_users
-from trainer.plan.sharing import Wire, sent_by_sum
+from trainer.plan.sharing import sent_by_sum
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, Way, form_team, plan_together
 from trainer.store.generation import Generation, open_generation
@@ -149,7 +149,7 @@ def divide_work(
     began = None
     if goes_on and manifest["position"]:
         places = manifest["plan"].get("places_a_chunk") or manifest["plan"]["chunk_partitions"]
-        began = Way(sharing_of(manifest), manifest["num_blocks"], places, Wire())
+        began = Way(sharing_of(manifest), manifest["num_blocks"], places)
     budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]
     share = share_users(workers.rank, corpus.tokens, weights)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trainer.errors import ConfigError
 from trainer.plan.schedule import partition_order
-from trainer.plan.shares import Share, count_exchanges, cut_users, ring_block, share_users
+from trainer.plan.shares import count_exchanges, cut_users, ring_block, share_users
 from trainer.plan.sharing import Sharing
 
 token_counts = st.lists(st.integers(0, 1000), min_size=1, max_size=64).map(np.array)
@@ -28,7 +28,7 @@ def test_every_micro_partition_is_trained_once_an_epoch_by_its_worker(
         places = share.places(order, rank)
         assert len(places) == share.num_places
         assert np.concatenate(places).tolist() == [p for p in order.tolist() if p in own]
-        assert max(map(len, places)) == Share(rank, share.partitions, tokens).most_a_place
+        assert max(map(len, places)) == share.most_a_place(rank)
         assert share.place_tokens(order)[rank].sum() == tokens[own].sum()
 
 
@@ -45,8 +45,8 @@ def test_tokens_are_shared_evenly_or_by_weight() -> None:
     assert max(loads) < 1.002 * np.mean(loads)
     uneven = share_users(1, tokens, [2, 1])
     assert tokens[uneven.own].sum() == pytest.approx(tokens.sum() / 3, rel=0.005)
-    assert uneven.most_a_place == 1
-    assert Share(0, uneven.partitions, tokens).most_a_place == 2
+    assert uneven.most_a_place(uneven.rank) == 1
+    assert uneven.most_a_place(0) == 2
 
 
 @given(

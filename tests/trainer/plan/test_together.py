@@ -12,7 +12,7 @@ from trainer.errors import ConfigError, ResourceError
 from trainer.plan.alone import Budget
 from trainer.plan.schedule import partition_order
 from trainer.plan.shares import share_users
-from trainer.plan.sharing import Sharing, Wire, predict_wire, sent_by_sum
+from trainer.plan.sharing import Sharing, sent_by_sum
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, Team, Way, plan_together
 
@@ -125,7 +125,7 @@ def test_never_above_a_budget(num_workers: int, num_partitions: int, host: int, 
 def test_a_training_goes_on_as_it_began() -> None:
     sizes, config = sizes_of(100_000)
     team = team_of([8 * 10**9] * 2, [1000] * 8)
-    began = Way(Sharing("sharded", (1.0, 1.0), 500.0), 6, 2, Wire())
+    began = Way(Sharing("sharded", (1.0, 1.0), 500.0), 6, 2)
     plans = plan_together(team, sizes, config, began)
     assert plans[0].sharing == began.sharing
     assert (plans[0].num_blocks, plans[0].chunk_places) == (6, 2)
@@ -138,11 +138,3 @@ def test_a_training_goes_on_as_it_began() -> None:
 def test_bytes_on_the_wire() -> None:
     assert sent_by_sum(1000, 2) == 1000
     assert sent_by_sum(1000, 4) == 1500
-    assert predict_wire(Sharing(), 10, 1000) == Wire()
-    replicated = predict_wire(Sharing("replicated", (1, 1)), 64, 10**6, (8, 10**5))
-    assert replicated == Wire(0, 64 * 10**6)
-    sharded = predict_wire(Sharing("sharded", (1, 1)), 64, 1000, (8, 10**5))
-    assert sharded == Wire(8 * 10**5, 64_000, 8)
-    assert sharded.num_bytes == 864_000
-    assert sharded.over(3) == 3 * 864_000 - 10**5  # the last turn's block stays where it is
-    assert replicated.over(3) == 3 * 64 * 10**6
