@@ -3,8 +3,8 @@
     text      a line `rows dimensions`, then a line a row: name, blank, the numbers, blanks between them
     binary    the same first line, then a row after another: name, one space, the numbers as little-endian float32
 
-Either may be gzipped. A name ends at the first blank there, so names are written with space, newline and the other ASCII
-blanks and control characters percent-encoded (`a b` becomes `a%20b`). Names that become one by this are refused when read.
+Either may be gzipped. Blanks and control characters of ASCII in names are percent-encoded (`a b` becomes `a%20b`). Names that
+become one by this are refused when read.
 """
 
 import gzip
@@ -81,14 +81,8 @@ def _encode_names(names: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]
 
 
 def _as_names(names: Names) -> pa.LargeStringArray:
-    try:
-        array = names if isinstance(names, pa.Array | pa.ChunkedArray) else pa.array(names, pa.large_string())
-        array = (array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array).cast(pa.large_string())
-    except (pa.ArrowException, UnicodeEncodeError) as error:
-        raise ConfigError(f"names must be Unicode strings, not all of these are ({type(error).__name__})") from None
-    if array.null_count:
-        raise ConfigError(f"{array.null_count:,} of {len(array):,} names are missing: each row needs one")
-    return array
+    array = names if isinstance(names, pa.Array | pa.ChunkedArray) else pa.array(names, pa.large_string())
+    return (array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array).cast(pa.large_string())
 
 
 def read_word2vec(path: Path) -> NamedVectors:
@@ -195,8 +189,6 @@ def write_word2vec(
     that cannot be written, ResourceError when the disk refuses: then `path` is as it was.
     """
     row = num_encoded = 0
-    if vector_size < 1:
-        raise ConfigError(f"vectors of {vector_size:,} numbers cannot be written to {path}: 1 is the least")
     try:
         with replace_file(path) as temporary, open(temporary, "wb") as file:
             # the same bytes for the same rows; floats hardly shrink
@@ -206,7 +198,7 @@ def write_word2vec(
                 for names, vectors in batches:
                     encoded, count = _encode_names(_as_names(names))
                     named = name_vectors(encoded, vectors, f"{path} from row {row + 1:,} on")
-                    sink.writelines(_lines(named, vector_size, row, binary))
+                    sink.writelines(_lines(named, row, binary))
                     row += len(vectors)
                     num_encoded += count
             if row != num_rows:
@@ -221,10 +213,8 @@ def write_word2vec(
     return num_encoded
 
 
-def _lines(named: NamedVectors, vector_size: int, row: int, binary: bool) -> Iterable[bytes]:
-    """The rows of a batch, which begins at `row`. Raises ConfigError for vectors of another size and names of none."""
-    if named.vectors.shape[1] != vector_size:
-        raise ConfigError(f"vectors of shape {named.vectors.shape} came where {vector_size:,} numbers were announced")
+def _lines(named: NamedVectors, row: int, binary: bool) -> Iterable[bytes]:
+    """The rows of a batch, which begins at `row`. Raises ConfigError for names that cannot be written."""
     for name, vector in zip(named.names.cast(pa.large_binary()).to_pylist(), named.vectors, strict=True):
         row += 1
         if not 0 < len(name) < MAX_NAME_BYTES:

@@ -193,10 +193,9 @@ def train_order(
 ):  # fmt: skip
     """Train users in steps of the order, which end at `ends` int64[S]; returns how many tokens were kept.
 
-    Of a step the threads take a stretch of so many users at once until others have taken the last. When gradients are
-    accumulated they meet, and each moves the outputs that are its own.
-    taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or more]: how often a thread has come
-    to a meeting; both zero at first.
+    The threads take `stretch` users of a step at a time until all are taken. When gradients are accumulated they meet then, and
+    each moves the outputs that are its own. taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or
+    more]: how often a thread has come to a meeting; both zero at first.
     """
     model = Model(users, outputs, inputs, noise, paths, rule, scratch, ledger)
     start, num_kept, num_met = 0, 0, 0
@@ -218,9 +217,7 @@ def train_order(
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
 def score_each(users, outputs, rows, scores):
-    """Fills scores float32[n, K]: of each user, float32[n, D], with those of the outputs, float32[V, D], in its row of rows
-    int64[n, K].
-    """
+    """Fill scores float32[n, K] of users float32[n, D] with those outputs float32[V, D] that rows int64[n, K] name."""
     prefer_wide_vectors()
     for i in range(rows.shape[0]):
         if i + 1 < rows.shape[0]:

@@ -68,18 +68,12 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     """
     device = find_device()
     device_users, device_outputs = copy_rows(users, device), copy_rows(items.outputs, device)
-    num_kept = train_on_device(device_users, device_outputs, copy_pass(work, copy_sampling(work.sampling, device)))
+    check_supported(work.config)
+    scratch = make_scratch(len(work.hashes), len(work.tokens), device)
+    launch(device_users, device_outputs, copy_pass(work, copy_sampling(work.sampling, device)), scratch)
     for rows_here, rows_there in ((users, device_users), (items.outputs, device_outputs)):
         rows_here.vectors[:] = rows_there.vectors.cpu().numpy()
         rows_here.squares[:] = rows_there.squares.cpu().numpy()
-    return num_kept
-
-
-def train_on_device(users: DeviceRows, outputs: DeviceRows, work: DevicePass) -> int:
-    """As `train_users`, with everything on the device; waits until it is done. Raises ConfigError as `check_supported`."""
-    check_supported(work.config)
-    scratch = make_scratch(len(work.hashes), len(work.tokens), work.tokens.device)
-    launch(users, outputs, work, scratch)
     return int(scratch.num_kept[: len(work.order)].sum())
 
 

@@ -1,7 +1,7 @@
 """What numba does not say by itself: asking for memory ahead, numbers that threads share, sums that stay in registers.
 
 No arrays are made and no references counted (`_nrt=False`: numba would count them with atomic additions that cost more than the
-rows); rows are asked for before they are needed; loops over dimensions may use the widest vectors there are.
+rows).
 """
 # mypy: no-check-untyped-defs
 # numba itself gives an intrinsic its first argument
@@ -50,9 +50,7 @@ numba.config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]  # before
 
 @intrinsic
 def prefer_wide_vectors(typing_context):
-    """Let the loops of the function that begins with this use vectors of 512 bits where the machine has them: of Intel's, LLVM
-    by itself uses half, for the sake of code that needs them seldom.
-    """
+    """Let the loops of the function that begins with this use vectors of 512 bits where there are any: LLVM would use half."""
 
     def generate(context, builder, signature, arguments):
         attributes = builder.function.attributes
@@ -94,7 +92,7 @@ def prefetch_row(vectors, row):
 
 @intrinsic
 def take(typing_context, taken, number):
-    """Add to the first number of an array, int64, that threads share; returns what it was: no two are answered the same."""
+    """Add to the first number of an array, int64, that threads share; returns what it was, to no two threads the same."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

@@ -1,7 +1,6 @@
 """A prediction, compiled: its rows are scored, and they and what predicts pull each other. The formulas are in README.md.
 
-What is constant in a loop over dimensions is computed before it; exponentials and rates are computed for all rows at once, as
-vectors.
+Exponentials and rates are computed for all rows at once, as vectors.
 """
 # mypy: no-check-untyped-defs
 

@@ -1,7 +1,7 @@
 """The one signature of all kernels: `train_users(users, items, work) -> int`.
 
-A kernel trains the users of `work.order` once, one after the other, each over all its tokens, and changes the rows of
-both in place; items move at once, or once in `accumulate` users and at the end. It answers how many tokens subsampling kept.
+A kernel trains the users of `work.order` once, each over all its tokens, and changes the rows of both in place; items move at
+once, or once in `accumulate` users. It returns how many tokens subsampling kept.
 """
 
 from collections.abc import Callable

@@ -49,7 +49,15 @@ class Prediction:
 
 def predict(work: Work, traffic: Traffic, rates: Rates | None) -> Prediction:
     """Training, or moving where that takes longer, for they overlap; the commits on the way; the last one, waited for."""
-    training, moving = _predict_epochs(work, traffic, rates) if rates else (0.0, 0.0)
+    training = moving = 0.0  # seconds of the epochs without commits, and for how many of them the disk works
+    if rates:
+        computing = work.num_tokens / rates.tokens_per_second
+        moving_one = (
+            traffic.moved_bytes / rates.read_bytes_per_second + traffic.moved_bytes / rates.write_bytes_per_second
+        )
+        first = moving_one - traffic.begun_bytes / rates.read_bytes_per_second
+        training = max(computing, first) + (work.epochs - 1) * max(computing, moving_one)
+        moving = first + (work.epochs - 1) * moving_one
     num_ends = work.epochs * len(work.users) * traffic.num_blocks  # of micro-partitions: a commit closes at one
     between = min(training / work.commit_seconds if work.commit_seconds else math.inf, num_ends - 1)
     num_commits = 1 + int(between)
@@ -66,12 +74,3 @@ def predict(work: Work, traffic: Traffic, rates: Rates | None) -> Prediction:
         work.epochs * traffic.moved_bytes + int(committed_bytes),
         seconds,
     )
-
-
-def _predict_epochs(work: Work, traffic: Traffic, rates: Rates) -> tuple[float, float]:
-    """Seconds that the epochs take without commits, and for how many of them the disk works."""
-    computing = work.num_tokens / rates.tokens_per_second
-    moving = traffic.moved_bytes / rates.read_bytes_per_second + traffic.moved_bytes / rates.write_bytes_per_second
-    first_moving = moving - traffic.begun_bytes / rates.read_bytes_per_second
-    others = work.epochs - 1
-    return max(computing, first_moving) + others * max(computing, moving), first_moving + others * moving

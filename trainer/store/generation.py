@@ -1,7 +1,6 @@
 """The vectors on disk: one file a micro-partition and generation, and a manifest that says which of them count.
 
-    store/MANIFEST.json            the current generation: position of training, name, size and checksum of each file, and
-                                   a digest of all that it says
+    store/MANIFEST.json            the current generation: position of training, name, size and checksum of each file, a digest
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
@@ -10,10 +9,8 @@
     store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
 
 New files are written beside the old, and written over until they count; when all are on the disk the manifest is renamed;
-only then are files that no manifest names removed. So a crash at any moment leaves the last generation whole.
-
-What is damaged later, by a disk or a hand, is refused by name and not trained on. There is no generation before it to fall
-back on: it would be a third of the size of the store, for what a crash cannot do and a copy or a training mends.
+only then are files that no manifest names removed. So a crash at any moment leaves the last generation whole. What is damaged
+later, by a disk or a hand, is refused by name. No older generation is kept for that: it would take a third more of disk.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,11 @@
 """Arrays in safetensors files that are read and written past the page cache, each in one piece.
 
 In memory an *image* is the bytes of such a file in whole pages, and its arrays are views of them: a micro-partition is read
-to where it is trained and written from there, without a copy, by the disk itself (O_DIRECT). Through the page cache every
-byte would be copied by a processor that should train, and would push the corpus out of memory. The price: a header of at
-least a page, and pages where the filesystem knows no O_DIRECT, which then copies after all.
+to where it is trained and written from there by the disk itself (O_DIRECT). Through the page cache a processor that should
+train would copy every byte, and the corpus would be pushed out of memory. The price: a header of at least a page.
 
-The checksum is sha256 of the sums of each 64 KiB as 64-bit numbers, at the speed of memory: it finds what disks and crashes
-do to bytes, and is none against forgers.
+The checksum is sha256 of the sums of each 64 KiB as 64-bit numbers, at the speed of memory. It finds damage by disks and
+crashes, not by forgers.
 """
 
 import errno

@@ -15,8 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from trainer.errors import DamageError, ResourceError
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -47,7 +45,7 @@ def told_if_unwritten(folder: Path, what: str) -> Iterator[None]:
     """Raise ResourceError, with the numbers, when the block cannot write `what` to `folder`: a full disk, or no permission."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         stat = os.statvfs(folder)
         raise ResourceError(
             f"could not write {what} to {folder} ({error}; {stat.f_bavail * stat.f_frsize:,} bytes are free): "
@@ -85,7 +83,7 @@ def sync_folders(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Wait until every file and folder below `path`, and `path` itself, is on the disk."""
+    """Wait until `path` and all files and folders below it are on the disk."""
     sync_files(file for file in path.rglob("*") if file.is_file())
     sync_folders(path)
 
