@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.kernels import streams
+from trainer.kernels import device
 from trainer.system.memory import Bytes, make_pages
 from trainer.training import slots
 
@@ -40,4 +40,4 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "empty", make_array)
     monkeypatch.setattr(torch, "empty", make_tensor)
     monkeypatch.setattr(slots, "make_pages", make_poisoned_pages)
-    monkeypatch.setattr(streams, "make_pages", make_poisoned_pages)
+    monkeypatch.setattr(device, "make_pages", make_poisoned_pages)
