@@ -149,11 +149,12 @@ def describe_epoch(way: Way, place_tokens: NDArray[np.int64]) -> Epoch:
     most = place_tokens.max(axis=0)
     made = count_exchanges(np.tile(most / num_blocks, num_blocks), sharing)
     is_waited = sharing.mode != "asynchronous"
+    num_turns = -(-len(most) // way.chunk_places) * num_blocks if sharing.is_sharded else 0
     return Epoch(
         sharing.mode, sharing.num_workers, float(most.sum() if is_waited else place_tokens.sum(axis=1).max()),
         num_meetings=int((made > 0).sum()), num_blocks=num_blocks, num_exchanges=int(made.sum()),
-        summed_bytes=way.wire.summed_bytes, num_turns=way.wire.num_turns,
-        passed_bytes=way.wire.passed_bytes,
+        summed_bytes=way.sent_bytes - num_turns * way.turn_bytes, num_turns=num_turns,
+        passed_bytes=num_turns * way.turn_bytes,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
             "cpu",
             f"numba on {used} thread{'s' if used > 1 else ''}, {order}",
             cpu.train_users,
-            is_compiling=cpu.is_compiling,
+            is_compiling=lambda: bool(cpu.train_order.stats.cache_misses),
         )
     if name == "gpu":
         from trainer.kernels import gpu

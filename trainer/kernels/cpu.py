@@ -28,6 +28,7 @@ from trainer.model.trees import Tree
 
 MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
 GAP_FLOATS = 256  # more than a loop takes at a time
+_pool = functools.cache(lambda threads: ThreadPoolExecutor(threads - 1, "kernel"))
 _beginning = threading.Lock()  # all threads of a call, which wait for each other, come before those of another
 
 
@@ -39,11 +40,6 @@ def max_threads() -> int:
 def used_threads(config: TrainConfig) -> int:
     """Threads that a training with these settings uses."""
     return min(config.threads or max_threads(), max_threads())
-
-
-def is_compiling() -> bool:
-    """Whether numba looked for machine code of the kernel and found none."""
-    return bool(train_order.stats.cache_misses)
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
@@ -76,11 +72,6 @@ def score_rows(
     scores = np.empty(rows.shape, dtype=np.float32)
     score_each(_read_only(users), _read_only(outputs), _read_only(rows), scores)
     return scores
-
-
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads - 1, "kernel")
 
 
 def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[int], int]:

@@ -8,7 +8,6 @@ speed of the network decides nothing: the same training has the same plan.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -24,8 +23,8 @@ from trainer.system.memory import PAGE_BYTES
 from trainer.system.units import size
 
 SUMMED_BYTES_A_TOKEN = 100
-"""More than so many bytes to add up for each token that a worker trains, and the table is rather divided: at a million tokens
-and a gigabyte a second they would be a tenth of the time."""
+"""Above so many bytes to add up for each token that a worker trains the table is rather divided: at a million tokens and a
+gigabyte a second they would be a tenth of the time."""
 WAITED_BYTES = 32 * 10**6
 """A larger block is passed on while another is trained: a worker then has two, instead of waiting for the next one."""
 
@@ -57,9 +56,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Team:
-    """The members by rank with their weights, the share of one (others differ by its rank alone), and the tokens of each at each
-    place of each epoch.
-    """
+    """The members by rank with their weights, the share of one of them, and the tokens of each at each place of each epoch."""
 
     members: Sequence[Member]
     weights: Sequence[float]
@@ -90,11 +87,12 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
         num_others = num_users - member.work.num_users
         plan = lay_out(member.work, sized, member.budget, member.rates, division, num_others, commits_items=rank == 0)
-        shared: dict[str, Any] = {"sharing": way.sharing, "places_a_chunk": way.chunk_places}
-        shared |= {
-            "sent_bytes": round(member.work.epochs * way.sent_bytes - way.turn_bytes)
-        }  # none after the last turn
-        plans.append(replace(plan, reasons=(*plan.reasons, *_reasons(team, sized, way)), **shared))
+        sent_bytes = round(member.work.epochs * way.sent_bytes - way.turn_bytes)  # no block after the last turn
+        reasons = (*plan.reasons, *_reasons(team, sized, way))
+        plan = replace(
+            plan, sharing=way.sharing, places_a_chunk=way.chunk_places, sent_bytes=sent_bytes, reasons=reasons
+        )
+        plans.append(plan)
     return plans
 
 
@@ -130,15 +128,16 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
 
 def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
     """The way that a training began with, where it still fits."""
-    fitting = _chunk_places(team, replace(sizes, sharing=began.sharing), began.num_blocks)
-    places = min(fitting, began.chunk_places) if began.num_blocks > 1 else fitting
-    if places == 0 or (began.num_blocks > 1 and places < began.chunk_places):
+    sized = replace(sizes, sharing=began.sharing)
+    places = _chunk_places(team, sized, began.num_blocks)
+    if began.num_blocks > 1:
+        places = began.chunk_places if places >= began.chunk_places else 0
+    if places == 0:
         raise ResourceError(
             f"this training began with {began.sharing.num_workers} workers, {began.sharing.mode}, in {began.num_blocks} item "
             f"blocks and chunks of {began.chunk_places} places, which no longer fit: raise --host-memory"
         )
-    way = _way(team, replace(sizes, sharing=began.sharing), began.num_blocks, places)
-    return replace(way, why="this training began so")
+    return replace(_way(team, sized, began.num_blocks, places), why="this training began so")
 
 
 def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
@@ -183,10 +182,8 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     block_bytes = sizes.block_bytes(num_blocks)
     rows_bytes = 4 * block_bytes // sizes.row_bytes  # which rows it has
     turn_bytes = PAGE_BYTES + block_bytes + rows_bytes if sharing.is_sharded else 0
-    sent_bytes = num_chunks * num_blocks * turn_bytes + sum(counts) / len(counts) * sent_by_sum(
-        exchanged, sharing.num_workers
-    )
-    return Way(sharing, num_blocks, chunk_places, sent_bytes, turn_bytes)
+    summed_bytes = sum(counts) / len(counts) * sent_by_sum(exchanged, sharing.num_workers)
+    return Way(sharing, num_blocks, chunk_places, num_chunks * num_blocks * turn_bytes + summed_bytes, turn_bytes)
 
 
 def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way:
