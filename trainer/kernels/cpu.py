@@ -61,7 +61,7 @@ def stretch_users(num_users: int, threads: int) -> int:
 def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
     """`num` items of the noise for each key, uint64[n]: int64[n, num], by draws of position 0 for the purpose."""
     items = np.empty((len(keys), num), dtype=np.int64)
-    draw_each(_read_only(keys), purpose, _noise(sampling), items)
+    draw_each(*_read_only(keys), purpose, _noise(sampling), items)
     return items
 
 
@@ -70,7 +70,7 @@ def score_rows(
 ) -> NDArray[np.float32]:
     """The dot products of each user, float32[n, D], with its rows, int64[n, K], of the outputs, float32[V, D]: float32[n, K]."""
     scores = np.empty(rows.shape, dtype=np.float32)
-    score_each(_read_only(users), _read_only(outputs), _read_only(rows), scores)
+    score_each(*_read_only(users, outputs, rows), scores)
     return scores
 
 
@@ -79,8 +79,7 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
-    arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
-    histories = tuple(_read_only(array) for array in arrays)
+    histories = _read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
     num_users = len(work.order)
     users_a_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
@@ -130,20 +129,21 @@ def _sorting(num_entries: int, num_rows: int) -> Sorting:
 
 
 def _noise(sampling: Sampling) -> Noise:
-    return Noise(_read_only(sampling.thresholds), _read_only(sampling.aliases), _read_only(sampling.corrections))
+    return Noise(*_read_only(sampling.thresholds, sampling.aliases, sampling.corrections))
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written: numba would compile anew for arrays in memory beside those mapped from files."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+def _read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Views that cannot be written: numba would compile anew for arrays in memory beside those mapped from files."""
+    views = tuple(array.view() for array in arrays)
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 def _paths(tree: Tree | None) -> Paths:
     none = np.zeros(0, dtype=np.int32)
     tree = tree or Tree(none, none.view(np.uint32), none, none, 0)
-    arrays = (_read_only(array) for array in (tree.parents, tree.slots, tree.first_rows, tree.widths))
+    arrays = _read_only(tree.parents, tree.slots, tree.first_rows, tree.widths)
     return Paths(*arrays, tree.num_classes, tree.max_path_rows)
 
 
