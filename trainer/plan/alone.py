@@ -27,10 +27,7 @@ MAX_BLOCKS = 256
 
 @dataclass(frozen=True)
 class Budget:
-    """What a training may use: memory of the process and of the GPU (None without one), and the disk of the store.
-
-    overhead_bytes: what the process holds before it begins.
-    """
+    """Memory of the process, what it holds before training (overhead), the store's free disk, and memory of the GPU, if any."""
 
     host_bytes: int
     overhead_bytes: int

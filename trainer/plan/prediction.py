@@ -36,10 +36,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of the whole training: commits, bytes read from and written to the disk with them, and seconds.
-
-    Where the machine's rates are not known, seconds is None and the only commit is the last.
-    """
+    """Of the whole training. Where the machine's rates are not known, seconds is None and the only commit is the last."""
 
     num_commits: int
     read_bytes: int

@@ -71,10 +71,7 @@ def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) 
 
 
 def count_exchanges(tokens: NDArray[Any], sharing: Sharing) -> NDArray[np.int64]:
-    """How often the workers exchange at each place of an epoch, int64[n]; tokens [n]: of the worker that has most there.
-
-    As often as `sharing.exchange_tokens` went by, and at the epoch's end; at a place's end at the latest.
-    """
+    """How often the workers exchange at each place of an epoch, int64[n], by the tokens [n] of the worker that has most there."""
     counts = np.diff(np.floor(np.cumsum(tokens) / sharing.exchange_tokens), prepend=0).astype(np.int64)
     counts[-1] = max(counts[-1], 1)
     return counts if sharing.cuts_places else counts.clip(max=1)

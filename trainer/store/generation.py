@@ -82,10 +82,7 @@ class Generation:
         return self.config.bias
 
     def read_users(self, partition: int) -> NDArray[np.float32]:
-        """The user vectors of a micro-partition, float32[n, D], none where it has no users.
-
-        Raises DamageError when its file was altered.
-        """
+        """The user vectors of a micro-partition, float32[n, D]. Raises DamageError when its file was altered."""
         entry = self.manifest["users"].get(str(partition))
         if entry is None:
             return np.empty((0, self.vector_size), dtype=np.float32)
@@ -102,7 +99,7 @@ class Generation:
         return len(self.manifest["items"])
 
     def read_items(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        """The vectors that rank items by their dot product with a user's, float32[n, D]: of items `start` to `stop`, or all.
+        """The vectors of items `start` to `stop`, or all, float32[n, D], whose dot products with a user's rank them.
 
         Raises DamageError when a file was altered, ConfigError when a tree was trained, whose rows are no items.
         """
@@ -119,7 +116,7 @@ class Generation:
         return vectors
 
     def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
-        """All that training keeps of an item block; the first rows, which all blocks of a tree have, as training left them.
+        """All that training keeps of an item block. The first `num_shared_rows`, which all blocks have, are the newest.
 
         Raises DamageError when a file was altered.
         """
@@ -137,18 +134,14 @@ class Generation:
         return self._mapped_blocks[block]["rows"] if self.num_blocks > 1 else None
 
     def map_items(self) -> Items:
-        """All that training keeps of items, read-only where it is on disk; only of a table in one block.
-
-        Raises DamageError when the file was altered.
-        """
+        """The items of a table in one block, read-only on disk. Raises DamageError when the file was altered."""
         (arrays,) = self._mapped_blocks.values()
         return items_of(arrays)
 
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
-        """The image of an item block with these rows uint32[n] of the table, or with all of it, from the blocks that there are.
+        """The image of an item block with these rows uint32[n] of the table, or all, from all blocks, in about that memory.
 
-        It is about all the memory that this takes. Rows of blocks that were not trained yet are zero, as they begin.
-        Raises DamageError when a file was altered.
+        Rows of blocks that were not trained yet are zero, as they begin. Raises DamageError when a file was altered.
         """
         image = make_image(shapes_of_items(num_rows, self.vector_size, has_rows=rows is not None))
         outputs, blocks, places = items_in(image).outputs, list(self._iterate_blocks()), None
@@ -174,9 +167,7 @@ class Generation:
             return {block: map_image(self.folder / entry["file"], entry) for block, entry in entries}
 
     def _iterate_blocks(self) -> Iterator[tuple[NDArray[np.uint32], Arrays]]:
-        """Which rows of the table each trained block has, and its arrays. The block that was in memory last comes last: it has
-        the newest of what several have.
-        """
+        """The rows of the table and the arrays of each trained block; last the one that was in memory last, so the newest."""
         last = self.manifest.get("resident_block", 0)
         for _, arrays in sorted(self._mapped_blocks.items(), key=lambda item: item[0] == last):
             yield arrays["rows"] if "rows" in arrays else np.arange(len(arrays["outputs"]), dtype=np.uint32), arrays

@@ -108,10 +108,7 @@ def read_pages(path: Path, num_bytes: int, spare: Bytes | None = None) -> Bytes:
 
 
 def map_image(path: Path, expected: dict[str, Any]) -> Arrays:
-    """The arrays of the file, read-only: parts of it come from the disk when they are touched, and take no private memory.
-
-    All its bytes are looked at first. Raises DamageError when it was altered.
-    """
+    """The arrays of the file, verified, then mapped read-only without private memory. Raises DamageError when it was altered."""
     verify_image(path, expected)
     return _arrays_in(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")))
 

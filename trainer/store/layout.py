@@ -52,10 +52,7 @@ def merge_deltas(older: Delta, newer: Delta) -> Delta:
 
 
 def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
-    """The rows of users that a manifest's entry names, as stored: its file's, and what its delta changed.
-
-    Raises DamageError when a file was altered.
-    """
+    """The rows of a manifest's entry for users, as stored, with its delta. Raises DamageError when a file was altered."""
     with tell_way_out(folder):
         rows = rows_in(read_image(folder / entry["file"], entry))
         delta = entry.get("delta")
