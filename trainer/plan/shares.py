@@ -25,6 +25,10 @@ class Share:
     tokens: NDArray[np.int64]
 
     @property
+    def num_workers(self) -> int:
+        return len(self.partitions)
+
+    @property
     def own(self) -> NDArray[np.int64]:
         """The micro-partitions of this worker, ascending."""
         return self.partitions[self.rank]
@@ -45,7 +49,7 @@ class Share:
 
     def place_tokens(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens of each worker at each place of an epoch, int64[W, places]."""
-        ranks = range(len(self.partitions))
+        ranks = range(self.num_workers)
         return np.array([[self.tokens[here].sum() for here in self.places(order, rank)] for rank in ranks])
 
 

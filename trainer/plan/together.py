@@ -200,7 +200,7 @@ def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
     networks = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
     seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in team.members if member.rates]
-    is_known = networks and max(seconds, default=0.0) and len(seconds) == len(team.members) and way.sent_bytes
+    is_known = networks and len(seconds) == len(team.members) and max(seconds) > 0
     share = way.sent_bytes / min(networks) / max(seconds) if is_known else 0.0
     told = f"; about {share:.0%} of the training's time" if share else ""
     sent = f"a worker sends {size(round(way.sent_bytes))} an epoch{told}; taken because {way.why}"
