@@ -10,7 +10,7 @@ from tests.together import Threads
 from trainer.plan.shares import ring_block
 from trainer.store.images import Image, make_image
 from trainer.store.layout import shapes_of_items
-from trainer.system.pages import Bytes
+from trainer.system.memory import Bytes
 from trainer.training.slots import RingSlots
 from trainer.workers.group import Workers
 
