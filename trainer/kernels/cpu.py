@@ -143,8 +143,8 @@ def _read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
 def _paths(tree: Tree | None) -> Paths:
     none = np.zeros(0, dtype=np.int32)
     tree = tree or Tree(none, none.view(np.uint32), none, none, 0)
-    arrays = _read_only(tree.parents, tree.slots, tree.first_rows, tree.widths)
-    return Paths(*arrays, num_classes=tree.num_classes, max_rows=tree.max_path_rows)
+    parents, slots, first_rows, widths = _read_only(tree.parents, tree.slots, tree.first_rows, tree.widths)
+    return Paths(parents, slots, first_rows, widths, tree.num_classes, tree.max_path_rows)
 
 
 def _rule(work: Pass) -> Rule:
