@@ -21,6 +21,7 @@ HISTORIES = {f"user-{i}": [i % 3, 3 + i % 2, (i + 1) % 3] for i in range(20)}
 CONFIG = TrainConfig(vector_size=4, epochs=3, negative=2, threads=1)
 
 
+@pytest.mark.slow
 def test_kernel_training_learns_as_the_trainer_does_where_there_is_one_micro_partition(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", HISTORIES, partitions=1, max_users=0)
     training = begin_kernel_training(corpus, CONFIG)

@@ -43,6 +43,7 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
     assert open_to_others == ["user_vectors_model.py"]  # our code, which MLflow copies with its mode
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     message = "lost touch ([/builds/gloo/pair.cc:537] closed by peer [127.0.0.1]:43763, [bold]x) :cow: "

@@ -88,7 +88,7 @@ def shared(tmp_path: Path, trained: Root, monkeypatch: pytest.MonkeyPatch) -> Sh
     return Shared(tmp_path, trained)
 
 
-@pytest.mark.parametrize("is_tagged", [True, False])
+@pytest.mark.parametrize("is_tagged", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_other_roots_champion_stays_and_is_named(shared: Shared, is_tagged: bool) -> None:
     publish, theirs = shared.publish("ours"), shared.publish("theirs")
     root, other = shared.add("a", publish), shared.add("b", theirs)
