@@ -89,7 +89,7 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
     """Make or renew them on the server; returns their names. `url` is the webhook; without one, alarms stay as they are."""
     webhook = None
     if url:
-        block = Webhook(method="POST", url=url, headers={"Content-Type": "application/json"})  # type: ignore[arg-type]
+        block = Webhook(method="POST", url=url, headers={"Content-Type": "application/json"})
         webhook = block.save(BLOCK, overwrite=True)
     made = list_automations(webhook, patience)  # type: ignore[arg-type]
     for automation in made:

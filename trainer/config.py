@@ -179,7 +179,7 @@ def check_combination(config: TrainConfig) -> None:
         )
 
 
-def check_setting(field: dataclasses.Field, value: Any) -> None:
+def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
     """Raise ConfigError unless `value` is one of the field's choices, or a finite number of its type within its bounds."""
 
     def wrong(wanted: str) -> ConfigError:

@@ -5,6 +5,7 @@ Legend: E events, N users, I items.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -48,7 +49,7 @@ def find_last_days(events: pl.DataFrame, num_users: int) -> NDArray[np.int32]:
     return last_days
 
 
-def find_first_visits(user: NDArray, item: NDArray[np.int32]) -> NDArray[np.bool_]:
+def find_first_visits(user: NDArray[Any], item: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Events whose item is new to their user, bool[E]; `user` [E] is ascending, `item` int32[E] not negative.
 
     A stable sort by item leaves each item's users in order and each user's events in order of time. Two passes by
@@ -110,6 +111,6 @@ def find_key_max(smallest_keys: NDArray[np.uint64], max_users: int) -> tuple[int
     return (int(smallest_keys[num_held_out - 1]) if num_held_out else -1), num_held_out
 
 
-def to_offsets(lengths: NDArray) -> NDArray[np.int64]:
+def to_offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
     """Where each of n runs of these lengths begins, and the end: int64[n+1]."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -235,7 +235,7 @@ def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes
 
 def evaluate(
     corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event, memory_bytes: int = 4 * 10**9
-) -> dict:
+) -> dict[str, Any]:
     """The quality on the held-out users, beside popularity: `num_users` and `metrics`.
 
     Of a generation whose held-out users were fitted again, what was measured before that: its story was lost.

@@ -1,5 +1,7 @@
 """Strings as numbers: what is done once a distinct string need not be done once an event, and numbers sort fast."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ def number_strings(strings: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int3
     return np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks]), encoded.chunk(0).dictionary
 
 
-def sort_by(*keys: NDArray) -> NDArray[np.int64]:
+def sort_by(*keys: NDArray[Any]) -> NDArray[np.int64]:
     """The order of rows by keys, the last one first: `np.lexsort`, but a key that is in order costs next to nothing."""
     order = np.arange(len(keys[0]))
     for key in keys:

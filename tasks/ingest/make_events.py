@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -138,7 +139,7 @@ def _find_shared(con: duckdb.DuckDBPyConnection, tokens: pl.Series) -> pl.Series
     return pl.Series("token", pl.from_arrow(rows["token"]), pl.String)
 
 
-def _take_later(strings: pa.Array | pa.ChunkedArray, places: NDArray) -> pa.DictionaryArray:
+def _take_later(strings: pa.Array | pa.ChunkedArray, places: NDArray[Any]) -> pa.DictionaryArray:
     """The strings at these places, not copied until they are written: most are there many times."""
     whole = strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
     return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), whole)

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.corpus.folder import CORPUS_MANIFEST
-from tasks.export.export import path_of, read_export, unit_rows
+from tasks.export.export import path_of, read_export
+from tasks.export.index import unit_rows
 from tasks.export.vector_files import decode_vectors
 from tasks.root.run import Root
 from tasks.users.placement import user_hash

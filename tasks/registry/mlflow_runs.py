@@ -37,7 +37,8 @@ with warnings.catch_warnings():
     import mlflow.pyfunc
     import mlflow.store.db.utils
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param
+    from mlflow.entities import Metric as Metric  # for those who log: only this folder imports mlflow
+    from mlflow.entities import Param
     from mlflow.exceptions import MlflowException
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
     from sqlalchemy.exc import SQLAlchemyError

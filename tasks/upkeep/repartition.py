@@ -20,8 +20,9 @@ from tasks.corpus.regroup import Regrouper, Regrouping
 from tasks.corpus.window import FORMAT_VERSION, name_corpus
 from tasks.events.events_files import write_events
 from tasks.export.export import EXPORT_MANIFEST
-from tasks.ingest.ingest import SAMPLE_FACTOR, choose_partitions
+from tasks.ingest.ingest import choose_partitions
 from tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
+from tasks.ingest.staging import SAMPLE_FACTOR
 from tasks.root.failures import explain_failures
 from tasks.root.run import Root, current_generation, open_scratch_folder, settle_store
 from trainer.errors import ConfigError, DamageError, ResourceError, SurfError

@@ -32,6 +32,7 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
     """
     if name == "cpu":
         from trainer.kernels import cpu
+        from trainer.kernels.compiled import train_order
 
         used = cpu.used_threads(config)
         is_deterministic = used == 1 or config.accumulate > 1
@@ -40,7 +41,7 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
             "cpu",
             f"numba on {used} thread{'s' if used > 1 else ''}, {order}",
             cpu.train_users,
-            is_compiling=lambda: bool(cpu.train_order.stats.cache_misses),
+            is_compiling=lambda: bool(train_order.stats.cache_misses),
         )
     if name == "gpu":
         from trainer.kernels import gpu
