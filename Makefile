@@ -8,18 +8,19 @@ BIN := $(VENV)/bin
 demo: setup
 	$(BIN)/python -m flows.demo
 
-# At least one test of each promise, in minutes. Four processes on two cores, a file's tests in one of them: many wait for servers
-# and for what they killed. In this order the long ones do not come last. Bytecode is written, whatever the machine says: tests
-# start hundreds of processes, which read it.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# At least one test of each promise, in minutes. A file's tests run in one process; in this order the long ones do not come last.
+# The slow ones have four processes, as many wait for servers and for what they killed; for the others two are quicker, since
+# each process trains the models that its tests share. Bytecode is written, whatever the machine says: tests start hundreds of
+# processes, which read it.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: setup
 	$(MAKE) --no-print-directory --jobs 2 lint kernel
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n 2 -m "not slow"
 
 # Everything else: kills in numbers, browsers, PostgreSQL, Ray, several workers, whole nights of every kind.
 test-slow: setup
-	$(PYTEST) -m slow
+	$(PYTEST) -n 4 -m slow
 
 test-all: test test-slow
 
