@@ -13,7 +13,7 @@ from trainer.system.units import parse_bytes
 
 
 def _check_size(value: str) -> str:
-    """Return the text. Raise ValueError when it is no size in bytes."""
+    """Return the text unchanged. Raises ValueError when it is not a size in bytes."""
     try:
         parse_bytes(value)
     except ConfigError as error:
@@ -22,8 +22,8 @@ def _check_size(value: str) -> str:
 
 
 def pattern_groups(pattern: str) -> list[str]:
-    """Return the names of a regular expression's groups. Raise ValueError, with the reason, when it is none."""
-    import polars as pl  # takes long: only where a pattern is set
+    """Return the names of a regular expression's groups. Raises ValueError with the reason when it is invalid."""
+    import polars as pl  # a slow import, needed only when a pattern is set
 
     try:
         return pl.Series([""]).str.extract_groups(pattern).struct.unnest().columns
@@ -45,7 +45,7 @@ class Section(BaseModel):
 
 
 class ColumnsConfig(Section):
-    """Which columns of a log are what. Of several names, the first that a file has is taken."""
+    """Names of the log columns. Of several names for a column, the first that a file has is used."""
 
     user: Names = Field(("user_id",), title="User", min_length=1)
     """Column with the user's id."""
@@ -98,7 +98,7 @@ class IngestConfig(Section):
 
     @property
     def prefix_depth(self) -> int:
-        """Parts of the path that an item keeps, where it is a prefix."""
+        """Number of path parts that a prefix item keeps."""
         return int(self.granularity.partition(":")[2] or 1)
 
     @field_validator("access_pattern")

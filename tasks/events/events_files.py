@@ -13,7 +13,7 @@ EVENTS_SCHEMA = pa.schema(
         ("line", pa.int64()), ("url", pa.string()),
     ]
 )  # fmt: skip
-# Lengths and differences instead of dictionaries: a seventh smaller, and faster to write and to read.
+# Delta encodings instead of dictionaries: a seventh smaller, and faster to write and to read.
 _ENCODINGS = {
     "user_id": "DELTA_LENGTH_BYTE_ARRAY", "url": "DELTA_LENGTH_BYTE_ARRAY", "ts": "DELTA_BINARY_PACKED",
     "line": "DELTA_BINARY_PACKED",
@@ -21,7 +21,7 @@ _ENCODINGS = {
 
 
 def write_events(path: Path, rows: pa.RecordBatchReader) -> None:
-    """Write sorted events into a file: the same events are the same bytes."""
+    """Write sorted events to a file; the same events give the same bytes."""
     with pq.ParquetWriter(
         path, EVENTS_SCHEMA, version="2.6", compression="zstd", compression_level=1, store_schema=False,
         use_dictionary=["micro_partition", "source"], column_encoding=_ENCODINGS,
@@ -31,8 +31,8 @@ def write_events(path: Path, rows: pa.RecordBatchReader) -> None:
 
 
 def write_row_groups(writer: pq.ParquetWriter, rows: pa.RecordBatchReader, group_rows: int) -> None:
-    """Write all `rows`, `group_rows` to a row group; at most that many and a batch are in memory, strings of a dictionary even
-    fewer: they are copied out of it a row group at a time.
+    """Write all `rows`, `group_rows` to a row group. Holds at most that many and a batch in memory; dictionary strings are
+    decoded one row group at a time.
     """
     pending = rows.schema.empty_table()
     for batch in rows:

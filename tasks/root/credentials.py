@@ -1,4 +1,4 @@
-"""Keeps passwords out of messages, manifests and the registry: a URI may carry `user:password@`."""
+"""Keeps passwords out of messages, manifests and the registry: a URI may contain `user:password@`."""
 
 import re
 from collections.abc import Callable
@@ -8,12 +8,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def mask_credentials(text: str) -> str:
-    """The text with `user:password@` of any URI in it replaced by `***@`."""
+    """Return the text with `user:password@` of every URI replaced by `***@`."""
     return _CREDENTIALS.sub("***@", text)
 
 
 def strip_credentials(uri: str) -> str:
-    """The URI without `user:password@`."""
+    """Return the URI without `user:password@`."""
     return _CREDENTIALS.sub("", uri)
 
 

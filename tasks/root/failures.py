@@ -1,4 +1,4 @@
-"""Failures of disk, memory and permission as errors that say what to do."""
+"""Turns failures of disk, memory and permissions into errors that say what to do."""
 
 import errno
 import os
@@ -20,9 +20,9 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 @contextmanager
 def explain_failures(root: Root, what: str, memory_bytes: int) -> Iterator[None]:
-    """Raise ResourceError for what the operating system or DuckDB could not give to `what`.
+    """Raise ResourceError when disk, memory or permissions do not suffice for `what`.
 
-    Any other failure of DuckDB is a fault of ours; its message may hold a value out of a log, so only its kind is told.
+    Any other DuckDB error is a bug of surf2vec. Its message may contain a value from a log, so only its type is reported.
     """
     try:
         yield
@@ -30,25 +30,27 @@ def explain_failures(root: Root, what: str, memory_bytes: int) -> Iterator[None]
         text, code = str(error), error.errno if isinstance(error, OSError) else None
         line = text.partition("\n")[0]
         if code in _FULL or "No space left" in text or "temp_directory" in text:
-            told = (
+            message = (
                 f"the disk of {root.path} is full while {what}: {size(shutil.disk_usage(root.path).free)} are free. What was "
                 "there before is untouched; free space, or give a --root on another disk, then run the same command again"
             )
         elif isinstance(error, duckdb.OutOfMemoryException | MemoryError):
-            told = f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({line})"
+            message = f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({line})"
         elif code in _DENIED or (isinstance(error, duckdb.IOException) and re.search("denied|Cannot open file", text)):
-            told = f"no permission to write below {root.path} while {what} ({line}): permit it, or give another --root"
+            message = (
+                f"no permission to write below {root.path} while {what} ({line}): permit it, or give another --root"
+            )
         elif isinstance(error, duckdb.Error):
             raise SurfError(
                 f"DuckDB failed while {what} ({type(error).__name__}): what was there before is untouched; please report it"
             ) from error
         else:
             raise
-        raise ResourceError(told) from error
+        raise ResourceError(message) from error
 
 
 def check_out(out: Path, kind: str, example: str) -> None:
-    """Raise ConfigError unless --out can be a file named as `example` is, ResourceError when its folder cannot be written to."""
+    """Raise ConfigError unless --out can be a file with the suffix of `example`, ResourceError if its folder is not writable."""
     try:
         is_folder = out.is_dir()
         parent = next(path for path in out.resolve().parents if path.exists())

@@ -1,12 +1,12 @@
-"""Which registry a root publishes to, and the identity that tells what this root registered from what others did.
+"""The registry that a root publishes to, and the id that marks what this root registered.
 
-Both stand in `root.json`, written when the root first registers something:
+Both are in `root.json`, which is written when the root first registers something:
 
     root_id       a random name; the tag `surf2vec_root` of every MLflow run, logged model and model version of the root
-    tracking_uri  the registry, without credentials; null: the root's own database, also after the root was moved
+    tracking_uri  the registry, without credentials; null: the root's own database, which moves with the root
 
-A root publishes to one registry. To move it, change `tracking_uri` there; `surf2vec restore` writes the registry it read from.
-A root without the file (of an earlier version, or never published) is known by the stories of its runs.
+A root publishes to one registry. To move it, change `tracking_uri` in the file; `surf2vec restore` writes the registry it read.
+A root without the file (made by an earlier version, or never published) is identified by the stories of its runs.
 """
 
 import fcntl
@@ -30,13 +30,13 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 def registry_uri(root: Root, publish: PublishConfig) -> str:
-    """Return the tracking URI of a call: the setting, else what the root remembers, else $MLFLOW_TRACKING_URI, else its own.
+    """Return the tracking URI: the setting, else that of root.json, else $MLFLOW_TRACKING_URI, else the root's own database.
 
-    The setting, or without one the environment, may write the remembered registry differently, with credentials for instance.
-    Raises ConfigError when it names another registry, DamageError when root.json cannot be used.
+    The setting, or else the environment, may spell the URI of root.json differently, for instance with credentials.
+    Raises ConfigError when it names another registry, DamageError when root.json is invalid.
     """
     own = root.tracking_uri
-    known = [_read_identity(root).get("tracking_uri") or own] if root.identity.exists() else _list_told(root)
+    known = [_read_identity(root).get("tracking_uri") or own] if root.identity.exists() else _list_registered_uris(root)
     given = {"publish.tracking_uri": publish.tracking_uri, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     name, uri = next(((name, uri) for name, uri in given.items() if uri), ("", None))
     if uri is None:
@@ -52,17 +52,17 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
 
 
 def is_own_registry(root: Root, publish: PublishConfig) -> bool:
-    """Whether the root publishes to the database in itself."""
+    """Return whether the root publishes to its own database."""
     return registry_uri(root, publish) == root.tracking_uri
 
 
 def has_registry(root: Root, publish: PublishConfig) -> bool:
-    """Whether anything can have been registered: opening the root's own database would make it."""
+    """Return whether anything can have been registered. Does not open the root's own database: that would create it."""
     return not is_own_registry(root, publish) or root.database.exists()
 
 
 def claim_registry(root: Root, publish: PublishConfig) -> str:
-    """Return the root's id. The first call makes it and remembers the registry; call it before anything is registered."""
+    """Return the root's id. The first call creates it and writes root.json; call it before registering anything."""
     with open(root.path / ".root.lock", "a", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # not the lock of writers: a search for settings registers beside a night
         uri, root_id = registry_uri(root, publish), read_root_id(root)
@@ -79,17 +79,17 @@ def remember_registry(root: Root, root_id: str, uri: str) -> None:
 
 
 def read_root_id(root: Root) -> str | None:
-    """Return the root's id, None where it has registered nothing since it has one."""
+    """Return the root's id, or None before its first registration."""
     return _read_identity(root).get("root_id")
 
 
 def is_same_registry(first: str, second: str) -> bool:
-    """Whether two URIs name one registry: credentials, a slash at the end, a default port and the way to a file do not count."""
+    """Return whether two URIs name one registry; ignores credentials, a final slash, a default port and how a path is written."""
     return _normalise(first) == _normalise(second)
 
 
 def find_story_uri(root: Root, story: Story) -> str | None:
-    """Return where a run registered its release, None where it did not. Its own database may have moved with the root."""
+    """Return the URI where a run registered its release, or None. The root's own database may have moved with the root."""
     registered = story.steps.registered or story.gone_steps.registered
     if not registered or not registered.tracking_uri:
         return None
@@ -100,11 +100,11 @@ def find_story_uri(root: Root, story: Story) -> str | None:
 def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
     """Return the other registries that the root published to before it was moved to this one."""
     uri = registry_uri(root, publish)
-    return list(dict.fromkeys(one for one in _list_told(root) if not is_same_registry(one, uri)))
+    return list(dict.fromkeys(one for one in _list_registered_uris(root) if not is_same_registry(one, uri)))
 
 
-def _list_told(root: Root) -> list[str]:
-    """Where the runs of the root registered, by their stories, the newest first; without credentials."""
+def _list_registered_uris(root: Root) -> list[str]:
+    """Return the URIs where the root's runs registered, by their stories, newest first, without credentials."""
     stories = sorted(read_stories(root), key=lambda story: story.created_at, reverse=True)
     return [strip_credentials(uri) for story in stories if (uri := find_story_uri(root, story))]
 

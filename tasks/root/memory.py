@@ -1,4 +1,4 @@
-"""How much memory a step may take: the budget is for the whole process, and what it holds already counts."""
+"""How much memory a step may use: the budget is for the whole process, and memory already in use counts."""
 
 import ctypes
 import gc
@@ -7,16 +7,16 @@ import pyarrow as pa
 
 from trainer.system.memory import private_bytes
 
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc; other C libraries need none or have none
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has and needs it
 
 
 def spare_bytes(memory_bytes: int) -> int:
-    """What is left of a budget, but never less than a quarter of it: a step then spills, or says what it lacks."""
+    """Return what is left of a budget, at least a quarter of it: a step then spills to disk or reports what it lacks."""
     return max(memory_bytes - private_bytes(), memory_bytes // 4)
 
 
 def give_back_memory() -> None:
-    """Return to the operating system what was freed: allocators keep it, and the budget of the next step would count it."""
+    """Return freed memory to the operating system: allocators keep it, so it would count in the next step's budget."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     if _malloc_trim:

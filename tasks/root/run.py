@@ -1,7 +1,7 @@
-"""The root folder, temporary folders and a run's folder in it, the lock of writers, and what is already done.
+"""The root folder, its temporary and run folders, the writer lock, and the record of finished steps.
 
-A run is known by the digest of its sources, window and settings. The same command again is therefore the same run: it finds the
-steps that ended and does only the others.
+A run is identified by the digest of its sources, window and settings. Repeating a command therefore continues the same run:
+finished steps are skipped.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from trainer.store.writer import lock_store
 from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_json
 
 FORGET = "forget"
-"""The purpose of the only writer that may go on where users were forgotten in part."""
+"""The purpose of the only writer that may run after an interrupted `surf2vec forget`."""
 
 
 class _Below:
@@ -41,7 +41,7 @@ class _Below:
 
 @dataclass(frozen=True)
 class Root:
-    """The project root on disk: where everything is."""
+    """The project root on disk: the paths of everything in it."""
 
     path: Path
 
@@ -51,7 +51,7 @@ class Root:
     rejects = _Below("rejects")
     store = _Below("store")
     temporary = _Below(".tmp")
-    forgetting = _Below("forgetting.json")  # there while users are being forgotten
+    forgetting = _Below("forgetting.json")  # exists while users are being forgotten
 
     def corpus(self, window_id: str) -> Path:
         return self.path / "corpus" / window_id
@@ -78,7 +78,7 @@ class Root:
 
 
 def open_root(path: Path) -> Root:
-    """The root at `path`, made when missing, for its owner alone. Raises ResourceError when it cannot be written to."""
+    """Return the root at `path`; creates it if missing, with mode 700. Raises ResourceError when it is not writable."""
     try:
         make_folder(path, 0o700)
         if not os.access(path, os.W_OK | os.X_OK):
@@ -91,10 +91,10 @@ def open_root(path: Path) -> Root:
 
 @contextmanager
 def private_files(root: Root) -> Iterator[None]:
-    """What this process and those it starts make in the meantime is open to whom the root's folder is, within the umask.
+    """Give files made by this process and its children the root folder's access rights, restricted by the umask.
 
-    A root that surf2vec made is its owner's alone; a folder that was there before keeps the access it gives. Whoever locks a
-    root is within this already.
+    Only the owner can read a root that surf2vec made; an existing folder keeps its access rights. `lock_root` already
+    includes this.
     """
     before = os.umask(0o077)
     os.umask(before | (~root.path.stat().st_mode & 0o077))
@@ -106,9 +106,9 @@ def private_files(root: Root) -> Iterator[None]:
 
 @contextmanager
 def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
-    """Hold the one lock of writers; wait for the writer that has it. It goes with the process that held it.
+    """Hold the writer lock; waits for another writer. The lock ends with its process.
 
-    Where a repartition was killed, its store is first made to fit sources.json again.
+    After a killed repartition, first makes the store match sources.json.
     """
     path = root.path / ".lock"
     with private_files(root), open(path, "a+", encoding="utf-8") as file:
@@ -135,7 +135,7 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
 
 @contextmanager
 def use_temporary_folder(folder: Path) -> Iterator[None]:
-    """Have `tempfile`, and so the libraries that use it, make its folders in `folder`."""
+    """Make `tempfile`, and the libraries that use it, create folders in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
@@ -146,9 +146,9 @@ def use_temporary_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_scratch_folder(root: Root, name: str) -> Iterator[Path]:
-    """Yield a new folder on the root's disk that goes at the end; those of calls that were killed go first.
+    """Yield a new folder on the root's disk and remove it at the end. First removes the folders of killed calls.
 
-    A locked file in it says that its call lives. So it gets a name that others look for only when it is locked.
+    A locked file in it shows that its call is alive. The folder gets its final name only once that file is locked.
     """
     root.temporary.mkdir(parents=True, exist_ok=True)
     for folder in list_folders(root.temporary):
@@ -167,12 +167,12 @@ def open_scratch_folder(root: Root, name: str) -> Iterator[Path]:
 
 
 def note_partial(folder: Path, path: Path) -> None:
-    """Note in a scratch folder that its call is writing `path`: if it is killed, that file goes with the folder."""
+    """Note in a scratch folder that its call is writing `path`: if the call is killed, that file is removed too."""
     (folder / "partial").symlink_to(path.absolute())
 
 
 def remove_scratch_folder(folder: Path) -> None:
-    """Remove the folder of a call that was killed, and the file that it had half written."""
+    """Remove the folder of a killed call, and the file that it had partly written."""
     partial = folder / "partial"
     if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
         partial.readlink().unlink(missing_ok=True)
@@ -180,7 +180,7 @@ def remove_scratch_folder(folder: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock on a file, if there is one."""
+    """Return whether a process holds the lock on a file; False if the file does not exist."""
     with suppress(FileNotFoundError, NotADirectoryError), open(path, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,18 +190,18 @@ def is_locked(path: Path) -> bool:
 
 
 def current_generation(root: Root) -> Generation | None:
-    """Return the store's generation. None without one that this version can go on with: one of an earlier version stays."""
+    """Return the store's generation, or None without one that this version can continue. An outdated one is not removed."""
     return open_generation(root.store) if has_generation(root.store) and not is_outdated(root.store) else None
 
 
 def settle_store(root: Root) -> None:
-    """Finish a repartition that sources.json, its one commit point, has; undo one that it has not. Under both locks."""
+    """Finish a repartition that is committed in sources.json, undo one that is not. The caller holds both locks."""
     settle_manifest(root.store, read_json(root.sources)["partitions"])
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run and its folder `runs/<run-id>/`; `run.json` there is its story (tasks/root/story.py)."""
+    """One run and its folder `runs/<run-id>/`; its `run.json` is the story (tasks/root/story.py)."""
 
     root: Root
     run_id: str
@@ -215,11 +215,11 @@ class Run:
         return self.folder / "run.json"
 
     def story(self) -> Story:
-        """What is recorded so far. Raises DamageError when it cannot be read."""
+        """Return what is recorded so far. Raises DamageError when it cannot be read."""
         return read_story(self.story_path) if self.story_path.exists() else Story(run_id=self.run_id, steps=Steps())
 
     def amend(self, change: Callable[[Story], Story]) -> None:
-        """Write the story as `change` returns it. A rollback does so while a night may be writing, so writers take turns."""
+        """Replace the story by `change(story)`. Under a lock: a rollback may write during a nightly run."""
         make_folder(self.folder)
         with open(self.folder / ".lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -230,25 +230,24 @@ class Run:
         self.amend(lambda story: story.replace(**values))
 
     def record_steps(self, *steps: Step) -> None:
-        """Put these steps in the place of those before, as they are."""
+        """Replace the records of these steps."""
         self.amend(lambda story: story.replace(steps=story.steps.replace(*steps)))
 
     def forget_steps(self) -> None:
-        """Let all steps but ingest be done again, as what they made is gone; the story keeps them as "gone_steps"."""
+        """Mark all steps but ingest as not done, as their results are gone; the story keeps them as "gone_steps"."""
         story = self.story()
         gone = story.steps.without(IngestStep)
         kept = Steps(ingest=story.steps.ingest) if story.steps.ingest else Steps()
         self.record(steps=kept, gone_steps=story.gone_steps.replace(*gone.ended().values()))
 
     def reopen(self, kind: type[Step]) -> None:
-        """Let a step be done again; what it recorded stays until then."""
+        """Mark a step as not done; its record stays until it is done again."""
         self.amend(lambda story: story.reopen(kind))
 
     def step(self, kind: type[S], digest: str, make: Callable[[], dict[str, Any]]) -> S:
-        """The recorded result of a step with this digest of its inputs, or else that of `make()`, which is then recorded.
+        """Return the recorded result of a step if it has this digest of its inputs; otherwise record and return `make()`.
 
-        `make` is called when the step has not ended, or ended on other inputs; its result must be JSON. Of the seconds those
-        that it took to compile (`compile_seconds`) do not count: they come once on a machine.
+        The result of `make` must be JSON. The recorded seconds exclude its `compile_seconds`: a machine compiles only once.
         """
         done = self.story().steps.find(kind)
         if done and done.digest == digest:
@@ -263,7 +262,7 @@ class Run:
 
 
 def forget_releases(root: Root, releases: set[str]) -> None:
-    """Let no story say that one of these releases is there, or that nothing changed since: the same command makes it anew."""
+    """Mark the steps that made these releases, or found nothing changed since one, as not done: a rerun makes them again."""
     for story in read_stories(root):
         since = story.steps.unchanged.release if story.steps.unchanged else None
         if {story.run_id, since} & releases:
@@ -271,10 +270,10 @@ def forget_releases(root: Root, releases: set[str]) -> None:
 
 
 def list_folders(parent: Path, pattern: str = "[!.]*") -> list[Path]:
-    """The folders in a folder, by name; hidden ones are left out."""
+    """Return the folders in a folder, sorted by name, without hidden ones."""
     return sorted(path for path in parent.glob(pattern) if path.is_dir())
 
 
 def read_stories(root: Root) -> list[Story]:
-    """The stories of all runs of the root, by their ids."""
+    """Return the stories of all runs of the root, sorted by run id."""
     return [read_story(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]

@@ -1,7 +1,6 @@
-"""A run's story, `runs/<run-id>/run.json`: what the run began with, and a record of each step that ended.
+"""A run's story, `runs/<run-id>/run.json`: what the run began with, and a record of each finished step.
 
-A value that the story does not have is None or empty; one that it should not have is damage. A story that is read and written
-again stays as it was.
+A missing value is None or empty; an unknown one raises DamageError. Reading and writing a story does not change it.
 """
 
 from pathlib import Path
@@ -18,7 +17,7 @@ class _Record(BaseModel):
 
 
 class Step(_Record):
-    """What every step records. digest: of its inputs; the step is done while they are the same."""
+    """What every step records. digest: of its inputs; while it is the same, the step is done."""
 
     name: ClassVar[str]
     digest: str = ""
@@ -33,7 +32,7 @@ S = TypeVar("S", bound=Step)
 
 
 class IngestStep(Step):
-    """What came of the delivered log files. left_out, rejected: lines by reason; formats, times: files by kind."""
+    """Counts of the delivered log files. left_out, rejected: lines by reason; formats, times: files by kind."""
 
     sources_new: int | None = None
     sources_replaced: int | None = None
@@ -49,7 +48,7 @@ class IngestStep(Step):
 
 
 class CorpusStep(Step):
-    """The corpus of the window. base: the window that it continues, which the numbers after it compare with."""
+    """The corpus of the window. base: the window that it continues; the numbers below it compare with that."""
 
     window_id: str = ""
     num_users: int | None = None
@@ -76,7 +75,7 @@ class UnchangedStep(Step):
 
 
 class TrainStep(Step):
-    """A training, as its last manifest has it (trainer/training/record.py). workers: what each of several did."""
+    """A training, from its last manifest (trainer/training/record.py). workers: a record of each, if there are several."""
 
     generation: int | None = None
     kernel: str | None = None
@@ -102,7 +101,7 @@ class TrainStep(Step):
 
 
 class Comparison(_Record):
-    """How the vectors and the champion's rank what neither has seen. reason: why they could not be compared."""
+    """How the vectors and the champion's rank items unseen by both. reason: why they could not be compared."""
 
     champion: str | None = None
     reason: str | None = None
@@ -123,7 +122,7 @@ class EvaluateStep(Step):
 
 
 class RefitStep(Step):
-    """The generation in which held-out users are fitted again, on all they did, and how many they are."""
+    """The generation in which held-out users are fitted again on all their tokens, and the number of these users."""
 
     generation: int | None = None
     num_users: int | None = None
@@ -155,7 +154,7 @@ class ExportStep(Step):
 
 
 class GateStep(Step):
-    """The gate's verdict. champion: the release it was held against; days: the events of each day, as they were seen."""
+    """The gate's verdict. champion: the release it was compared with; days: the events of each day."""
 
     passes: bool | None = None
     verdict: str = ""
@@ -168,7 +167,7 @@ class GateStep(Step):
 
     @property
     def is_held(self) -> bool:
-        """Whether the release is kept back, and nobody has let it through."""
+        """Whether the gate failed and was not overridden."""
         return self.passes is False and not self.overridden
 
 
@@ -185,13 +184,13 @@ class RegisterStep(Step):
 
 
 class ReportStep(Step):
-    """Where the morning's page is."""
+    """The path of the report page."""
 
     report: str = ""
 
 
 class Steps(_Record):
-    """The steps that ended, in the order of a night."""
+    """The finished steps, in the order of a nightly run."""
 
     ingest: IngestStep | None = None
     corpus: CorpusStep | None = None
@@ -206,24 +205,24 @@ class Steps(_Record):
     report: ReportStep | None = None
 
     def ended(self) -> dict[str, Step]:
-        """The steps that ended, by name."""
+        """Return the finished steps by name."""
         return {step.name: step for _, step in self if step is not None}
 
     def find(self, kind: type[S]) -> S | None:
-        """The record of a step, None where it did not end."""
+        """Return the record of a step, or None if it has not finished."""
         return next((step for _, step in self if isinstance(step, kind)), None)
 
     def replace(self, *steps: Step) -> "Steps":
-        """The same with these steps in the place of those before."""
+        """Return a copy with these steps replaced."""
         return Steps.model_validate(self.ended() | {step.name: step for step in steps})
 
     def without(self, *kinds: type[Step]) -> "Steps":
-        """The same, these left out."""
+        """Return a copy without these steps."""
         return Steps.model_validate({name: step for name, step in self.ended().items() if type(step) not in kinds})
 
 
 class ReleaseBefore(_Record):
-    """A release that a night goes on from. full_until: the last day of the window of the last full night."""
+    """A release that a nightly run continues. full_until: the last day of the window of the last full night."""
 
     release: str
     window_id: str
@@ -232,7 +231,7 @@ class ReleaseBefore(_Record):
 
 
 class Promotion(_Record):
-    """What a person did with the release afterwards."""
+    """A promotion or rollback of the release by a person."""
 
     at: str
     message: str
@@ -241,9 +240,9 @@ class Promotion(_Record):
 class NightPlan(_Record):
     """What a run began with (tasks/training/beginning.py).
 
-    asked: the digest by which the same command finds the run again; champion: the release that served; base: what the night goes
-    on from, None for a full one; space: the champion, in whose space it stays; start: what its training begins from;
-    retained: the corpus whose users keep their vectors in a full night without events.
+    asked: the digest by which the same command finds this run; champion: the release that served; base: the release that it
+    continues, None for a full night; space: the champion whose vector space it keeps; start: where training starts from;
+    retained: the corpus whose users without events keep their vectors in a full night.
     """
 
     asked: str | None = None
@@ -259,7 +258,7 @@ class NightPlan(_Record):
 class Story(NightPlan):
     """What a run began with, and its steps.
 
-    gone_steps: records of steps whose results are gone; forgotten_from: the release that this one is without some users.
+    gone_steps: steps whose results are gone; forgotten_from: the release that this one copies without its forgotten users.
     """
 
     run_id: str
@@ -273,27 +272,27 @@ class Story(NightPlan):
     steps: Steps
 
     def require(self, kind: type[S]) -> S:
-        """The record of a step. Raises DamageError when it is not there."""
+        """Return the record of a step. Raises DamageError when there is none."""
         found = self.steps.find(kind)
         if found is None:
             raise DamageError(f"the story of run {self.run_id} has no step {kind.name!r}: run it again with --full")
         return found
 
     def setting(self, section: str, name: str) -> Any:
-        """A setting as it was then; None where it had none of this name."""
+        """Return a setting of the run, or None if it had none of this name."""
         return self.config.get(section, {}).get(name)
 
     def replace(self, **values: Any) -> "Story":
-        """The same with other values, which are checked: records, or what JSON has of them."""
+        """Return a copy with these values replaced, as records or JSON; validates them."""
         return Story.model_validate({name: getattr(self, name) for name in self.model_fields_set} | values)
 
     def reopen(self, kind: type[Step]) -> "Story":
-        """The same, where the step, if it ended, has to be done again."""
+        """Return a copy in which the step is not done."""
         step = self.steps.find(kind)
         return self.replace(steps=self.steps.replace(step.model_copy(update={"digest": ""}))) if step else self
 
     def to_json(self) -> dict[str, Any]:
-        """As run.json has it: what was recorded, nothing else."""
+        """Return the JSON of run.json: only the values that were set."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -306,18 +305,18 @@ def read_story(path: Path) -> Story:
 
 
 def parse_story(values: Any, place: str) -> Story:
-    """Return a story from JSON. Raise DamageError, which names the first value that is wrong and the place, when it is none."""
+    """Return a story from JSON. Raises DamageError, which names the place and the first wrong value, when it is invalid."""
     try:
         story = Story.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "it"
         if first["type"] == "extra_forbidden":
-            told = f"{name} is not known: it was altered, or is of a newer version of surf2vec"
+            reason = f"{name} is not known: it was altered, or is of a newer version of surf2vec"
         else:
-            told = f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}; it was altered"
-        raise DamageError(f"{place} is not the story of a run: {told}") from None
+            reason = f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}; it was altered"
+        raise DamageError(f"{place} is not the story of a run: {reason}") from None
     steps = story.steps
-    if steps.evaluate and steps.settle and not steps.refit:  # of an earlier version, whose `evaluate` refitted
+    if steps.evaluate and steps.settle and not steps.refit:  # written by an earlier version, whose `evaluate` refitted
         return story.replace(steps=steps.replace(RefitStep(digest=steps.evaluate.digest)))
     return story

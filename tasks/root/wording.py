@@ -1,7 +1,7 @@
-"""What a person reads: numbers with separators and units, a dash for what is not known, and text that only shows.
+"""Formats values for people: numbers with separators and units, a dash for unknown values, and escaped text.
 
-Ids and pages come from logs, where anybody may have written them. `shown` is used wherever text leaves for a terminal or a
-page; files and JSON keep it as it is.
+Ids and pages come from logs and are untrusted. Text for a terminal or a page goes through `shown`; files and JSON keep it
+as it is.
 """
 
 import re
@@ -59,7 +59,7 @@ def duration(seconds: Number) -> str:
 
 
 def share(value: Number) -> str:
-    """A share as per cent: 12.3 %, and never 0 % for something."""
+    """A share in per cent: 12.3 %; 0 % only for zero."""
     if value is None:
         return UNKNOWN
     if 0 < value < 0.0001:
@@ -87,15 +87,15 @@ def phrase(name: str) -> str:
 
 
 def shown(text: str) -> str:
-    """`text` on one line, with what a terminal or a browser would obey instead of show as escapes: \\x1b, \\n, \\u202e."""
+    """Return `text` on one line with control characters escaped: \\x1b, \\n, \\u202e."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def shown_values(value: Any) -> Any:
-    """Return a JSON value with every text in it as `shown` returns it."""
+    """Return a JSON value with `shown` applied to every text in it."""
     return map_texts(shown, value)
 
 
 def as_markdown(text: str) -> str:
-    """Markdown that reads as `text`: no table, link, emphasis or HTML comes of it."""
+    """Return Markdown that displays `text` literally: no table, link, emphasis or HTML."""
     return _MARKDOWN.sub(r"\\\1", shown(text))

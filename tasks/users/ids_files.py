@@ -1,4 +1,4 @@
-"""Lists of users as people have them: one id a line, or a column of a CSV or Parquet file."""
+"""Reads lists of user ids: one id per line, or a column of a CSV or Parquet file."""
 
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,13 @@ _SCANS = {
 
 
 def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
-    """The distinct ids in a file, sorted, as they stand there; empty ones are nobody.
+    """Return the distinct ids in a file, sorted and unchanged, without empty ones.
 
-    `.csv`, `.tsv` and `.parquet` have a header and the user in the column that logs have it in; any other file has one id a
-    line. Raises InputError when the file cannot be read, has no such column, or has no id.
+    `.csv`, `.tsv` and `.parquet` files have a header and the user column of the logs; any other file has one id per line.
+    Raises InputError when the file cannot be read, has no such column, or has no id.
     """
     try:
-        is_table = path.suffix in _SCANS  # in a text, an id may begin or end with a space
+        is_table = path.suffix in _SCANS  # in a text file, an id may begin or end with a space
         found = _read_column(path, columns) if is_table else path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -43,7 +43,7 @@ def _read_column(path: Path, columns: ColumnsConfig) -> list[str]:
             "--set ingest.columns.user=NAME"
         )
     ids = table.select(name).collect()[name].drop_nulls()
-    if ids.dtype.is_float():  # of a frame with gaps: whole ones are the integers that they were, as ingest has it
+    if ids.dtype.is_float():  # pandas turns integers with gaps into floats; ingest undoes it too
         if not (ids == ids.round()).all():
             raise InputError(f"{path}: column {name!r} has numbers that are not whole: they are no user ids")
         ids = ids.cast(pl.Int128)

@@ -1,4 +1,4 @@
-"""Where users are: the hash that places them, and the order in which events files and corpora have them."""
+"""The hash that assigns users to micro-partitions, and the user order of events files and corpora."""
 
 import hashlib
 
@@ -10,12 +10,12 @@ from sql.runner import stream_rows
 
 
 def user_hash(user_id: str) -> int:
-    """The hash that places a user: the low 64 bits of the id's md5, as DuckDB's md5_number_lower."""
+    """Return the hash that places a user: the low 64 bits of the id's md5, as DuckDB's md5_number_lower."""
     return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little")
 
 
 def place_users(con: duckdb.DuckDBPyConnection, user_ids: pa.Array, partitions: int) -> pa.Table:
-    """(user_code, user_id, hash, micro_partition) of users in the order of events files; user_code: the place in `user_ids`."""
+    """Return (user_code, user_id, hash, micro_partition) in the order of events files; user_code: the index in `user_ids`."""
     con.register("int_user_ids", pa.table({"user_code": np.arange(len(user_ids), dtype=np.int32), "user_id": user_ids}))
     placed = stream_rows(con, "intermediate/int_placed_users", {"partitions": partitions}).read_all().combine_chunks()
     con.unregister("int_user_ids")

@@ -1,10 +1,10 @@
-"""Who was forgotten, as keyed digests: enough to know a person who comes back in a late file, too little to name anybody.
+"""The forgotten users as keyed digests: they recognise a user in a late file but do not reveal who it is.
 
     ROOT/forgotten.key       32 random bytes, readable by the owner alone (mode 600)
     ROOT/forgotten.parquet   digest: HMAC-SHA256 of a user's id under that key; forgotten_on: the day. Sorted by digest
 
-The digest is of the name that the root has for a user: the pseudonym where there are pseudonyms. Without the key nobody can
-try names against the digests. The price: where anybody was ever forgotten, each distinct user of a new log costs 1.4 µs.
+The digest is of the id that the root uses: the pseudonym if there are pseudonyms. Without the key, ids cannot be tested
+against the digests. The cost: once a user was forgotten, each distinct user of a new log takes 1.4 µs.
 """
 
 import os
@@ -25,7 +25,7 @@ from trainer.errors import DamageError
 from trainer.system.files import replace_file
 
 FORGOTTEN = "forgotten"
-"""The reason under which ingest counts the events of the forgotten that it leaves out."""
+"""The reason under which ingest counts the left-out events of forgotten users."""
 KEY_FILE, FILE = "forgotten.key", "forgotten.parquet"
 KEY_BYTES = 32
 SCHEMA = pa.schema([("digest", pa.binary(KEY_BYTES)), ("forgotten_on", pa.date32())])
@@ -34,7 +34,7 @@ _FINGERPRINT = b"key_fingerprint"
 
 @dataclass(frozen=True)
 class Tombstones:
-    """The digests of the forgotten, with the day of each, and the key that they are made with; none without a key."""
+    """Digest → day of forgetting, and the key of the digests. Without a key there are no digests."""
 
     key: bytes = b""
     days: dict[bytes, date] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class Tombstones:
         return bool(self.days)
 
     def is_forgotten(self, user_ids: Iterable[Any]) -> NDArray[np.bool_]:
-        """Which of these users were forgotten, bool[n]; ids as the root has them, None is nobody."""
+        """Return which of these users were forgotten, bool[n]; ids as the root uses them, False for None."""
         ids = user_ids.to_pylist() if hasattr(user_ids, "to_pylist") else user_ids
         return np.array([user_id is not None and self.day_of(user_id) is not None for user_id in ids], dtype=bool)
 
     def day_of(self, user_id: str) -> date | None:
-        """The day on which a user was forgotten."""
+        """Return the day on which a user was forgotten, or None."""
         return self.days.get(keyed_digest(user_id, self.key)) if self.days else None
 
 
@@ -56,7 +56,7 @@ NOBODY = Tombstones()
 
 
 def read_tombstones(root: Root) -> Tombstones:
-    """Who was forgotten in this root. Raises DamageError when the key is missing or another: nobody could be told then."""
+    """Return the forgotten users of this root. Raises DamageError when their key is missing or a different one."""
     path, key_path = root.path / FILE, root.path / KEY_FILE
     if not path.exists():
         return Tombstones(key_path.read_bytes() if key_path.exists() else b"")
@@ -73,7 +73,7 @@ def read_tombstones(root: Root) -> Tombstones:
 
 
 def add_tombstones(root: Root, user_ids: list[str]) -> int:
-    """Write down that these users are forgotten; returns how many were not before. The caller holds the lock of writers."""
+    """Record these users as forgotten; returns how many are new. The caller holds the writer lock."""
     known = read_tombstones(root)
     if not known.key:
         known = Tombstones(os.urandom(KEY_BYTES))
@@ -92,14 +92,14 @@ def add_tombstones(root: Root, user_ids: list[str]) -> int:
 
 
 def copy_tombstones(root: Root, other: Root) -> None:
-    """Let another root, a folder of a call on the same machine, honour who was forgotten in this one."""
+    """Copy the forgotten users to another root: a temporary one of a call on the same machine."""
     for name in (KEY_FILE, FILE):
         if (root.path / name).exists():
             _write_secret(other.path / name, (root.path / name).read_bytes())
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, at no moment anybody else."""
+    """Write a file that only its owner can read, from its creation on."""
     with (
         replace_file(path) as temporary,
         open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,

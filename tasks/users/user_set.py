@@ -1,4 +1,4 @@
-"""Whom a call looks for: users by id, and the micro-partitions that can have them."""
+"""The users that a call searches for, and the micro-partitions that can contain them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from tasks.users.placement import user_hash
 from tasks.users.tombstones import Tombstones
 
 BATCH_ROWS = 1 << 18
-"""Rows to look at together: each time all who are looked for are gone through."""
+"""Rows searched together: each search goes through all wanted users."""
 
 
 @dataclass(frozen=True)
 class UserSet:
-    """find: bool[n] for an Arrow column of ids; hashes uint64[m] of all who are looked for, or None where they are not known."""
+    """find: bool[n] for an Arrow column of ids; hashes: of the wanted users, uint64[m], or None if unknown."""
 
     find: Callable[[Any], NDArray[np.bool_]]
     hashes: NDArray[np.uint64] | None
 
     def partitions(self, num_partitions: int) -> list[int]:
-        """The micro-partitions, of so many, that can have anybody who is looked for; ascending."""
+        """Return the micro-partitions that can contain wanted users, ascending."""
         if self.hashes is None:
             return list(range(num_partitions))
         return np.unique(self.hashes % np.uint64(num_partitions)).astype(np.int64).tolist()
 
     def groups(self, metadata: pq.FileMetaData, num_partitions: int) -> list[int]:
-        """The row groups of an events file, which is sorted by micro-partition, that can have anybody who is looked for."""
+        """Return the row groups of an events file, sorted by micro-partition, that can contain wanted users."""
         groups = range(metadata.num_row_groups)
         if self.hashes is None or not groups:
             return list(groups)
@@ -44,19 +44,19 @@ class UserSet:
 
 
 def want_users(user_ids: list[str]) -> UserSet:
-    """Users by their ids, as the root has them."""
+    """Return the set of users with these ids, as the root uses them."""
     values = pa.array(user_ids, pa.string())
     hashes = np.array([user_hash(user_id) for user_id in user_ids], dtype=np.uint64)
     return UserSet(lambda ids: np.asarray(pc.is_in(ids, value_set=values)), hashes)
 
 
 def want_forgotten(tombstones: Tombstones) -> UserSet:
-    """All who were ever forgotten: only their digests are known, so everybody is looked at."""
+    """Return the set of forgotten users: only their digests are known, so every user is checked."""
     return UserSet(tombstones.is_forgotten, None)
 
 
 def search_file(file: pq.ParquetFile, wanted: UserSet, groups: list[int] | None = None) -> Iterator[NDArray[np.bool_]]:
-    """Whether each row of a file with a column `user_id`, or of some of its row groups, is of such a user; in pieces of rows."""
+    """Yield, by batch, which rows of a file with a column `user_id`, or of these row groups, are of wanted users, bool[n]."""
     if groups != []:
         for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id"]):
             yield np.asarray(wanted.find(rows.column(0)))
