@@ -1,10 +1,10 @@
-"""Builds the corpus of a window: cleaned events as tokens, compressed sparse rows a micro-partition.
+"""Builds the corpus of a window: cleaned events as tokens, in compressed sparse rows per micro-partition.
 
-Cleaning, a user at a time inside the window: bots leave whole, consecutive repeats collapse, rare items and then users with
-too little left are dropped, and the newest events are kept. Two passes, since what is rare is known only after the first:
-`tasks/corpus/clean_pass.py` cleans and counts, `tasks/corpus/token_pass.py` writes tokens. Between them an event is
-four bytes in a scratch file, so the events are sorted once; memory is flat, as both passes go by groups of
-micro-partitions, which other processes may do. Counting micro-partitions and the vocabulary between the passes are done here.
+Cleaning, per user of the window: drops bots, collapses consecutive repeats, drops rare items and then users with too few
+events, and keeps the newest events. Two passes, since rare items are known only after the first:
+`tasks/corpus/clean_pass.py` cleans and counts, `tasks/corpus/token_pass.py` writes tokens. Between them an event takes
+four bytes in a scratch file, so events are sorted once. Memory is bounded: both passes process groups of micro-partitions,
+also in other processes. This module counts micro-partitions and makes the vocabulary between the passes.
 """
 
 import os
@@ -53,7 +53,7 @@ from trainer.system.fan_out import HERE, FanOut
 from trainer.system.files import read_json
 
 _EPOCH = date(1970, 1, 1)
-_TOLD = (
+_STORY_KEYS = (
     "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "funnel",
     "base", *BASE_KEYS,
 )  # fmt: skip
@@ -67,13 +67,13 @@ def build_corpus(
     on_event: OnEvent = ignore_event,
     fan_out: FanOut = HERE,
 ) -> dict[str, Any]:
-    """Build the corpus of the window unless it exists; the story's "corpus". The caller holds the lock of writers.
+    """Build the corpus of the window unless it exists; returns the story's "corpus". The caller holds the writer lock.
 
-    With a base its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
-    With that of a full night, users who stay without events come after all others of their micro-partition.
-    `threads` 0 takes all; neither they, nor the memory, nor who does the parts change a byte of what is built.
+    With a base, its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
+    With a full night's base, users who stay without events come after all others of their micro-partition.
+    `threads` 0 uses all cores. Threads, memory and the processes that do the parts do not change a byte of the result.
     Raises InputError when the window is empty, nothing is left after cleaning or the base cannot be continued, DamageError when
-    an events file is not as ingest left it or the base's files are altered, ResourceError when memory or disk do not suffice.
+    an events file or a file of the base was altered, ResourceError when memory or disk do not suffice.
     """
     window = request.select_window(root)
     inputs = request.inputs(window)
@@ -89,23 +89,23 @@ def build_corpus(
             open_building_folders(root, identity) as (building, scratch),
         ):
             params = request.ingest.model_dump() | window.params
-            whole = CorpusPart(
+            shared = CorpusPart(
                 (), params, request.ingest, scratch, building, memory_bytes, threads, window.num_events, base
             )
             with connect(duckdb_bytes(memory_bytes), scratch / "spill", threads) as con:
-                build = Build(con, window, whole, request.evaluate.max_users, Counter())
+                build = Build(con, window, shared, request.evaluate.max_users, Counter())
                 written, manifest = build.run(on_event, fan_out)
             manifest |= {"window_id": identity, "made_from": inputs}
-            if whole.is_continued:
+            if shared.is_continued:
                 write_changed(building, manifest, _describe_rows([one.changed for one in written if one.changed]))
             publish(building, folder, manifest)
     manifest = read_json(folder / CORPUS_MANIFEST)
-    told = {key: manifest[key] for key in _TOLD if key in manifest}
-    return told | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
+    story = {key: manifest[key] for key in _STORY_KEYS if key in manifest}
+    return story | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 
 
 def _open_base(root: Root, window: Window, inputs: dict[str, Any], base: Base) -> BaseCorpus:
-    """The corpus to continue. Raises InputError when it cannot be, DamageError when its manifest cannot be read."""
+    """Return the corpus to continue. Raises InputError when it cannot be continued, DamageError on a bad manifest."""
     if obstacle := find_obstacle(root, inputs):
         raise InputError(f"the corpus cannot continue that of an earlier night: {obstacle}; run with --full")
     oldest_day = (date.fromisoformat(window.until) - _EPOCH).days - base.retain_days if window.until else UNDATED
@@ -114,22 +114,22 @@ def _open_base(root: Root, window: Window, inputs: dict[str, Any], base: Base) -
 
 @dataclass(frozen=True)
 class Build:
-    """One build: the window, `whole`, what all parts of it need, and how many events are left after the stages so far."""
+    """One build. shared: what all parts need, without groups; stages: events left after each stage so far."""
 
     con: duckdb.DuckDBPyConnection
     window: Window
-    whole: CorpusPart
+    shared: CorpusPart
     max_users: int
     stages: Counter[str]
 
     def run(self, on_event: OnEvent, fan_out: FanOut) -> tuple[list[Written], dict[str, Any]]:
-        """Both passes; returns what was written of each micro-partition, and the manifest, but for its name."""
-        config, scratch = self.whole.config, self.whole.scratch
-        num_events = count_partitions(self.con, self.whole.params, self.window)
-        parts = self.whole.divide(num_events, fan_out)
+        """Do both passes; returns what was written for each micro-partition, and the manifest without its name."""
+        config, scratch = self.shared.config, self.shared.scratch
+        num_events = count_partitions(self.con, self.shared.params, self.window)
+        parts = self.shared.divide(num_events, fan_out)
         groups = [group for part in parts for group in part.groups]
-        told = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {several(len(groups), 'group')}"
-        on_event("log", {"message": told})
+        message = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {several(len(groups), 'group')}"
+        on_event("log", {"message": message})
         for cleaned in fan_out.run(clean_part, parts, on_event):
             self.stages.update(cleaned)
         if not self.stages["after_bots"]:
@@ -137,8 +137,8 @@ class Build:
                 f"all users are taken for bots: raise ingest.max_day_events ({config.max_day_events:,})"
             )
         vocabulary = self._make_vocabulary([group_file(scratch, group, "item_counts.parquet") for group in groups])
-        if self.whole.is_continued:
-            (self.whole.building / CHANGED).mkdir()
+        if self.shared.is_continued:
+            (self.shared.building / CHANGED).mkdir()
         for group in groups:
             write_item_ix(self.con, scratch, group)
         written = [one for part in fan_out.run(write_part, parts, on_event) for one in part]
@@ -149,8 +149,8 @@ class Build:
         return written, self._describe(written, vocabulary)
 
     def _make_vocabulary(self, item_counts: list[Path]) -> dict[str, Any]:
-        """Make the table `vocabulary` and its file; returns the manifest's entry. Raises InputError when no item is kept."""
-        config, base, con = self.whole.config, self.whole.base, self.con
+        """Make the table `vocabulary` and its file; returns the manifest entry. Raises InputError when no item is kept."""
+        config, base, con = self.shared.config, self.shared.base, self.con
         create_table(con, "intermediate/int_item_totals", {"item_counts": [escape(str(path)) for path in item_counts]})
         [seen] = fetch_rows(con, "intermediate/int_item_summary")
         self.stages["items"] = seen["num_items"]
@@ -158,7 +158,7 @@ class Build:
             create_table(con, "staging/stg_vocabulary", {"vocabulary": escape(str(base.verify(VOCABULARY)))})
         else:
             con.execute("create temporary table stg_vocabulary (url varchar, item_ix integer)")
-        create_table(con, "marts/vocabulary", self.whole.params)
+        create_table(con, "marts/vocabulary", self.shared.params)
         con.execute("drop table int_item_totals")
         if not self._num_items():
             raise self._nothing_left(
@@ -166,14 +166,14 @@ class Build:
                 f"{seen['max_events']:,}, the most users {seen['max_users']:,}): "
                 f"lower ingest.min_item_events or ingest.min_item_users"
             )
-        return write_vocabulary(self.whole.building, con.table("vocabulary").order("item_ix").to_arrow_reader())
+        return write_vocabulary(self.shared.building, con.table("vocabulary").order("item_ix").to_arrow_reader())
 
     def _num_items(self) -> int:
         return self.con.table("vocabulary").count("*").fetchall()[0][0]
 
     def _describe(self, written: list[Written], vocabulary: dict[str, Any]) -> dict[str, Any]:
-        """The manifest (see the layout in `trainer/store/tokens.py`); users count rows, num_users those that are no holes."""
-        num_items, base, stages = self._num_items(), self.whole.base, self.stages
+        """Return the manifest (layout: `trainer/store/tokens.py`). users counts rows with holes, num_users without."""
+        num_items, base, stages = self._num_items(), self.shared.base, self.stages
         rows, holes = _describe_rows(written), [one.holes for one in written]
         key_max, num_held_out = find_key_max(self._read_keys(), self.max_users)
         funnel = [
@@ -216,10 +216,10 @@ class Build:
         return manifest
 
     def _read_keys(self) -> NDArray[np.uint64]:
-        """The smallest keys of the users that can be held out, one more than are to be, ascending."""
+        """Return the max_users + 1 smallest keys of the users that can be held out, ascending."""
         keys = np.empty(0, dtype=np.uint64)
         for partition in range(self.window.partitions):
-            path = self.whole.building / partition_name(partition)
+            path = self.shared.building / partition_name(partition)
             hashes = pq.read_table(f"{path}.users.parquet", columns=["hash"])["hash"].to_numpy()
             found = held_out_keys(hashes[np.load(f"{path}.held_out.npy") >= 0])
             keys = np.sort(np.concatenate([keys, found]))[: self.max_users + 1]
@@ -235,7 +235,7 @@ class Build:
 
 
 def _describe_rows(written: list[Written]) -> dict[str, Any]:
-    """What the manifest has of all micro-partitions, or of all changed rows."""
+    """Return the manifest entries that sum up all micro-partitions, or all changed rows."""
     users, tokens = [one.users for one in written], [one.tokens for one in written]
     files = {name: about for one in written for name, about in one.files.items()}
     return {"num_users": sum(users), "num_tokens": sum(tokens), "users": users, "tokens": tokens, "files": files}

@@ -1,4 +1,4 @@
-"""What in a corpus does not fit together, though every file is as it was written: the part of `surf2vec doctor` that knows it."""
+"""Finds contradictions inside a corpus whose files are all unaltered, for `surf2vec doctor`."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from trainer.store.tokens import Corpus, gather_spans
 
 
 def find_misfits(corpus: Corpus, changed: Corpus | None = None) -> Iterator[str]:
-    """What does not fit in a corpus, or in that of its changed rows, or between both; a line each."""
+    """Yield a line for each contradiction in a corpus, in that of its changed rows, or between both."""
     for partition in range(corpus.num_partitions):
         place = f"micro-partition {partition}"
         yield from (f"{place}: {text}" for text in _examine(corpus, partition))
@@ -24,7 +24,7 @@ def _examine(corpus: Corpus, partition: int) -> Iterator[str]:
     histories, ids = corpus.read(partition), corpus.read_ids(partition)
     tokens, lengths = np.asarray(histories.tokens), np.diff(histories.offsets)
     is_hole = ids.is_null().to_numpy()
-    # A corpus that goes on from another, or keeps users of it, or was restored, has users without tokens, in another order.
+    # A corpus that continues another, keeps users of it, or was restored has users without tokens, in another order.
     is_continued = bool(corpus.manifest.get("base")) or corpus.manifest.get("without_tokens", False)
     if (lengths < 0).any():
         yield "offsets that fall"
@@ -44,15 +44,15 @@ def _examine(corpus: Corpus, partition: int) -> Iterator[str]:
 
 
 def _is_part_of(corpus: Corpus, changed: Corpus, partition: int) -> bool:
-    """Whether the changed rows of a micro-partition are rows of the corpus, in order, and have their users and tokens."""
+    """Return whether the changed rows of a micro-partition are ordered rows of the corpus with equal users and tokens."""
     rows = changed.rows(partition)
-    whole, part = corpus.read(partition), changed.read(partition)
+    histories, part = corpus.read(partition), changed.read(partition)
     if rows is None or len(rows) != part.num_users or (np.diff(rows.astype(np.int64)) <= 0).any():
         return False
-    if len(rows) and rows[-1] >= whole.num_users:
+    if len(rows) and rows[-1] >= histories.num_users:
         return False
     ids = corpus.read_ids(partition).take(pa.array(rows))
-    lengths = np.diff(whole.offsets)[rows]
+    lengths = np.diff(histories.offsets)[rows]
     if not ids.equals(changed.read_ids(partition)) or (lengths != np.diff(part.offsets)).any():
         return False
-    return bool((gather_spans(whole.tokens, whole.starts[rows], lengths)[1] == part.tokens).all())
+    return bool((gather_spans(histories.tokens, histories.starts[rows], lengths)[1] == part.tokens).all())

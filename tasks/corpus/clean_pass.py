@@ -1,7 +1,7 @@
-"""The first pass over the events: cleans each group of micro-partitions, counts its items, keeps its rows as numbers.
+"""The first pass over the events: cleans each group of micro-partitions, counts its items, stores its rows as numbers.
 
-A group is as many consecutive micro-partitions as the memory allows. A part is some groups: any process can do it, and what
-comes out depends on neither. Scratch files of a group: `g00012.users.arrow` (user_id, hash, micro_partition, last_day),
+A group is as many consecutive micro-partitions as fit into memory. A part is some groups, done by any process. The result
+depends on neither. Scratch files of a group: `g00012.users.arrow` (user_id, hash, micro_partition, last_day),
 `.lengths.npy` int64[N] events of each user, `.items.npy` int32[E] item codes of the group, and `.item_counts.parquet`.
 """
 
@@ -32,11 +32,11 @@ from trainer.errors import DamageError
 from trainer.events import OnEvent
 from trainer.system.fan_out import FanOut, cut, deliver_files
 
-DUCKDB_SHARE = 40  # per cent of what is spare
-# What an event of a group takes of what is spare: its numbers some 70 bytes, its text, until that is numbered, some 80 in
-# sample logs; the rest is for longer urls and for DuckDB.
+DUCKDB_SHARE = 40  # per cent of the spare memory
+# Spare memory per event of a group: some 70 bytes for its numbers, some 80 in sample logs for its text until that is
+# numbered; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 350
-COUNTS_ROWS = 100_000  # a row group of item counts: DuckDB holds one a thread whole, with all its strings
+COUNTS_ROWS = 100_000  # rows in a row group of item counts: each DuckDB thread holds one complete row group in memory
 _US_A_DAY = 86_400_000_000
 
 
@@ -44,8 +44,8 @@ _US_A_DAY = 86_400_000_000
 class CorpusPart:
     """Groups that one process does, one after the other, and what both passes need.
 
-    params: of the SQL steps; scratch: what lies between the passes; building: the corpus's folder; memory_bytes: the budget of
-    the process; total_events: of the window, for the progress of `step`.
+    params: of the SQL steps; scratch: folder for the files between the passes; building: the corpus's folder; memory_bytes: the
+    budget of the process; total_events: of the window, for the progress of `step`.
     """
 
     groups: tuple[range, ...]
@@ -60,7 +60,7 @@ class CorpusPart:
     step: str = "corpus"
 
     def divide(self, num_events: Sequence[int], fan_out: FanOut) -> list["CorpusPart"]:
-        """Divide the micro-partitions, which have `num_events`, among processes, in groups as large as memory allows."""
+        """Return a part per process, in groups as large as memory allows. num_events: of each micro-partition."""
         fit_in_memory = spare_bytes(self.memory_bytes) // BYTES_PER_EVENT
         of_each_part = -(-self.total_events // fan_out.num_parts)
         groups = plan_groups(num_events, max(1, min(fit_in_memory, of_each_part)))
@@ -70,16 +70,16 @@ class CorpusPart:
 
     @property
     def is_continued(self) -> bool:
-        """Whether users and items keep the places that they have in the base."""
+        """Whether users and items keep their places of the base."""
         return self.base is not None and not self.base.is_full
 
     def report(self, on_event: OnEvent, done: int) -> None:
-        """Report how far both passes are, in events."""
+        """Report the progress of both passes, in events."""
         on_event("progress", {"step": self.step, "done": done, "total": 2 * self.total_events, "unit": "events"})
 
 
 def group_file(folder: Path, group: range, kind: str) -> Path:
-    """The scratch file of a group."""
+    """Return the path of a group's scratch file."""
     return folder / f"g{group.start:05d}.{kind}"
 
 
@@ -95,19 +95,19 @@ def plan_groups(num_events: Sequence[int], max_events: int) -> list[range]:
 
 
 def write_item_ix(con: duckdb.DuckDBPyConnection, scratch: Path, group: range) -> None:
-    """Write `.item_ix.npy` int32[I] for the second pass: of each item code its place in the table `vocabulary`, or -1."""
+    """Write `.item_ix.npy` int32[I] for the second pass: the index in the table `vocabulary` of each item code, or -1."""
     params = {"item_counts": escape(str(group_file(scratch, group, "item_counts.parquet")))}
     rows = stream_rows(con, "intermediate/int_group_item_ix", params).read_all()
     np.save(group_file(scratch, group, "item_ix.npy"), rows["item_ix"].to_numpy())
 
 
 def duckdb_bytes(memory_bytes: int) -> int:
-    """What DuckDB may take of a process's budget."""
+    """Return DuckDB's share of a process's memory budget."""
     return spare_bytes(memory_bytes) * DUCKDB_SHARE // 100
 
 
 def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], window: Window) -> list[int]:
-    """Events of each micro-partition. Raises DamageError unless they are those that sources.json has."""
+    """Return the events of each micro-partition. Raises DamageError when they differ from sources.json."""
     rows = fetch_rows(con, "intermediate/int_partition_events", params)
     found = {row["micro_partition"]: row["num_events"] for row in rows}
     num_events = [found.get(partition, 0) for partition in range(window.partitions)]
@@ -120,7 +120,7 @@ def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], win
 
 
 def clean_part(part: CorpusPart, on_event: OnEvent) -> Counter[str]:
-    """The first pass over some groups; returns how many users and events there are, and events after each stage."""
+    """Do the first pass over the groups of a part; returns the counts of users and of events after each stage."""
     stages: Counter[str] = Counter()
     with (
         deliver_files(part.scratch, part.scratch) as folder,
@@ -135,25 +135,25 @@ def clean_part(part: CorpusPart, on_event: OnEvent) -> Counter[str]:
 def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range, folder: Path) -> dict[str, int]:
     """Clean the events of a group into scratch files."""
     events, users, urls = _read_group(con, part.params | {"first_partition": group[0], "last_partition": group[-1]})
-    of_people = drop_bots(events, part.config.max_day_events)
-    users = users.append_column("last_day", pa.array(find_last_days(of_people, len(users))))
-    kept = drop_repeats(of_people)
+    without_bots = drop_bots(events, part.config.max_day_events)
+    users = users.append_column("last_day", pa.array(find_last_days(without_bots, len(users))))
+    kept = drop_repeats(without_bots)
     path = str(group_file(folder, group, "users.arrow"))
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
         writer.write_table(users)
     np.save(group_file(folder, group, "lengths.npy"), np.bincount(kept["user"], minlength=len(users)))
     np.save(group_file(folder, group, "items.npy"), kept["item"].to_numpy())
-    # Zero counts stay: items seen in the window, if only by bots.
+    # Zero counts stay: they are items that only bots saw.
     num_events, num_users = count_items(kept, len(urls))
     codes = np.arange(len(urls), dtype=np.int32)
     counts = pa.table({"url": urls, "item_code": codes, "events": num_events, "users": num_users})
     counts_path = group_file(folder, group, "item_counts.parquet")
     pq.write_table(counts, counts_path, row_group_size=COUNTS_ROWS, compression="none", use_dictionary=False)
-    return {"users": len(users), "events": len(events), "after_bots": len(of_people), "after_repeats": len(kept)}
+    return {"users": len(users), "events": len(events), "after_bots": len(without_bots), "after_repeats": len(kept)}
 
 
 def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[pl.DataFrame, pa.Table, pa.Array]:
-    """The events of a group in the order of the corpus; its users (user_id, hash, micro_partition) and urls by their numbers."""
+    """Return a group's events in corpus order, its users (user_id, hash, micro_partition) and its urls, by their numbers."""
     rows = stream_rows(con, "intermediate/int_group_events", params).read_all()
     us, source, line, is_undated = (rows[name].to_numpy() for name in ("us", "source", "line", "is_undated"))
     code, user_ids = number_strings(rows["user_id"])

@@ -1,4 +1,4 @@
-"""The rules of cleaning, and what is held out of the tokens: tables and arrays in, tables and arrays out.
+"""The cleaning rules and the choice of held-out tokens, as pure functions of tables and arrays.
 
 Events are a table (user int32, day int32, item int32), sorted by user and time; day counts from 1970, or is UNDATED.
 Legend: E events, N users, I items.
@@ -24,33 +24,33 @@ class Tokens:
     tokens: NDArray[np.int32]
 
     def take(self, rows: NDArray[np.int64]) -> "Tokens":
-        """Those of some users, in their order; row -1 has none."""
+        """Return the tokens of the users in these rows, in this order; row -1 has none."""
         lengths = np.diff(self.offsets, append=self.offsets[-1])[rows]
         return Tokens(*gather_spans(self.tokens, self.offsets[rows], lengths))
 
 
 def drop_bots(events: pl.DataFrame, max_day_events: int) -> pl.DataFrame:
-    """The events without users who have more than `max_day_events` on one UTC day; undated events have no day to count on."""
-    busy = events.filter(pl.len().over("user") > max_day_events, pl.col("day") != UNDATED)  # nearly always nobody
+    """Return the events without users who have more than `max_day_events` on one UTC day; undated events do not count."""
+    busy = events.filter(pl.len().over("user") > max_day_events, pl.col("day") != UNDATED)  # nearly always empty
     bots = busy.group_by("user", "day").len().filter(pl.col("len") > max_day_events)
     return events.filter(~pl.col("user").is_in(bots["user"].implode()))
 
 
 def drop_repeats(events: pl.DataFrame) -> pl.DataFrame:
-    """The events without those of the same user and item as the event before."""
+    """Return the events without those that repeat the user and item of the event before."""
     is_same = [pl.col(name) == pl.col(name).shift() for name in ("user", "item")]
     return events.filter(~pl.all_horizontal(is_same).fill_null(False))
 
 
 def find_last_days(events: pl.DataFrame, num_users: int) -> NDArray[np.int32]:
-    """The day of each user's newest event, int32[N]; UNDATED where there is none with a day."""
+    """Return the day of each user's newest dated event, int32[N], or UNDATED without one."""
     last_days = np.full(num_users, UNDATED, dtype=np.int32)
     np.maximum.at(last_days, events["user"].to_numpy(), events["day"].to_numpy())
     return last_days
 
 
 def find_first_visits(user: NDArray[Any], item: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Events whose item is new to their user, bool[E]; `user` [E] is ascending, `item` int32[E] not negative.
+    """Return which events are the first of their user and item, bool[E]; `user` [E] ascending, `item` int32[E] not negative.
 
     A stable sort by item leaves each item's users in order and each user's events in order of time. Two passes by
     16-bit digits, which numpy sorts by counting: four times as fast as sorting (user, item) pairs.
@@ -63,13 +63,13 @@ def find_first_visits(user: NDArray[Any], item: NDArray[np.int32]) -> NDArray[np
 
 
 def count_items(events: pl.DataFrame, num_items: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Events and distinct users of each item, int64[I] each."""
+    """Return the events and the distinct users of each item, int64[I] each."""
     user, item = events["user"].to_numpy(), events["item"].to_numpy()
     return np.bincount(item, minlength=num_items), np.bincount(item[find_first_visits(user, item)], minlength=num_items)
 
 
 def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -> Tokens:
-    """The histories without events of items outside the vocabulary (item_ix -1).
+    """Return the histories without items outside the vocabulary (item_ix -1).
 
     lengths int64[N] events of each user, item_ix int32[E].
     """
@@ -78,7 +78,7 @@ def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -
 
 
 def keep_newest(histories: Tokens, is_kept: NDArray[np.bool_], max_user_events: int) -> Tokens:
-    """The newest `max_user_events` tokens of each of the users in is_kept bool[N]; the others have none."""
+    """Return the newest `max_user_events` tokens of each user in is_kept, bool[N]; other users get none."""
     lengths = np.diff(histories.offsets)
     kept_lengths = np.where(is_kept, np.minimum(lengths, max_user_events), 0)
     first_kept = np.repeat(histories.offsets[1:] - kept_lengths, lengths)
@@ -86,7 +86,7 @@ def keep_newest(histories: Tokens, is_kept: NDArray[np.bool_], max_user_events: 
 
 
 def find_held_out(histories: Tokens) -> NDArray[np.int32]:
-    """Place in each user's tokens of the newest whose item is new to the user, at place 1 or later, else -1; int32[N].
+    """Return where in each user's tokens the newest first visit to an item is, int32[N]; -1 if only at place 0.
 
     Every user must have a token.
     """
@@ -101,7 +101,7 @@ def find_held_out(histories: Tokens) -> NDArray[np.int32]:
 
 
 def find_key_max(smallest_keys: NDArray[np.uint64], max_users: int) -> tuple[int, int]:
-    """The largest key of the held-out users and how many they are: never more than `max_users`.
+    """Return the largest key of the held-out users and their number, at most `max_users`.
 
     smallest_keys uint64, ascending: all keys, or the max_users + 1 smallest, which show whether the last is shared.
     """
@@ -112,5 +112,5 @@ def find_key_max(smallest_keys: NDArray[np.uint64], max_users: int) -> tuple[int
 
 
 def to_offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each of n runs of these lengths begins, and the end: int64[n+1]."""
+    """Return where each of n runs of these lengths begins, and the end of the last: int64[n+1]."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))

@@ -1,7 +1,7 @@
 """A corpus folder being built: its files, then its manifest, then its name.
 
-Everything is written under a temporary name, then synced at once; the rename at the end makes the corpus exist, whole.
-The same content is the same bytes: row groups have a fixed number of rows and no file knows when it was written.
+Everything is written under a temporary name and then synced; the final rename publishes the complete corpus.
+The same content gives the same bytes: row groups have a fixed number of rows and no file contains a time of writing.
 """
 
 import os
@@ -27,14 +27,14 @@ CORPUS_MANIFEST = "manifest.json"
 BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
 ROW_GROUP_ROWS = 100_000
 USERS_SCHEMA = pa.schema([("user_id", pa.string()), ("hash", pa.uint64()), ("last_day", pa.int32())])
-"""last_day: of the newest event ever seen, in days since 1970, or UNDATED, which is never too old. A hole is null, 0, 0."""
+"""last_day: of the newest event ever seen, in days since 1970, or UNDATED, which never expires. A hole is null, 0, 0."""
 
 
 @dataclass(frozen=True)
 class BaseCorpus:
-    """The corpus to continue; oldest_day: its users leave whose newest event was before it, in days since 1970.
+    """The corpus to continue. oldest_day, in days since 1970: users whose newest event is older are dropped.
 
-    is_full: a full night, which takes over nothing of it but users who stay without events.
+    is_full: for a full night, which takes over only users without events in the window.
     """
 
     corpus: Corpus
@@ -42,14 +42,14 @@ class BaseCorpus:
     is_full: bool
 
     def read(self, partition: int) -> tuple[pa.Table, Tokens]:
-        """The users of a micro-partition, as USERS_SCHEMA, and their tokens. Raises DamageError when a file was altered."""
+        """Return a micro-partition's users, as USERS_SCHEMA, and tokens. Raises DamageError when a file was altered."""
         for kind in ("users.parquet", "offsets.npy", "tokens.npy"):
             self.verify(f"{partition_name(partition)}.{kind}")
         histories = self.corpus.read(partition)
         return self.corpus.read_users(partition), Tokens(histories.offsets, histories.tokens)
 
     def verify(self, name: str) -> Path:
-        """The path of a file of the corpus. Raises DamageError when it was altered."""
+        """Return the path of a file of the corpus. Raises DamageError when it was altered."""
         try:
             return self.corpus.path(name)
         except DamageError as error:
@@ -58,15 +58,15 @@ class BaseCorpus:
 
 
 def partition_name(partition: int) -> str:
-    """What the names of a micro-partition's files begin with."""
+    """Return the prefix of a micro-partition's file names."""
     return f"p{partition:05d}"
 
 
 @contextmanager
 def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Path]]:
-    """Yield a folder beside the corpus's own that becomes it, and a scratch folder on the same disk; both go at the end.
+    """Yield a folder to be renamed to the corpus, and a scratch folder on the same disk; removes both at the end.
 
-    What dead builds left is removed first: the caller holds the lock of writers, so no other build is alive.
+    First removes the files of dead builds: the caller holds the writer lock, so no other build is alive.
     """
     corpora = root.corpus(window_id).parent
     for folder in corpora.glob(f".*{TEMPORARY_SUFFIX}"):
@@ -81,7 +81,7 @@ def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Pa
 
 
 def write_partition(folder: Path, partition: int, users: pa.Table, **arrays: np.ndarray) -> dict[str, Any]:
-    """Write the users and arrays (offsets, tokens, held_out, perhaps rows) of a micro-partition; the manifest's entries."""
+    """Write a micro-partition's users and arrays (offsets, tokens, held_out, perhaps rows); returns the manifest entries."""
     name = partition_name(partition)
     paths = [folder / f"{name}.users.parquet", *(folder / f"{name}.{kind}.npy" for kind in arrays)]
     with _open_parquet(paths[0], users.schema) as writer:
@@ -92,7 +92,7 @@ def write_partition(folder: Path, partition: int, users: pa.Table, **arrays: np.
 
 
 def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]:
-    """Stream the vocabulary's rows into its file, whatever their batches; returns the manifest's entry."""
+    """Write the vocabulary's rows to its file, in row groups of a fixed size; returns the manifest entry."""
     path = folder / VOCABULARY
     with _open_parquet(path, rows.schema) as writer:
         write_row_groups(writer, rows, ROW_GROUP_ROWS)
@@ -100,9 +100,9 @@ def write_vocabulary(folder: Path, rows: pa.RecordBatchReader) -> dict[str, Any]
 
 
 def write_changed(building: Path, manifest: dict[str, Any], about: dict[str, Any]) -> None:
-    """Finish the corpus of changed rows in `building`: the counts of the whole, whose manifest is given, and a manifest.
+    """Finish the corpus of changed rows in `building`: write the item counts of the full corpus, and the manifest.
 
-    about: what of the manifest is of its own.
+    manifest: of the full corpus; about: the entries that differ from it.
     """
     path = building / CHANGED / COUNTS
     np.save(path, Corpus(building, manifest).count_training_tokens(), allow_pickle=False)
@@ -112,7 +112,7 @@ def write_changed(building: Path, manifest: dict[str, Any], about: dict[str, Any
 
 
 def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
-    """Sync the files, write the manifest and give the folder its name, durably."""
+    """Sync the files, write the manifest and rename the folder, durably."""
     sync_files(path for path in building.rglob("*") if path.is_file())
     if (building / CHANGED).exists():
         sync_folder(building / CHANGED)
@@ -125,12 +125,12 @@ def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer without dictionaries (ids and urls hardly repeat) and without the Arrow schema that names a version."""
+    """Return a writer without dictionaries (ids and urls hardly repeat) and without Arrow's schema, which has a version."""
     return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False, store_schema=False)
 
 
 def newest_corpus(root: Root) -> str:
-    """The window id of the corpus that was built last. Raises InputError when there is none."""
+    """Return the window id of the newest corpus. Raises InputError when there is none."""
     built = {path.parent.name: path.stat().st_mtime_ns for path in root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")}
     if not built:
         raise InputError(f"{root.path} has no corpus to search on: give --logs, or run `surf2vec run` first")

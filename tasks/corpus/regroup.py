@@ -1,7 +1,7 @@
-"""Users from one number of micro-partitions to another: the files of a corpus, and the vectors in a store that go with them.
+"""Changes the number of micro-partitions: moves the users of a corpus and their vectors in the store.
 
-A user's micro-partition is the hash modulo their number, a power of two. So those before and after fall into classes, each
-as large as one micro-partition of the coarser side, and one class at a time is in memory.
+A user's micro-partition is the hash modulo the number of micro-partitions, a power of two. So old and new ones fall into
+classes, each as large as one micro-partition of the coarser side. One class at a time is in memory.
 """
 
 import shutil
@@ -27,7 +27,7 @@ from trainer.system.files import sync_file
 
 BYTES_A_USER = 200  # at the peak: ids and hashes twice, rows and offsets
 BYTES_A_TOKEN = 40  # at the peak: tokens twice, and the places they come from
-COPIES_OF_ROWS = 3  # at the peak: as read, as they go, as they are written
+COPIES_OF_ROWS = 3  # at the peak: as read, regrouped, and as written
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class Regrouping:
         return min(self.before, self.after)
 
     def sources(self, number: int) -> range:
-        """The micro-partitions before, of a class."""
+        """Return the old micro-partitions of a class."""
         return range(number, self.before, self.num_classes)
 
     def targets(self, number: int) -> range:
-        """The micro-partitions after, of a class."""
+        """Return the new micro-partitions of a class."""
         return range(number, self.after, self.num_classes)
 
     def peak_bytes(self, corpus: Corpus, row_bytes: int) -> int:
-        """Memory that the largest class takes."""
+        """Return the memory that the largest class takes."""
         users, tokens = (n.reshape(-1, self.num_classes).sum(axis=0) for n in (corpus.users, corpus.tokens))
         return int((users * (COPIES_OF_ROWS * row_bytes + BYTES_A_USER) + tokens * BYTES_A_TOKEN).max())
 
@@ -68,13 +68,13 @@ class Part:
     held_out: NDArray[np.int32]
 
     def take(self, rows: NDArray[np.int64]) -> "Part":
-        """The users in these rows, in their order."""
+        """Return the users in these rows, in this order."""
         offsets, tokens = gather_spans(self.tokens, self.offsets[:-1][rows], np.diff(self.offsets)[rows])
         return Part(self.users.take(pa.array(rows)), offsets, tokens, self.held_out[rows])
 
 
 def read_part(corpus: Corpus, partition: int) -> Part:
-    """One micro-partition of a corpus. Raises DamageError when a file of it is not as the manifest says."""
+    """Return one micro-partition of a corpus. Raises DamageError when a file differs from the manifest."""
     name = partition_name(partition)
     kinds = ("users.parquet", "offsets.npy", "tokens.npy", "held_out.npy")
     paths = [corpus.path(f"{name}.{kind}") for kind in kinds]
@@ -83,7 +83,7 @@ def read_part(corpus: Corpus, partition: int) -> Part:
 
 
 def join_parts(parts: list[Part]) -> Part:
-    """Several micro-partitions as one, their users one after the other."""
+    """Return several micro-partitions as one, with their users in sequence."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return Part(
         pa.concat_tables([part.users for part in parts]),
@@ -94,9 +94,9 @@ def join_parts(parts: list[Part]) -> Part:
 
 
 def arrange(users: pa.Table, partitions: int, targets: range) -> list[NDArray[np.int64]]:
-    """The rows of `users` (user_id, hash) that go to each of the micro-partitions `targets` of so many, by user_id.
+    """Return the rows of `users` (user_id, hash) that belong to each micro-partition in `targets`, sorted by user_id.
 
-    Holes go nowhere.
+    Holes are left out.
     """
     num_users = len(users) - users["user_id"].null_count
     by_id = pc.sort_indices(users["user_id"])[:num_users].to_numpy().astype(np.int64)  # nulls come last
@@ -105,7 +105,7 @@ def arrange(users: pa.Table, partitions: int, targets: range) -> list[NDArray[np
 
 
 class Regrouper:
-    """Takes the users of a corpus, and the rows that a generation has for them, class by class into other micro-partitions."""
+    """Moves the users of a corpus, and their rows of a generation, class by class into other micro-partitions."""
 
     def __init__(self, regrouping: Regrouping, corpus: Corpus, generation: Generation, writer: Writer) -> None:
         """`writer`: of the store's next generation."""
@@ -115,7 +115,7 @@ class Regrouper:
         self.files: dict[str, Any] = {}
 
     def move_all(self, building: Path | None) -> None:
-        """Write every class: the corpus's files to `building`, unless there is a corpus of them already, and the vectors."""
+        """Write the vectors of every class and, unless `building` is None as they exist already, the corpus's files."""
         for number in range(self.regrouping.num_classes):
             self._move_class(number, building)
         if building:
@@ -125,7 +125,7 @@ class Regrouper:
                 self.files[name] = self.corpus.manifest["files"][name]
 
     def corpus_manifest(self) -> dict[str, Any]:
-        """The manifest of the corpus that was written, but for its name."""
+        """Return the manifest of the written corpus, without its name."""
         kept = {name: value for name, value in self.corpus.manifest.items() if name not in BASE_KEYS}
         return kept | {
             "partitions": self.regrouping.after,
@@ -155,7 +155,7 @@ class Regrouper:
         self._move_rows(sources, targets, places, num_rows)
 
     def _move_rows(self, sources: range, targets: range, places: list[NDArray[np.int64]], num_rows: int) -> None:
-        """Write the vectors and optimizer state of a class, the same bits a user."""
+        """Write the vectors and optimizer state of a class, bit for bit the same per user."""
         entries = self.generation.manifest["users"]
         parts = [read_rows(self.generation.folder, entries[str(p)]) for p in sources if str(p) in entries]
         if not parts:

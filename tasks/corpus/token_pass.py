@@ -1,10 +1,10 @@
-"""The second pass: from the scratch files of `tasks/corpus/clean_pass.py` and the vocabulary to the files of the corpus.
+"""The second pass: makes the corpus files from the scratch files of `tasks/corpus/clean_pass.py` and the vocabulary.
 
-Each micro-partition is written by itself, on any thread: what is written does not depend on the others. With a base, the
-corpus of an earlier night, its users keep their rows: a user without events in the window keeps the row until the newest
-event is too old; then the row is a hole, so that every other row still means the same user. New users come after all rows of
-the base. What is to be trained is written a second time, as a corpus of its own, into `changed/`. In a full night holes go,
-and everybody moves: users with tokens come first, then those who stay without.
+Each micro-partition is written separately, on any thread; the result does not depend on the others. With a base (the corpus
+of an earlier night), users keep their rows. A user without events in the window keeps the row until the newest event is too
+old. Then the row becomes a hole, so that all other users keep theirs. New users come after all rows of the base. The rows to
+train are also written as a separate corpus, into `changed/`. A full night drops the holes and orders the users anew: first
+those with tokens, then those who stay without.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -32,8 +32,8 @@ from trainer.system.fan_out import deliver_files
 class Written:
     """What the second pass wrote of one micro-partition.
 
-    users, holes, tokens: how many, holes among users; num_of_kept_users: events of users who are kept, all of them;
-    num_kept_users: how many these users are; num_left: users of the base who left a hole; changed: the same of `changed/`.
+    users, holes, tokens: counts, users including holes; num_of_kept_users: all events of the kept users; num_kept_users: the
+    number of kept users; num_left: users of the base who became holes; changed: the same for `changed/`.
     """
 
     users: int
@@ -50,10 +50,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Visitors:
-    """The users in the window of a micro-partition, or of a group, as USERS_SCHEMA, and the tokens of each.
+    """The window's users of a micro-partition or a group, as USERS_SCHEMA, and their tokens.
 
-    has_events bool[N]: not so for bots; num_known int64[N]: events of items in the vocabulary; is_kept bool[N]: whether these
-    are enough; only then a user has tokens.
+    has_events bool[N]: False for bots; num_known int64[N]: events of items in the vocabulary; is_kept bool[N]: whether these
+    are enough. Only kept users have tokens.
     """
 
     users: pa.Table
@@ -63,14 +63,14 @@ class Visitors:
     tokens: Tokens
 
     def cut(self, start: int, stop: int) -> "Visitors":
-        """The users from `start` to `stop`."""
+        """Return the users from `start` to `stop`."""
         users, place = self.users.slice(start, stop - start), slice(start, stop)
         tokens = self.tokens.take(np.arange(start, stop))
         return Visitors(users, self.has_events[place], self.num_known[place], self.is_kept[place], tokens)
 
 
 def write_part(part: CorpusPart, on_event: OnEvent) -> list[Written]:
-    """The second pass over some groups. Raises DamageError when the base's files are not as its manifest says."""
+    """Do the second pass over the groups of a part. Raises DamageError when files of the base differ from its manifest."""
     written: list[Written] = []
     num_partitions = sum(map(len, part.groups))
     with deliver_files(part.scratch, part.building) as folder, ThreadPoolExecutor(part.threads) as pool:
@@ -85,7 +85,7 @@ def write_part(part: CorpusPart, on_event: OnEvent) -> list[Written]:
 
 
 def _read_visitors(part: CorpusPart, group: range) -> tuple[Visitors, NDArray[np.int32]]:
-    """The users of a group, and the micro-partition of each."""
+    """Return the users of a group, and the micro-partition of each."""
     item_ix, lengths, codes = (
         np.load(group_file(part.scratch, group, f"{kind}.npy")) for kind in ("item_ix", "lengths", "items")
     )
@@ -100,15 +100,15 @@ def _read_visitors(part: CorpusPart, group: range) -> tuple[Visitors, NDArray[np
 
 
 def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visitors) -> Written:
-    """Write the files of a micro-partition, and of its changed rows where the corpus continues another.
+    """Write the files of a micro-partition and, if the corpus continues another, of its changed rows.
 
-    Held out are only items that the base had not among the tokens of their row, or its vectors would know them.
+    Only items that are new to their row since the base are held out: the base's vectors were trained on the others.
     """
-    base_users, before = USERS_SCHEMA.empty_table(), _NOTHING
+    base_users, before = USERS_SCHEMA.empty_table(), _NO_TOKENS
     if part.base:
         base_users, before = part.base.read(partition)
     users, now = _place_users(part, base_users, visitors)
-    rows = np.flatnonzero(find_changed(before if part.is_continued else _NOTHING, now))
+    rows = np.flatnonzero(find_changed(before if part.is_continued else _NO_TOKENS, now))
     tonight = now.take(rows)
     held_out = find_held_out(tonight)
     if part.is_continued:
@@ -140,7 +140,7 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
 
 
 def _place_users(part: CorpusPart, base_users: pa.Table, visitors: Visitors) -> tuple[pa.Table, Tokens]:
-    """The users of a micro-partition, in their rows, and their tokens. Who is not kept has a row only if the base has one."""
+    """Return a micro-partition's users by row, and their tokens. Users who are not kept have a row only if the base has one."""
     is_known = pc.is_in(visitors.users["user_id"], base_users["user_id"].combine_chunks()).to_numpy()
     places = np.flatnonzero(visitors.is_kept | (visitors.has_events & is_known))
     oldest_day = part.base.oldest_day if part.base else UNDATED
@@ -155,20 +155,20 @@ def _place_users(part: CorpusPart, base_users: pa.Table, visitors: Visitors) -> 
 
 
 def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> tuple[pa.Table, NDArray[np.int64]]:
-    """The rows of a micro-partition, and of each its row in the window, int64[n], -1 for none.
+    """Return the rows of a micro-partition, as USERS_SCHEMA, and the index of each in `window`, int64[n], or -1.
 
-    `base` and `window` are its users then and now. All are as USERS_SCHEMA. Users of the base who have no events now and
-    whose newest event was before `oldest_day` leave.
+    `base` and `window` are its users then and now, as USERS_SCHEMA. Users of the base become holes if they have no events now
+    and their newest event was before `oldest_day`.
     """
     before, now = pl.DataFrame(base), pl.DataFrame(window).with_row_index("source")
     rows = before.join(now, on="user_id", how="left", maintain_order="left", suffix="_now")
-    is_here = pl.col("source").is_not_null()
-    stays = is_here | (pl.col("last_day") >= oldest_day) | (pl.col("last_day") == UNDATED)
+    in_window = pl.col("source").is_not_null()
+    stays = in_window | (pl.col("last_day") >= oldest_day) | (pl.col("last_day") == UNDATED)
     stays &= pl.col("user_id").is_not_null()
     rows = rows.select(
         user_id=pl.when(stays).then("user_id"),
         hash=pl.when(stays).then("hash").otherwise(0),
-        last_day=pl.when(is_here)
+        last_day=pl.when(in_window)
         .then(pl.max_horizontal("last_day", "last_day_now"))
         .when(stays)
         .then("last_day")
@@ -182,7 +182,7 @@ def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> tuple[pa
 
 
 def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:
-    """The rows to train tonight, bool[n]: those that have tokens, and other ones than in the base, which has rows 0 to n0 only.
+    """Return which rows to train, bool[n]: those with tokens that differ from the base, whose rows are the first of `now`.
 
     Users who lost all tokens keep their vectors.
     """
@@ -196,10 +196,10 @@ def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:
 
 
 def find_known(base: Tokens, rows: NDArray[np.int64], items: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which of these items int32[k] the base has among the tokens of their row, bool[k]; it may have fewer rows."""
+    """Return which items, int32[k], the base has among the tokens of their row, bool[k]. The base may have fewer rows."""
     before = base.take(np.where(rows < len(base.offsets) - 1, rows, -1))
     known_before = to_offsets(before.tokens == np.repeat(items, np.diff(before.offsets)))
     return known_before[before.offsets[1:]] > known_before[before.offsets[:-1]]
 
 
-_NOTHING = Tokens(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+_NO_TOKENS = Tokens(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32))

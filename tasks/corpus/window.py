@@ -1,6 +1,6 @@
-"""Which events a corpus is made of: the sources, files and days of a window, and the name that follows from them.
+"""The events of a corpus: the sources, files and days of a window, and the window id that follows from them.
 
-Nothing is read here but `sources.json`: the window is known, and its id, before a single event is touched.
+This module reads only `sources.json`: the window and its id are known before any event is read.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ from trainer.system.files import digest_json, read_json, verify_all
 FORMAT_VERSION = 2
 _UNDATED = "undated"
 _CLEANING = {"max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events"}
-_ALIKE = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # of a corpus and its base
+_MUST_MATCH = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # a corpus and its base
 
 
 @dataclass(frozen=True)
 class Base:
-    """What a corpus continues: another one, by its window id; its users leave `retain_days` after their newest event.
+    """The corpus to continue, by its window id. Its users are dropped `retain_days` after their newest event.
 
-    is_full: of a full night, which has nothing of it but those of its users who stay without events.
+    is_full: for a full night, which takes over only users without events in the window.
     """
 
     window_id: str
@@ -40,7 +40,7 @@ class Base:
 
 @dataclass(frozen=True)
 class EventsFile:
-    """One file under events/; `day` is None for undated events, `about` what sources.json records, `way_out` what repairs it."""
+    """One file under events/. day: None if undated; about: its record in sources.json; way_out: how to repair it."""
 
     path: Path
     day: date | None
@@ -51,11 +51,11 @@ class EventsFile:
 
 @contextmanager
 def explain_unreadable(root: Root) -> Iterator[None]:
-    """Raise DamageError for an events file whose bytes DuckDB cannot make sense of."""
+    """Raise DamageError for an events file that DuckDB cannot read."""
     try:
         yield
     except duckdb.Error as error:
-        # it names the file, or raises its bare base class when even the file's footer makes no sense
+        # DuckDB names the file, or raises its base class when the file's footer is unreadable
         is_named = isinstance(error, duckdb.InvalidInputException) and str(root.events) in str(error)
         if not is_named and type(error) is not duckdb.Error:
             raise
@@ -69,8 +69,8 @@ def explain_unreadable(root: Root) -> Iterator[None]:
 class Window:
     """The sources and files whose events a run trains on. `since` and `until`: first and last day with events.
 
-    forgotten: sha256 of a source → events of it that are not there, as their users were forgotten; only of those that have some.
-    read_by: sha256 of a source → by what settings its lines were read, only of those not read by the defaults.
+    forgotten: sha256 of a source → number of its events removed with forgotten users, if any.
+    read_by: sha256 of a source → the settings that read its lines, if not the defaults.
     """
 
     partitions: int
@@ -104,7 +104,7 @@ class Window:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What the SQL steps take of it; DuckDB reads the names of files as patterns, so those are escaped."""
+        """The parameters of the SQL steps. File names are escaped, as DuckDB reads them as patterns."""
         return {
             "partitions": self.partitions,
             "files": [escape(str(file.path)) for file in self.files],
@@ -112,14 +112,14 @@ class Window:
         }
 
     def verify(self) -> None:
-        """Raise DamageError unless every file of the window has the bytes and sha256 that sources.json says."""
+        """Raise DamageError unless every file of the window has the size and sha256 of sources.json."""
         verify_all((file.path, file.about, file.way_out) for file in self.files)
 
 
 def select_window(root: Root, since: date | None, until: date | None, window_days: int | None) -> Window:
-    """The window of whole UTC days from `since` to `until`, both included; undated events always belong to it.
+    """Return the window of UTC days from `since` to `until`, both included. It always includes undated events.
 
-    Without `since` it goes `window_days` back from the last day, or over all days. Raises InputError when it is empty.
+    Without `since` it has the last `window_days` days, or all days. Raises InputError when it is empty.
     """
     catalog = read_catalog(root)
     if catalog.partitions is None:
@@ -131,7 +131,7 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
         since = last - timedelta(days=window_days - 1)
     kept = [(d, file) for d, file in found if not file.day or (since or file.day) <= file.day <= (until or file.day)]
     entries = {digest: catalog.entries[digest] for digest in sorted({digest for digest, _ in kept})}
-    # By day, undated files first: a user's events are then in order but for those of one day.
+    # By day, undated files first: a user's events are then in order, except within a day.
     files = sorted((file for _, file in kept), key=lambda file: (file.day or date.min, file.path.name))
     window = Window(
         partitions=catalog.partitions,
@@ -153,7 +153,7 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
 
 @dataclass(frozen=True)
 class CorpusRequest:
-    """What a corpus is to be made of: cleaned by `ingest`, of the days as in `select_window`, perhaps going on from `base`."""
+    """How to make a corpus: cleaned by `ingest`, of the days as in `select_window`, continuing `base` if given."""
 
     ingest: IngestConfig
     evaluate: EvaluateConfig
@@ -163,11 +163,11 @@ class CorpusRequest:
     base: Base | None = None
 
     def select_window(self, root: Root) -> Window:
-        """The window of the days. Raises InputError when it is empty."""
+        """Return the window of the days. Raises InputError when it is empty."""
         return select_window(root, self.since, self.until, self.window_days)
 
     def inputs(self, window: Window) -> dict[str, Any]:
-        """All that shapes the bytes of a corpus of this window."""
+        """Return everything that determines the bytes of a corpus of this window."""
         base = self.base and {"window_id": self.base.window_id, "retain_days": self.base.retain_days}
         is_full = self.base is not None and self.base.is_full
         inputs = {
@@ -177,7 +177,7 @@ class CorpusRequest:
             "rules": window.rules,
             "user_key_fingerprint": window.user_key_fingerprint,
             "days": [window.since, window.until],
-            # a setting once; without it, corpora of before would have other names
+            # a former setting, kept so that older corpora keep their names
             "cleaning": {"collapse_repeats": True} | self.ingest.model_dump(mode="json", include=_CLEANING),
             "max_users": self.evaluate.max_users,
             "base": None if is_full else base,
@@ -186,22 +186,22 @@ class CorpusRequest:
         return inputs | {name: value for name, value in others.items() if value}
 
     def name(self, root: Root) -> str:
-        """The window id, 16 hex digits: the same inputs have the same name. Raises InputError when the window is empty."""
+        """Return the window id, 16 hex digits, a digest of the inputs. Raises InputError when the window is empty."""
         return name_corpus(self.inputs(self.select_window(root)))
 
 
 def ends_before(until: str | None, other: str | None) -> bool:
-    """Whether a window with this last day ends before another: a run that began earlier may end later, and must not serve."""
+    """Return whether a window ends before another, by their last days: a late run of an older window must not serve."""
     return until is not None and other is not None and until < other
 
 
 def name_corpus(inputs: dict[str, Any]) -> str:
-    """16 hex digits for what a corpus is made of: the same name is the same bytes."""
+    """Return the window id, 16 hex digits: corpora with the same id have the same bytes."""
     return digest_json(inputs)[:16]
 
 
 def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
-    """Why a corpus made of these inputs cannot continue its base, in words; None where it can, or has none."""
+    """Return in words why a corpus of these inputs cannot continue its base; None if it can, or has no base."""
     if inputs["base"] is None:
         return None
     name = inputs["base"]["window_id"]
@@ -219,12 +219,12 @@ def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
 
 
 def list_differences(made_from: dict[str, Any], inputs: dict[str, Any]) -> list[str]:
-    """What a corpus made of these inputs needs to have alike with one to continue, and has not."""
-    return [name for name in _ALIKE if made_from.get(name) != inputs[name]]
+    """Return the inputs that must match those of the corpus to continue, but differ."""
+    return [name for name in _MUST_MATCH if made_from.get(name) != inputs[name]]
 
 
 def _list_events_files(root: Root, source: dict[str, Any]) -> Iterator[EventsFile]:
-    """The files of a source that have rows."""
+    """Yield the files of a source that have rows."""
     for path, about, way_out in events_files(root, source):
         day = path.parent.name.removeprefix("day=")
         if about["rows"]:
