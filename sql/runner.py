@@ -1,7 +1,7 @@
-"""Runs the SQL files of this folder: each is one `select` and bears the name of what it makes; the DDL is here.
+"""Runs the SQL files of this folder. Each is one `select`, named for the table it makes; this module has the DDL.
 
-Parameters are bound, never pasted. A step may be handed more parameters than its file names, so that
-one dictionary serves a chain of steps; one that a file names and that is not given is an error of ours.
+Parameters are bound, never pasted. A step accepts parameters that its file does not use, so that one
+dictionary serves several steps; a missing parameter raises KeyError.
 """
 
 import re
@@ -23,7 +23,7 @@ Parameters = Mapping[str, Any]
 
 
 def connect(memory_bytes: int, temporary_folder: Path, threads: int) -> duckdb.DuckDBPyConnection:
-    """A DuckDB connection that stays within `memory_bytes`, spills to `temporary_folder` and downloads nothing."""
+    """Return a DuckDB connection that uses at most `memory_bytes`, spills to `temporary_folder` and downloads nothing."""
     temporary_folder.mkdir(parents=True, exist_ok=True)
     con = duckdb.connect(
         config={
@@ -34,26 +34,26 @@ def connect(memory_bytes: int, temporary_folder: Path, threads: int) -> duckdb.D
             "autoload_known_extensions": "false",
         },
     )
-    con.execute("set enable_progress_bar = false")  # from `python -c` and notebooks it would go to standard output
+    con.execute("set enable_progress_bar = false")  # in `python -c` and notebooks it would print to standard output
     con.execute("set TimeZone = 'UTC'")
     return con
 
 
 def read_sql(model: str) -> str:
-    """The text of `<model>.sql`, for instance `staging/stg_events`, without its final semicolon."""
+    """Return the text of `<model>.sql`, for instance `staging/stg_lines`, without its final semicolon."""
     return (FOLDER / f"{model}.sql").read_text(encoding="utf-8").rstrip().rstrip(";")
 
 
 def select_parameters(sql: str, params: Parameters) -> dict[str, Any]:
-    """Those of `params` that `sql` names as `$name` outside its comments."""
+    """Return the entries of `params` that `sql` uses as `$name` outside its comments."""
     names = re.findall(r"\$([a-z_]+)", re.sub(r"--[^\n]*", "", sql))
     return {name: params[name] for name in dict.fromkeys(names)}
 
 
 def create_table(con: duckdb.DuckDBPyConnection, model: str, params: Parameters = {}, **sources: str) -> str:  # noqa: B006
-    """Make (or make anew) the temporary table that the model is named for; returns its name.
+    """Create or replace the temporary table that the model is named for; returns its name.
 
-    sources: models that are read under other names.
+    sources: table name in the SQL → model that provides it.
     """
     name, sql = model.rpartition("/")[2], read_sql(model)
     for source, source_model in sources.items():
@@ -63,18 +63,18 @@ def create_table(con: duckdb.DuckDBPyConnection, model: str, params: Parameters 
 
 
 def create_macro(con: duckdb.DuckDBPyConnection, model: str, arguments: Sequence[str]) -> None:
-    """Make the temporary macro that the model, one expression of `arguments`, is named for."""
+    """Create the temporary macro that the model is named for; the model is one expression of `arguments`."""
     name = model.rpartition("/")[2]
     con.execute(f"create or replace temporary macro {name}({', '.join(arguments)}) as ({read_sql(model)})")
 
 
 def fetch_rows(con: duckdb.DuckDBPyConnection, model: str, params: Parameters = {}) -> list[dict[str, Any]]:  # noqa: B006
-    """The rows of a model as dictionaries: for small results only."""
+    """Return the rows of a model as dictionaries; for small results only."""
     return stream_rows(con, model, params).read_all().to_pylist()
 
 
 def stream_rows(con: duckdb.DuckDBPyConnection, model: str, params: Parameters = {}) -> pa.RecordBatchReader:  # noqa: B006
-    """The rows of a model as record batches, made while they are read; failures are DuckDB's own."""
+    """Return the rows of a model as record batches, computed while they are read. Raises errors of DuckDB only."""
     sql = read_sql(model)
     relation = con.sql(sql, params=select_parameters(sql, params))
     assert relation is not None  # a select
@@ -83,7 +83,7 @@ def stream_rows(con: duckdb.DuckDBPyConnection, model: str, params: Parameters =
     def pull() -> Iterator[pa.RecordBatch]:
         try:
             yield from reader
-        except OSError as error:  # Arrow makes one of what happens after the first batch
+        except OSError as error:  # Arrow wraps DuckDB errors after the first batch
             raise _ERRORS.get(str(error).partition(":")[0], duckdb.Error)(str(error)) from error
 
     return pa.RecordBatchReader.from_batches(reader.schema, pull())

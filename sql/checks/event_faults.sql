@@ -1,6 +1,6 @@
--- event_faults: how many events of some files break each of the rules of events: they lack nothing, are in the micro-partition of
---         their user and in the folder of their UTC day (undated ones are of no day), sorted, and of a line each.
--- grain:  one row, of zeros where all is well
+-- event_faults: the number of events of some files that break each rule: no missing values, in the micro-partition of their
+--         user, in the folder of their UTC day unless undated, sorted, and at most one event per line.
+-- grain:  one row, of zeros if there are no faults
 -- reads:  events files
 -- params: $files, $partitions
 with events as (

@@ -1,4 +1,4 @@
--- int_bad_times: the first $most times of a source that could not be read, each once.
+-- int_bad_times: the first $most distinct times of a source that could not be read.
 -- grain:  time
 -- reads:  stg_lines, int_refused_lines
 -- params: $most

@@ -1,6 +1,6 @@
--- int_group_events: the events of a group of micro-partitions, file by file as they lie there: by micro-partition, user, time.
---         us counts from 1970-01-01 in UTC; an undated event's is its place in an order.
--- grain:  an event
+-- int_group_events: the events of a group of micro-partitions, in the order of the files: by micro-partition, user, time.
+--         us: microseconds since 1970-01-01 in UTC, or the position of an undated event.
+-- grain:  event
 -- reads:  events files
 -- params: $files, $undated_files, $first_partition, $last_partition
 select

@@ -1,4 +1,4 @@
--- int_group_item_ix: what a group's codes mean in the vocabulary, in the order of the codes; -1 outside of it.
+-- int_group_item_ix: the item_ix in the vocabulary of each item code of a group, in the order of the codes; -1 outside of it.
 -- grain:  item_code
 -- reads:  file of item counts of the group, vocabulary (url, item_ix)
 -- params: $item_counts

@@ -1,4 +1,4 @@
--- int_item_summary: how many items the window has, and how near the best of them come to the thresholds.
+-- int_item_summary: the number of items in the window, and the most events and users of an item.
 -- grain:  one row
 -- reads:  int_item_totals
 select

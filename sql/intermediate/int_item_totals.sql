@@ -1,7 +1,7 @@
--- int_item_totals: of each item of the window, the events and the distinct users that cleaning left.
---         A user lives in one group, so distinct users add up.
+-- int_item_totals: the events and the distinct users of each item of the window after cleaning.
+--         Each user is in one group, so distinct users add up.
 -- grain:  url
--- reads:  files of int_item_counts, one a group
+-- reads:  files of item counts, one per group
 -- params: $item_counts
 select
     url,

@@ -1,4 +1,4 @@
--- int_partition_events: how many events of the window each micro-partition has; groups are made of these.
+-- int_partition_events: the number of events of the window in each micro-partition, for dividing them into groups.
 -- grain:  micro_partition
 -- reads:  events files
 -- params: $files

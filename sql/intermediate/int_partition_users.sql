@@ -1,4 +1,4 @@
--- int_partition_users: how many users the first micro-partitions have: a sample of all, as a hash divides users.
+-- int_partition_users: the number of users in the first micro-partitions: a random sample, as a hash assigns users.
 -- grain:  one row
 -- reads:  events files
 -- params: $files, $num_partitions

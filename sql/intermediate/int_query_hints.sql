@@ -1,7 +1,7 @@
--- int_query_hints: the pages of a source with very many different queries, about how many, and their keys, the most varied first.
---         A sixteenth of the URLs is looked at; what only tracks a visitor does not count, and a key is a name, not a value.
+-- int_query_hints: the pages of a source with very many different queries, their approximate number, and their most varied keys.
+--         Uses a sixteenth of the URLs; ignores tracking parameters, and keys that do not look like names.
 -- grain:  path
--- reads:  stg_lines (query: of the URLs looked at)
+-- reads:  stg_lines (query: of the sampled URLs)
 -- params: $asset_pattern, $least_queries, $most_hints
 with queries as (
     select

@@ -1,5 +1,5 @@
--- int_refused_lines: the lines of a source that alone tell why they make no event; those that their user, page or time keep
---         from it are added as they are found.
+-- int_refused_lines: the lines of a source that make no event for a reason found in the line alone; lines refused for their
+--         user, page or time are added later.
 -- grain:  line
 -- reads:  stg_lines
 select

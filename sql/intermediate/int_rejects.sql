@@ -1,7 +1,7 @@
--- int_rejects: the lines of a source that could not be used, without a word of what is in them.
+-- int_rejects: the rejected lines of a source, without their content.
 -- grain:  line
 -- reads:  int_refused_lines
--- params: $source_name, $left_out (verdicts of lines that are in order, but no visits)
+-- params: $source_name, $left_out (verdicts of valid lines that are not visits)
 select
     $source_name::varchar as source,
     line,

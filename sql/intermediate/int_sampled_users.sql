@@ -1,5 +1,5 @@
--- int_sampled_users: one in $sample_factor of a source's users, the same ones in every source: how many there are in several
---         sources can be told from these. Under pseudonyms all users: their hash is of the pseudonym.
+-- int_sampled_users: one in $sample_factor of a source's users, the same ones in every source: they give the number of users of
+--         several sources. With pseudonyms all users, as their hash is of the pseudonym.
 -- grain:  user_id
 -- reads:  stg_lines
 -- params: $sample_factor, $has_key, $max_user_bytes

@@ -1,4 +1,4 @@
--- int_shared_tokens: the tokens that more than one user of a source has in the paths of pages: they are no secrets.
+-- int_shared_tokens: the tokens in page paths that more than one user of a source has: they are not secrets.
 -- grain:  token
 -- reads:  stg_lines, int_page_tokens (token)
 -- params: $token_pattern

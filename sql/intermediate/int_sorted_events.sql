@@ -1,5 +1,5 @@
--- int_sorted_events: the events of some files in the order of all events files, in the micro-partitions that their users have when
---         there are $partitions of them.
+-- int_sorted_events: the events of some files in the order of events files, with the micro-partition of their user among
+--         $partitions.
 -- grain:  (source, line)
 -- reads:  events files
 -- params: $files, $partitions

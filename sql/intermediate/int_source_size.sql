@@ -1,5 +1,5 @@
--- int_source_size: how many lines a source has, and how long their users and URLs are together: of all lines, and of those that
---         differ, about.
+-- int_source_size: the number of lines of a source, and the total bytes of their users and URLs: of all lines, and of distinct
+--         values (approximate).
 -- grain:  one row
 -- reads:  stg_lines
 select

@@ -1,5 +1,5 @@
--- int_time_profile: what the times of a source look like, from every $stride-th line: how many are plain
---         numbers and how large, how many say their zone.
+-- int_time_profile: statistics of the times in every $stride-th line of a source: how many are numbers, their
+--         median, and how many have a time zone.
 -- grain:  one row
 -- reads:  stg_lines
 -- params: $stride

@@ -1,5 +1,5 @@
--- int_timed_lines: some of a source's lines that may be events, each with its time in microseconds from 1970-01-01 in UTC
---         (a time without zone is of the session's), or its place where there is an order only; and what is wrong with that.
+-- int_timed_lines: a range of a source's lines that may be events, with their time in microseconds since 1970-01-01 in UTC
+--         (in the session's zone if it has none), or their position if there is only an order; and the fault of the time.
 -- grain:  line
 -- reads:  stg_lines
 -- params: $time_kind (calendar, format, seconds, milliseconds, microseconds, nanoseconds, order, line), $time_formats, $is_dated, $earliest, $latest,

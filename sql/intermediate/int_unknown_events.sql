@@ -1,4 +1,4 @@
--- int_unknown_events: how many events are of items that a release does not know.
+-- int_unknown_events: the number of events whose items a release does not know.
 -- grain:  one row
 -- reads:  events files, stg_vocabulary
 -- params: $files

@@ -1,5 +1,5 @@
--- vocabulary: the items of the base, where they were, then those that enough events and enough people have seen, the most
---         frequent first. An item of the base that nobody saw in the window has no events. Without a base it is empty.
+-- vocabulary: the items of the base at their places, then the items with enough events and users, the most frequent first.
+--         Items of the base without events in the window have count 0. Without a base, stg_vocabulary is empty.
 -- grain:  url
 -- reads:  int_item_totals, stg_vocabulary (of the base, item_ix from 0 on)
 -- params: $min_item_events, $min_item_users

@@ -1,4 +1,4 @@
--- json_fields: the source_fields of a log with a JSON object a line; blank lines do not count.
+-- json_fields: the source_fields of a log with one JSON object per line, without blank lines.
 -- grain:  line (1-based)
 -- reads:  delivered_lines (line, text, rejected)
 -- params: $pointers (JSON pointers to user, url, time, method, status, agent)

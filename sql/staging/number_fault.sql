@@ -1,4 +1,4 @@
--- number_fault: what is wrong with what whole_number made of two numbers, which are to name a user and a page.
+-- number_fault: the fault of a user or page id that is a number but not a whole one, after whole_number.
 -- macro:  user_id, user_type, url, url_type
 case
     when regexp_matches(user_type, '^(DOUBLE|FLOAT|DECIMAL)') and not regexp_full_match(user_id, '-?\d+')

@@ -1,6 +1,6 @@
--- page_key: a URL without what can be dropped at sight, so that tracking parameters do not make every visit a page.
---         Never changes the item: canonical_item(page_key) = canonical_item(url). Page ids are left to that function.
--- macro:  url, keeps_query (whether a query may tell pages apart), max_url_bytes
+-- page_key: a URL without its fragment and unused query, so that tracking parameters do not make every visit a distinct URL.
+--         The item stays the same: canonical_item(page_key) = canonical_item(url). Leaves page ids unchanged.
+-- macro:  url, keeps_query (whether query keys may distinguish pages), max_url_bytes
 case
     when strlen(url) > max_url_bytes then null
     when keeps_query or not (contains(url, '?') or contains(url, '#')) then url

@@ -1,5 +1,5 @@
--- parquet_fields: the source_fields of a log in Parquet, bytes without a type taken for UTF-8; a column that the file lacks is
---         named surf2vec_absent.
+-- parquet_fields: the source_fields of a Parquet log. Untyped bytes are read as UTF-8. Missing columns are given as
+--         surf2vec_absent.
 -- grain:  line (row of the file, 1-based)
 -- reads:  the file
 -- params: $path, $user_column, $url_column, $time_column, $method_column, $status_column, $agent_column

@@ -1,7 +1,7 @@
--- stg_lines: the lines of a log, and why one is no visit to a page, as far as it alone tells; only access logs have a method, a
---         status and an agent. What is too long stays so, but takes no memory. query: of one in sixteen of the URLs that have
---         one, enough to tell a path with very many different queries, of which ingest.keep_query makes pages.
--- grain:  line (1-based, the first one of a record that goes over several)
+-- stg_lines: the lines of a log. verdict: why a line is not a page visit, if the line alone shows it; only access logs have
+--         method, status and agent. Too long values are cut or null, so that they take no memory. query: of one in sixteen URLs
+--         with a query, enough to find paths with very many different queries, for ingest.keep_query.
+-- grain:  line (1-based, the first one of a record of several lines)
 -- reads:  source_fields (line, user_id, url, time, method, status, agent, rejected)
 -- params: $keeps_query, $max_url_bytes, $max_user_bytes, $max_time_bytes, $crawler_pattern
 select

@@ -1,4 +1,4 @@
--- stg_vocabulary: the items of a release, by the numbers that its vectors have.
+-- stg_vocabulary: the items of a release, with the index of their vectors.
 -- grain:  url
 -- reads:  vocabulary.parquet of the release's corpus
 -- params: $vocabulary

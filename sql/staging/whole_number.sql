@@ -1,6 +1,6 @@
--- whole_number: an id or a page as text. One that is a number with a fraction by its type (column_type of DuckDB, or of JSON) and
---         whole is written as the integer that it is: 1.0 is 1, and 1e+17 is 100000000000000000, as frames with gaps make floats
---         of integers. Not a number is null; what is not whole stays as it is.
+-- whole_number: an id or a page as text. Whole numbers of a fractional type (column_type of DuckDB or JSON) become integers: 1.0
+--         is 1, and 1e+17 is 100000000000000000, as data frames with missing values turn integers into floats. NaN becomes null;
+--         other numbers stay unchanged.
 -- macro:  value, column_type
 case
     when not regexp_matches(column_type, '^(DOUBLE|FLOAT|DECIMAL)') then value
