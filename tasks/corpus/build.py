@@ -70,7 +70,7 @@ def build_corpus(
     """Build the corpus of the window unless it exists; returns the story's "corpus". The caller holds the writer lock.
 
     With a base, its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
-    With a full night's base, users who stay without events come after all others of their micro-partition.
+    In a full night, users who stay without events come after all others of their micro-partition.
     `threads` 0 uses all cores. Threads, memory and the processes that do the parts do not change a byte of the result.
     Raises InputError when the window is empty, nothing is left after cleaning or the base cannot be continued, DamageError when
     an events file or a file of the base was altered, ResourceError when memory or disk do not suffice.

@@ -1,10 +1,10 @@
-"""Lines of a web server's access log as fields, by a regular expression with named groups: one of the layouts here, which the
-first lines tell, or the one that `ingest.access_pattern` gives.
+"""Splits access-log lines into fields by a regular expression with named groups: `ingest.access_pattern`, or one of the
+layouts below, recognised by the first lines.
 
     HOST IDENT USER [TIME] "METHOD URL PROTOCOL" STATUS BYTES "REFERER" "AGENT" ...        Common, Combined, more at the end
     SITE[:PORT] HOST IDENT USER [TIME] ...                                                 vhost_combined, vhost_common
 
-The site of the latter is part of the page. Servers write \\" and \\\\ inside quotes, which do not end a field.
+SITE becomes part of the page. Inside quotes servers write \\" and \\\\, which do not end a field.
 """
 
 import re
@@ -19,7 +19,7 @@ from trainer.errors import InputError
 
 NO_ACCESS_LINE = "not an access-log line"
 FITS_NO_PATTERN = "does not fit ingest.access_pattern"
-ACCESS_LINE = re.compile(r'.*\[[^\]]+\] "[^"]*" \d{3}(?: |$)')  # whatever is in front of the time
+ACCESS_LINE = re.compile(r'.*\[[^\]]+\] "[^"]*" \d{3}(?: |$)')  # anything may precede the time
 _QUOTED = r'(?:[^"\\]|\\.)*'
 _USER = r'(?:- [^"\n]*|[^ "\n]+ [^ "\n]+ )'  # IDENT, nearly always -, and USER, which may have spaces
 _REST = (
@@ -31,13 +31,13 @@ _SITE = rf'(?:{_NAME}|localhost)(?::[0-9]+)?|[^ :"\n]+:[0-9]+|\[[0-9A-Fa-f:]+\]:
 
 
 class Layout(NamedTuple):
-    """How the lines of a log are laid out, and what a person is told of it."""
+    """The pattern of a log's lines, and a description of the fields for people."""
 
     pattern: str
     fields: str
 
 
-LAYOUTS = (  # the first that fits a line is the line's
+LAYOUTS = (  # the first that fits a line applies
     Layout(
         rf"^(?P<user>[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{3}}|\[[0-9A-Fa-f:.]+\]):[0-9]+ {_USER}{_REST}",
         "user: 1st field without its port, page: path of the request",
@@ -51,7 +51,7 @@ LAYOUTS = (  # the first that fits a line is the line's
 
 
 def recognise_layout(path: Path, lines: Sequence[str]) -> Layout:
-    """The layout that most of the first lines have. Raises InputError when most fit none: the user may be anywhere in them."""
+    """Return the layout of most of the first lines. Raises InputError if most fit none, as the user field is then unknown."""
     texts = pl.Series([line for line in lines if ACCESS_LINE.match(line)], dtype=pl.String)
     left, counts = texts, list[int]()
     for layout in LAYOUTS:
@@ -70,7 +70,7 @@ def recognise_layout(path: Path, lines: Sequence[str]) -> Layout:
 
 
 def split_fields(lines: pa.Table, pattern: str, schema: pa.Schema) -> pa.Table:
-    """Lines (line, text, rejected) as a table of the delimited fields' `schema`; blank lines are left out."""
+    """Return lines (line, text, rejected) as a table of `schema`, the one of delimited fields, without blank lines."""
     table = pl.DataFrame(lines)
     table = table.filter(pl.col("rejected").is_not_null() | (pl.col("text").str.strip_chars(" \t\r\n") != ""))
     table = table.with_columns(pl.col("text").str.extract_groups(pattern).alias("groups")).unnest("groups")
@@ -82,7 +82,7 @@ def split_fields(lines: pa.Table, pattern: str, schema: pa.Schema) -> pa.Table:
     site = pl.col("host").str.replace(r":[0-9]+$", "")  # its port does not matter
     has_site = url.str.starts_with("/") & ~site.is_in(["", "_", "-"])
     fields = table.with_columns(
-        pl.col("user").replace("-", "").alias("user_id"),  # servers write - for what they do not know
+        pl.col("user").replace("-", "").alias("user_id"),  # servers write - for unknown values
         pl.when(has_site).then("http://" + site + url).otherwise(url).alias("url"),
         pl.coalesce("rejected", pl.when(pl.col("user").is_null()).then(pl.lit(fault))).alias("rejected"),
     )

@@ -1,8 +1,8 @@
 """Reads a text log in blocks of whole lines and hands them to DuckDB as Arrow batches, each line with its number.
 
 DuckDB's own CSV reader is not used: it cannot number lines, takes a stray carriage return for the end of a line, and
-leaves out without a word what follows the break in a truncated zstd file, and lines longer than its buffer (tried with
-2.0.0). Reading here costs about a tenth more and accounts for every line. Three blocks are in memory at a time.
+silently drops the rest of a truncated zstd file, and lines longer than its buffer (tested with 2.0.0). This reader takes
+about a tenth longer and accounts for every line. Three blocks are in memory at a time.
 """
 
 import io
@@ -24,10 +24,10 @@ LINE_TOO_LONG = "line too long"
 
 
 class BlockReader:
-    """The batches of a log, as fields if it is delimited or has a pattern, else as lines.
+    """Yields the batches of a log to DuckDB, as fields if it is delimited or has a pattern, else as lines.
 
-    DuckDB pulls them; it would wrap an error of theirs, so `error` keeps it. `done_bytes` of the file were read so far, and
-    the lines before `at_line`.
+    error: the reader's own error, which DuckDB would wrap; done_bytes: bytes of the file read so far; at_line: first line
+    of the newest block.
     """
 
     def __init__(self, log: LogFile, on_read: Callable[[int], None] = lambda num_bytes: None) -> None:
@@ -70,12 +70,12 @@ class BlockReader:
 
 
 def cut_blocks(stream: IO[bytes], is_delimited: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of the first line, whole lines); a line over MAX_LINE_BYTES comes alone, and without its bytes.
+    """Yield (number of the first line, complete lines). A line over MAX_LINE_BYTES is yielded alone, as empty bytes.
 
-    Of a delimited log the header is left out, and a record that goes over several lines stays in one block.
+    Skips the header of a delimited log, and keeps a record of several lines in one block.
     """
     file = io.BufferedReader(cast(io.RawIOBase, stream), BLOCK_BYTES)
-    if file.peek(3).startswith(b"\xef\xbb\xbf"):  # some programs begin UTF-8 with it
+    if file.peek(3).startswith(b"\xef\xbb\xbf"):  # the byte order mark that some programs write
         file.read(3)
     rest, line = b"", 1
     if is_delimited:
@@ -107,7 +107,7 @@ def _skip_line(file: IO[bytes]) -> None:
 
 
 def _cut_before_open_quote(data: bytes, end: int) -> int:
-    """Where to cut before `end` so that a record left open by the last lines goes to the next block; `end` if none is."""
+    """Return where to cut, at or before `end`, so that a record left open by the last lines goes to the next block."""
     if data.count(b'"', 0, end) % 2 == 0:
         return end
     line_end = end
@@ -120,7 +120,7 @@ def _cut_before_open_quote(data: bytes, end: int) -> int:
 
 
 def parse_text(data: bytes, first_line: int) -> pa.Table:
-    """The lines of a block as a table of LINES_SCHEMA, without their newlines."""
+    """Return the lines of a block, without newlines, as a table of LINES_SCHEMA."""
     lines = data.removesuffix(b"\n").split(b"\n")
     faults: list[str | None] = [None] * len(lines)
     if b"\0" in data or not is_utf8(data):

@@ -1,9 +1,8 @@
-"""Lines of delimited fields (CSV, TSV) as columns, a block at a time.
+"""Parses delimited lines (CSV, TSV) into columns, one block at a time.
 
-Arrow's reader is fast but takes a block as a whole. Its result is taken when it accounts for every line of the block;
-where it does not (a quote left open, a record over several lines, bytes that are no UTF-8), Python reads the block line by
-line and says of each line what is wrong with it. Both agree on what a field is: quotes at the start of a field enclose it,
-two of them inside stand for one, elsewhere they are themselves.
+Arrow's reader is fast, but its result is used only if it accounts for every line of the block. Otherwise (an open quote, a
+record of several lines, invalid UTF-8) Python parses the block line by line and records the fault of each line. Both follow
+the same rules: quotes at the start of a field enclose it, two quotes inside stand for one, other quotes are literal.
 """
 
 import csv
@@ -23,11 +22,11 @@ STRAY_RETURN = "carriage return inside a line"
 NOT_UTF8 = "invalid UTF-8"
 NUL_BYTE = "NUL byte"
 
-csv.field_size_limit(1 << 24)  # the module's own limit is less than a long URL; a block bounds a field here
+csv.field_size_limit(1 << 24)  # the module's default is shorter than a long URL; the block size limits a field
 
 
 def parse_fields(data: bytes, first_line: int, log: LogFile) -> pa.Table:
-    """The lines of a block (each ends with a newline) as a table of FIELDS_SCHEMA; blank lines are left out."""
+    """Return the lines of a block (each ends with a newline) as a table of FIELDS_SCHEMA, without blank lines."""
     has_stray_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
     if not has_stray_return and b"\0" not in data and is_utf8(data):
         fields, invalid = _read_by_arrow(data, log)
@@ -56,7 +55,7 @@ def is_utf8(data: bytes) -> bool:
 
 
 def _read_by_arrow(data: bytes, log: LogFile) -> tuple[pa.Table, list[pacsv.InvalidRow]]:
-    """The rows of the columns in use, and the rows that have another number of columns."""
+    """Return the rows of the columns in use, and the rows with a wrong number of columns."""
     invalid: list[pacsv.InvalidRow] = []
 
     def skip(row: pacsv.InvalidRow) -> str:
@@ -97,9 +96,9 @@ def _parse_slowly(data: bytes, first_line: int, log: LogFile) -> pa.Table:
 
 
 def _read_record(lines: list[bytes], at: int, log: LogFile) -> tuple[list[str], str | None, int]:
-    """The fields of the record that begins at line `at`, what is wrong with it, and how many lines it takes.
+    """Return the fields of the record that begins at line `at`, its fault or None, and its number of lines.
 
-    A quote left open may go on in the next lines; if no good record comes of it, the line alone is at fault.
+    An open quote may continue in the next lines; if that gives no valid record, only the first line is rejected.
     """
     text = _decode(lines[at])
     if '"' not in text:
@@ -124,13 +123,13 @@ def _decode(line: bytes) -> str:
 
 
 def _is_open(text: str, log: LogFile) -> bool:
-    """Whether a quote that encloses a field is not closed: a newline at the end then becomes part of the field."""
+    """Return whether an enclosing quote is not closed: then a newline at the end becomes part of the field."""
     fields = next(csv.reader([text + "\n"], delimiter=log.delimiter))
     return bool(fields) and fields[-1].endswith("\n")
 
 
 def _split(text: str, log: LogFile, strict: bool) -> list[str]:
-    """The fields of a record; none where its quotes are at fault."""
+    """Return the fields of a record, or none if its quotes are invalid."""
     try:
         return next(csv.reader([text], delimiter=log.delimiter, strict=strict))
     except csv.Error:

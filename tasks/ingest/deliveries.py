@@ -1,4 +1,4 @@
-"""A delivery: the files that globs name, which of them are new, changed or known, and whether the settings still fit the root."""
+"""A delivery: finds the files of the globs, which are new, changed or known, and checks that the settings fit the root."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ from trainer.events import OnEvent
 from trainer.system.files import digest_file, verify_all
 from trainer.system.units import size
 
-RULES_VERSION = 2  # of tasks/ingest/urls.py: one more when a URL may come to another item than before
+RULES_VERSION = 2  # of tasks/ingest/urls.py: increase it when a URL may give another item than before
 DIGESTED_AT_ONCE = 2
-_NAMED = 5
+_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Delivery:
     """The files of a call, compared with sources.json.
 
-    to_ingest  one file for each content that is to be read, the first by name
-    names      name → sha256 of all sources as they are after it
+    to_ingest  the files to read, one for each content, the first by name
+    names      name → sha256 of all sources after this delivery
     stamps     name → stamp of the files of this call
-    changes    in words, how the settings differ from those of before: all is read again
+    changes    how the settings changed, in words; if they did, everything is read again
     """
 
     to_ingest: list[SourceFile]
@@ -46,9 +46,9 @@ class Delivery:
 def find_sources(
     patterns: Sequence[str], known: Mapping[str, tuple[tuple[int, ...], str]], remote: RemoteLogs, on_event: OnEvent
 ) -> list[SourceFile]:
-    """The files that the globs name, each once, sorted by name. A file that `known` has with this stamp is not read again.
+    """Return the files of the globs, each once, sorted by name. Does not read a file again if `known` has its stamp.
 
-    Raises InputError when a glob matches nothing, or something that is no file or cannot be read.
+    Raises InputError when a glob matches nothing, or something that is not a readable file.
     """
     paths: dict[str, str] = {}
     stamps: dict[str, Stamp] = {}
@@ -78,7 +78,7 @@ def find_sources(
 
 
 def rules_of(config: IngestConfig) -> dict[str, Any]:
-    """The settings that shape events: all events of a root are made by the same."""
+    """Return the settings that determine events; they are the same for all events of a root."""
     return {
         "version": RULES_VERSION,
         "timezone": config.timezone,
@@ -90,14 +90,14 @@ def rules_of(config: IngestConfig) -> dict[str, Any]:
 
 
 def read_by(config: IngestConfig) -> dict[str, Any]:
-    """The settings that say how the lines of a source are read, but for those that are as they always were: a source whose lines
-    were read by others is no known one.
+    """Return the settings for reading lines that differ from the defaults. A source read with other settings counts as
+    unknown.
     """
     return config.model_dump(mode="json", include={"columns", "access_pattern", "time_format"}, exclude_defaults=True)
 
 
 def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """How rules differ from those that a root was made by, in words; a setting that the old ones lack came with a version."""
+    """Return in words how the rules of a root changed. Ignores settings that `old` lacks: a later version added them."""
     changes = []
     if old and old.get("version") != new["version"]:
         changes.append(
@@ -114,10 +114,10 @@ def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
-    """Compare a delivery with what is known. Content is read when it is new, made by other rules or settings, or its files are
-    damaged.
+    """Compare a delivery with the catalog. Content is read if it is new, was read by other rules or settings, or if its
+    events files are damaged.
 
-    Raises ConfigError when the rules changed and sources made by the old ones would stay.
+    Raises ConfigError when the rules changed and sources made by the old rules would stay.
     """
     rules, old_rules = rules_of(config), catalog.rules or {}
     delivered = {source.name: source.sha256 for source in sources}
@@ -129,7 +129,7 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
         staying = sorted(n for n, digest in known_names.items() if n not in delivered and digest not in digests)
         if staying:
             way_back = "" if old_rules.get("version") != rules["version"] else "set it back, or "
-            shown = ", ".join(staying[:_NAMED]) + (", ..." if len(staying) > _NAMED else "")
+            shown = ", ".join(staying[:_NAMES_SHOWN]) + (", ..." if len(staying) > _NAMES_SHOWN else "")
             raise ConfigError(
                 f"{'; '.join(changes)} when {root.path} was made: {way_back}give all logs again in one call "
                 f"({len(staying):,} are missing: {shown}), or begin a new --root"

@@ -1,7 +1,7 @@
-"""What a log file is: its compression, its format, and which of its columns are what, from its first bytes.
+"""Recognises a log file from its first bytes: its compression, its format, and the role of each column.
 
-The format is told by the extension, else by the first lines; the compression by the first bytes. Whatever is not of a
-shape that can be read raises InputError here, before anything is written.
+The format follows from the extension, else from the first lines; the compression from the first bytes. A file that cannot
+be read raises InputError here, before anything is written.
 """
 
 import csv
@@ -27,7 +27,7 @@ from trainer.errors import InputError
 
 HEAD_BYTES = 65_536
 HEAD_LINES = 100
-_LOOKED_AT_ONCE = 8
+_FILES_AT_ONCE = 8
 _FAULTS_SHOWN = 5
 _EXTENSIONS = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -38,7 +38,7 @@ _DELIMITERS = ",\t;|"
 ROLES = ("user", "url", "time", "method", "status", "agent")
 REQUIRED = ROLES[:3]
 _WORDS = {"user": "the user", "url": "the URL", "time": "the time"}
-# Names that logs have, letters and digits alone, the likeliest first.
+# Usual column names, reduced to letters and digits, the likeliest first.
 _KNOWN = {
     "user": (
         "userid", "user", "uid", "visitorid", "visitor", "customerid", "customer", "clientid", "memberid", "accountid",
@@ -57,7 +57,7 @@ _KNOWN = {
 
 
 class EmptyLogError(InputError):
-    """A log has no lines, so that nothing can be told of its columns."""
+    """A log has no lines, so its columns are unknown."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class LogFile:
     """A log that can be read.
 
     format       csv, tsv, jsonl, parquet, access, or pattern (read by ingest.access_pattern)
-    compression  none, gzip or zstd (of the file as a whole: Parquet's own is Parquet's business)
-    header       names of the columns as the file has them; of JSON lines, the keys of the first lines
-    columns      role (user, url, time, method, status, agent) → name of its column, or group, None where there is none
-    pattern      the regular expression that splits a line into fields; empty where there is another way
-    layout       which field of an access log is the user and which the page, for a person
+    compression  none, gzip or zstd (of the file, not inside Parquet)
+    header       names of the columns in the file; for JSON lines, the keys of the first lines
+    columns      role (user, url, time, method, status, agent) → name of its column or group, or None
+    pattern      the regular expression that splits a line into fields; empty for formats without one
+    layout       describes for people which field of an access log is the user and which the page
     """
 
     path: Path
@@ -83,25 +83,25 @@ class LogFile:
 
     @cached_property
     def positions(self) -> list[int | None]:
-        """Of a delimited log, the place of the column of each role."""
+        """The column index of each role in a delimited log."""
         names = [self.columns[role] for role in ROLES]
         return [None if name is None else self.header.index(name) for name in names]
 
     @property
     def is_access_log(self) -> bool:
-        """Whether lines are requests, so that some of them are no visits to a page."""
+        """Whether lines are requests, some of which are not page visits."""
         return self.format == "access" or self.columns["method"] is not None or self.columns["status"] is not None
 
     @property
     def fields(self) -> str:
-        """Which field is the user and which the page, for a person."""
+        """A description for people: which field is the user and which the page."""
         words = {"user": "user", "page": "url"}
         return self.layout or ", ".join(
             f"{word}: {self.columns[role]}" for word, role in words.items() if self.columns[role]
         )
 
     def without_pages(self) -> "LogFile":
-        """The same log with fewer columns to read: enough to tell its users."""
+        """Return the log with only the columns needed to find its users."""
         return replace(self, columns=self.columns | {"url": None, "time": None})
 
     def describe(self) -> str:
@@ -109,14 +109,14 @@ class LogFile:
 
 
 def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
-    """Raise one InputError for all files on this machine that the globs name and that cannot be read, also when a glob names
-    none. Logs elsewhere are looked at when they are fetched.
+    """Raise one InputError for all unreadable local files of the globs, and for globs without files. Remote logs are checked
+    when they are fetched.
     """
 
     def find_fault(path: str) -> str | None:
         try:
             recognise(Path(path), config)
-        except EmptyLogError:  # for ingest to judge: it may be left out until it has lines
+        except EmptyLogError:  # ingest decides whether to leave it out until it has lines
             return None
         except InputError as error:
             return str(error)
@@ -125,7 +125,7 @@ def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
         return None
 
     paths = dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in expand(pattern))
-    with ThreadPoolExecutor(_LOOKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         faults = [fault for fault in pool.map(find_fault, paths) if fault]
     if faults:
         more = [f"and {len(faults) - _FAULTS_SHOWN:,} more files"] if len(faults) > _FAULTS_SHOWN else []
@@ -133,7 +133,7 @@ def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
 
 
 def recognise(path: Path, config: IngestConfig) -> LogFile:
-    """What the file at `path` is. Raises InputError when it is empty, damaged, or lacks a column that is needed."""
+    """Return the format of the file at `path`. Raises InputError when it is empty, damaged, or lacks a required column."""
     with open(path, "rb") as file:
         magic = file.read(4)
     if not magic:
@@ -178,20 +178,20 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
 
 
 def open_log(log: LogFile) -> tuple[IO[bytes], IO[bytes]]:
-    """The bytes of a log without its compression, and the file under them (whose position tells how far one is)."""
+    """Return the decompressed stream of a log, and the raw file (whose position shows the progress)."""
     raw = pa.OSFile(str(log.path))
     return (raw if log.compression == "none" else pa.CompressedInputStream(raw, log.compression)), raw
 
 
 def explain_stream(path: Path, error: OSError) -> InputError:
-    """What a failure of decompression means."""
+    """Return the error to raise when decompression failed."""
     return InputError(
         f"{path} is cut short or damaged ({error}): it was not delivered whole; deliver it again, or leave it out of --logs"
     )
 
 
 def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
-    """The first lines of a text file, whole ones but for an only line, and whether they are all there are."""
+    """Return the first complete lines of a text file (a single line may be cut), and whether they are all its lines."""
     stream, raw = open_log(LogFile(path, "", compression))
     with raw, stream:
         try:
@@ -214,7 +214,7 @@ def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
 
 
 def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
-    """The keys of the objects in the first lines, in the order of their appearance."""
+    """Return the keys of the objects in the first lines, in order of appearance."""
     keys: dict[str, None] = {}
     for line in lines:
         try:
@@ -231,7 +231,7 @@ def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
 
 
 def _recognise_delimited(log: LogFile, first: str, wanted: ColumnsConfig) -> LogFile:
-    """A file with a header line; the delimiter is the one that makes the wanted columns appear."""
+    """Recognise a file with a header line. The delimiter is the one that gives the most wanted columns."""
     headers: dict[str, tuple[str, ...]] = {}
     for delimiter in "\t" if log.format == "tsv" else _DELIMITERS:
         try:
@@ -265,10 +265,10 @@ def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:
 
 
 def find_columns(path: Path, header: Sequence[str], wanted: ColumnsConfig) -> dict[str, str | None]:
-    """For each role its column, None where there is none: the first of its names that is there as written, else the first that
-    is there but for upper and lower case.
+    """Return the column of each role, or None: the first of its names with an exact match, else the first match that
+    ignores case.
 
-    Raises InputError when it cannot be told which column is meant, and one for all that are needed and missing.
+    Raises InputError when a name matches several columns, or for all required columns that are missing.
     """
     columns = {role: _find(path, header, getattr(wanted, role)) for role in ROLES}
     missing = [role for role in REQUIRED if columns[role] is None and getattr(wanted, role)]
@@ -294,11 +294,11 @@ def _find(path: Path, header: Sequence[str], names: Sequence[str]) -> str | None
 
 
 def _describe_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, missing: Sequence[str]) -> str:
-    """The columns that are missing, those that are there, and settings that can be pasted."""
+    """Return a message with the missing columns, the existing ones, and settings to paste."""
     looked_for = " and ".join(
         f"no column {' or '.join(repr(name) for name in getattr(wanted, role))} for {_WORDS[role]}" for role in missing
     )
-    if any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header):  # may be of a person: not shown
+    if any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header):  # may be personal data: not shown
         return (
             f"{path} has {looked_for}; its first line looks like data, not like names of columns: give it a header line"
         )
@@ -314,7 +314,7 @@ def _describe_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, 
 
 
 def guess_columns(header: Sequence[str], roles: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:
-    """Role → the column that is likely to be meant, by names that logs have, or the nearest to them; no column twice."""
+    """Return role → likely column, by the usual names or similar ones; no column twice."""
     plain = {name: re.sub(r"[^a-z0-9]", "", name.casefold()) for name in reversed(header)}
     free = {word: name for name, word in plain.items() if name not in taken and word}
     guesses: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""From log files to events: what is new among the delivered files is cleaned, sorted and merged, all of it or nothing.
+"""Turns log files into events: cleans, sorts and merges the new files of a delivery, all or none of them.
 
-Every source of a call is staged before the first one is committed, so that bad input never leaves half a delivery. A commit
-moves the files under events/, then replaces sources.json, which alone says what is there, then deletes what nothing refers
-to any more. A call that dies leaves files that nobody refers to; the next call removes them.
+All sources of a call are staged before the first is committed, so bad input never leaves half a delivery. A commit moves the
+files to events/, then replaces sources.json, which alone lists the valid files, then deletes files that are no longer
+listed. A killed call leaves unlisted files; the next call removes them.
 """
 
 import math
@@ -47,15 +47,15 @@ def ingest(
     on_event: OnEvent,
     fan_out: FanOut = HERE,
 ) -> dict[str, Any]:
-    """Merge the files that the globs name into the root's events; the story's "ingest". The caller holds the lock of writers.
+    """Merge the files of the globs into the root's events; returns the story's "ingest". The caller holds the writer lock.
 
-    1. find the files and what they are, and compare with sources.json;
+    1. find and recognise the files, and compare them with sources.json;
     2. stage each source that is new or changed;
     3. stop if too many lines are unusable;
     4. commit.
 
-    The numbers returned are of all delivered sources, or without globs of all there are: the same call again returns the same.
-    `threads` 0 takes all. Raises InputError, ConfigError, RejectedError or ResourceError; what was there is then untouched.
+    The returned numbers cover all delivered sources, or all sources without globs: repeating the call returns the same.
+    `threads` 0 uses all cores. Raises InputError, ConfigError, RejectedError or ResourceError, and then changes nothing.
     """
     with explain_failures(root, "logs are ingested", memory_bytes):
         catalog = read_catalog(root)
@@ -65,7 +65,7 @@ def ingest(
                 f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the "
                 "setting out, or change the root with `surf2vec repartition`"
             )
-        read_tombstones(root)  # their damage is told before a log is read
+        read_tombstones(root)  # raises DamageError before any log is read
         remove_leftovers(root, catalog)
         with open_scratch_folder(root, "ingest") as folder:
             remote = RemoteLogs(folder / "downloads", config)
@@ -91,10 +91,10 @@ def ingest(
 def _find_logs(
     root: Root, catalog: Catalog, patterns: Sequence[str], remote: RemoteLogs, on_event: OnEvent
 ) -> tuple[Delivery, list[Log]]:
-    """The delivery, and the logs of it that are to be read. Logs without lines, of which a day that was delivered whole has
-    some, count as not delivered.
+    """Return the delivery, and its logs to read. Logs without lines, which are usual in complete deliveries, count as not
+    delivered.
 
-    Raises InputError when there are no others, or one had lines before.
+    Raises InputError when all logs are empty, or one had lines before.
     """
     sources = find_sources(patterns, catalog.stamps, remote, on_event)
     delivery = plan_delivery(root, catalog, sources, remote.config)
@@ -120,13 +120,13 @@ def _find_logs(
 
 
 def choose_partitions(num_users: int) -> int:
-    """A power of two with about PARTITION_USERS users in each micro-partition."""
+    """Return the number of micro-partitions: a power of two, with about PARTITION_USERS users in each."""
     wanted = 2 ** round(math.log2(max(1.0, num_users / PARTITION_USERS)))
     return min(max(wanted, MIN_PARTITIONS), MAX_PARTITIONS)
 
 
 def remove_leftovers(root: Root, catalog: Catalog) -> None:
-    """Remove what calls that died left beside sources.json, and the files under events/ and rejects/ that it does not name."""
+    """Remove temporary files of sources.json from killed calls, and files in events/ and rejects/ that it does not list."""
     rejects = {entry["sha256"][:16] for entry in catalog.entries.values() if entry["rejected"]}
     orphans = [path for path in root.rejects.glob("*.parquet") if path.stem not in rejects]
     orphans += root.path.glob(f".{root.sources.name}.*{TEMPORARY_SUFFIX}")
@@ -138,7 +138,7 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
 
 
 def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> tuple[int, list[Staged]]:
-    """Stage every source; returns the number of micro-partitions, chosen from the users if it was open, and the sources."""
+    """Stage every source; returns the number of micro-partitions, chosen by the users if not set, and the staged sources."""
     progress = Progress((1 if staging.partitions else 2) * staging.num_bytes, on_event)
     if not staging.partitions:
         num_users = len(sample_users(staging, fan_out, progress)) * SAMPLE_FACTOR
@@ -153,7 +153,7 @@ def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> tuple[in
 
 
 def _describe(staged: Staged, time_formats: Sequence[str]) -> str:
-    """A line about a source for a person."""
+    """Return a line about a source for the log."""
     entry = staged.entry
     line = (
         f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
@@ -170,7 +170,7 @@ def _list_counts(*counts: dict[str, int]) -> str:
 
 
 def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> None:
-    """Raise RejectedError when a source is unusable, or too many lines are; their rejects are then kept under rejects/failed/."""
+    """Raise RejectedError when a source is unusable, or too many lines are; then keeps their rejects in rejects/failed/."""
     num_lines = sum(source.entry["lines"] for source in staged)
     num_rejected = sum(source.num_rejected for source in staged)
     reasons = _list_counts(*(source.entry["rejected"] for source in staged))
@@ -210,9 +210,9 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
 
 
 def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
-    """Make the staged sources part of the root: files first, sources.json last, then nothing refers to the old ones.
+    """Add the staged sources to the root: move the files, then replace sources.json, then remove the old files.
 
-    All files are synced at once, before the first is moved: a log of many days has many.
+    All files are synced together before the first is moved, as a log of many days has many files.
     """
     sync_files(path for source in staged for path in (*source.files.values(), source.rejects) if path)
     in_use = catalog.files
@@ -241,7 +241,7 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
 
 
 def free_name(name: str, in_use: set[str]) -> str:
-    """`name`, or one beside it where sources.json still refers to that: its file stays as it is until the commit."""
+    """Return `name`, numbered if sources.json still lists it: the old file must stay until the commit."""
     path = Path(name)
     number = 1
     while name in in_use:
@@ -251,13 +251,13 @@ def free_name(name: str, in_use: set[str]) -> str:
 
 
 def _summarise(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
-    """The story's "ingest": what came of the delivered sources."""
+    """Return the story's "ingest": the counts of the delivered sources."""
     digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
     entries = [catalog.entries[digest] for digest in sorted(digests)]
     rejected = sum_counts(entry["rejected"] for entry in entries)
     hints = [hint for entry in entries for hint in entry.get("many_queries", ())]
     hints.sort(key=lambda hint: (-hint["num_queries"], hint["page"]))
-    first = {hint["page"]: hint for hint in reversed(hints)}  # what the log says where the page has the most queries
+    first = {hint["page"]: hint for hint in reversed(hints)}  # of each page, the hint with the most queries
     return {
         "sources_new": delivery.num_new,
         "sources_replaced": delivery.num_replaced,

@@ -1,8 +1,8 @@
-"""Lines of a source as the events they make, sorted, and as lines that make none.
+"""Turns the lines of a source into sorted events, and lists the lines that give none.
 
-A distinct user or page is looked at once, not once an event: items come from `tasks/ingest/make_items.py`, micro-partitions
-and the order of users from `tasks/users/placement.py`. What is left is a sort of numbers. All lines given are in memory at
-once: `tasks/ingest/staging.py` gives as many as may be.
+Each distinct user or page is processed once, not once per event: `tasks/ingest/make_items.py` makes the items,
+`tasks/users/placement.py` the micro-partitions and the user order. The rest is a sort of numbers. All given lines are in
+memory at once: `tasks/ingest/staging.py` limits their number.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ _US_A_DAY = 86_400_000_000
 
 @dataclass(frozen=True)
 class SourceRules:
-    """By what rules the lines of a source become events.
+    """The rules by which the lines of a source become events.
 
-    user_key: of pseudonyms, if there are any. Lines of users who were `forgotten` make no events.
+    user_key: of the pseudonyms, if used; forgotten: users whose lines make no events.
     """
 
     source_number: int
@@ -48,8 +48,8 @@ class SourceRules:
 
 @dataclass(frozen=True)
 class Events:
-    """Events by day and then in the order of events files, as the columns of EVENTS_SCHEMA, of which strings may be
-    dictionaries; day int64[n] from 1970-01-01. refused (line, verdict): lines that make none.
+    """Events by day, then in the order of events files. rows: the columns of EVENTS_SCHEMA, strings perhaps as dictionaries;
+    day int64[n]: days since 1970-01-01; refused (line, verdict): lines that make no event.
     """
 
     rows: pa.Table
@@ -57,14 +57,14 @@ class Events:
     refused: pa.Table
 
     def split_days(self) -> Iterator[tuple[int, pa.Table]]:
-        """The events of each day that has some."""
+        """Yield each day that has events, with its rows."""
         starts = np.flatnonzero(np.diff(self.day, prepend=-1)).tolist()
         for start, end in pairwise([*starts, len(self.day)]):
             yield int(self.day[start]), self.rows.slice(start, end - start)
 
 
 def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rules: SourceRules) -> Events:
-    """The events that some rows of int_timed_lines make; those without a date are of day 0."""
+    """Return the events that rows of int_timed_lines make; undated ones get day 0."""
     lines = rows.read_all()
     line, us = lines["line"].to_numpy(), lines["us"].fill_null(0).to_numpy()
     user, raw_ids = number_strings(lines["user_id"])
@@ -74,7 +74,7 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     users, rank_of_user = _look_up_users(con, raw_ids, rules)
     items, page_verdicts = find_pages(page_keys, rules.urls, rules.drops_assets, partial(_find_shared, con))
     rank = rank_of_user[user]
-    # The first reason counts. Verdicts are few strings: of each line, the numbers of its reasons among all of them.
+    # The first reason counts. There are few distinct verdicts, so each line has the number of its verdict.
     verdict, words = np.full(len(line), -1, dtype=np.int32), list[str]()
     no_url = pc.if_else(page_keys.is_null(), "no URL", None)
     reasons = ((users["verdict"], rank), (no_url, page), (time_verdicts, time), (page_verdicts, page))
@@ -89,11 +89,11 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     chosen = chosen[order]
     columns = {
         "micro_partition": users["micro_partition"].to_numpy()[rank[chosen]],
-        "user_id": _take_later(users["user_id"], rank[chosen]),
+        "user_id": _take_as_dictionary(users["user_id"], rank[chosen]),
         "ts": us[chosen].view("datetime64[us]"),
         "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),
         "line": line[chosen],
-        "url": _take_later(items, page[chosen]),
+        "url": _take_as_dictionary(items, page[chosen]),
     }
     verdicts = pa.DictionaryArray.from_arrays(
         verdict[refused], pa.array(words, pa.string())
@@ -102,7 +102,7 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
 
 
 def name_users(raw_ids: pa.Array, user_key: bytes | None) -> pa.Array:
-    """Users under the names that events have: pseudonyms, where there is a key."""
+    """Return the user ids that events use: pseudonyms if there is a key."""
     if user_key is None:
         return raw_ids
     names = [None if raw_id is None else pseudonym(raw_id, user_key) for raw_id in raw_ids.to_pylist()]
@@ -112,17 +112,17 @@ def name_users(raw_ids: pa.Array, user_key: bytes | None) -> pa.Array:
 def _look_up_users(
     con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, rules: SourceRules
 ) -> tuple[pa.Table, NDArray[np.int32]]:
-    """The users of distinct ids (user_id, micro_partition, verdict), in the order that events have; in which of them each id
-    is, int32[num_ids].
+    """Return the users (user_id, micro_partition, verdict) in the order of events, and the row of each raw id,
+    int32[num_ids].
     """
     placed = place_users(con, name_users(raw_ids, rules.user_key), rules.partitions)
     user_code = placed["user_code"].to_numpy()
     rank_of_code = np.empty(len(raw_ids), dtype=np.int32)
     rank_of_code[user_code] = np.arange(len(raw_ids), dtype=np.int32)
-    is_nobody = pc.fill_null(pc.equal(pc.ascii_trim(raw_ids, " "), ""), True)
+    is_empty = pc.fill_null(pc.equal(pc.ascii_trim(raw_ids, " "), ""), True)
     is_long = pc.greater(pc.binary_length(raw_ids), MAX_USER_BYTES)
     verdicts = pc.case_when(
-        pa.StructArray.from_arrays([is_nobody, is_long], ["nobody", "long"]), "no user", "user id too long"
+        pa.StructArray.from_arrays([is_empty, is_long], ["empty", "long"]), "no user", "user id too long"
     )
     verdicts = verdicts.take(pa.array(user_code))
     if rules.forgotten:
@@ -132,14 +132,14 @@ def _look_up_users(
 
 
 def _find_shared(con: duckdb.DuckDBPyConnection, tokens: pl.Series) -> pl.Series:
-    """Those of some tokens that several users of the source have: of all its lines, whatever part of them is made events of."""
+    """Return the tokens that several users have, in all lines of the source and not only in this part."""
     con.register("int_page_tokens", pa.table({"token": tokens.to_arrow(compat_level=pl.CompatLevel.oldest())}))
     rows = stream_rows(con, "intermediate/int_shared_tokens", {"token_pattern": TOKEN_PATTERN}).read_all()
     con.unregister("int_page_tokens")
     return pl.Series("token", pl.from_arrow(rows["token"]), pl.String)
 
 
-def _take_later(strings: pa.Array | pa.ChunkedArray, places: NDArray[Any]) -> pa.DictionaryArray:
-    """The strings at these places, not copied until they are written: most are there many times."""
-    whole = strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
-    return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), whole)
+def _take_as_dictionary(strings: pa.Array | pa.ChunkedArray, places: NDArray[Any]) -> pa.DictionaryArray:
+    """Return the strings at these places without copying them: most of them repeat."""
+    values = strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
+    return pa.DictionaryArray.from_arrays(places.astype(np.int32, copy=False), values)

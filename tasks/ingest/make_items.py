@@ -1,5 +1,5 @@
-"""The distinct URLs of a source as items, whole columns at once: Polars makes those of plain URLs, which most are, and
-`canonical_item` of `tasks/ingest/urls.py` makes the others one by one, and would make the same of all.
+"""Turns the distinct URLs of a source into items. Polars converts plain URLs, which most are, in columns;
+`canonical_item` of `tasks/ingest/urls.py` converts the others one by one. It would give the same item for plain URLs.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item, find_tokens
 
-BATCH = 100_000  # URLs that are done together: what is made of them on the way is not kept
-# A plain URL has no character that is to be encoded, no dot segment, no index page, and no part long enough for a token.
+BATCH = 100_000  # URLs converted together: limits the memory of intermediate results
+# A plain URL has no character to encode, no dot segment, no index page, and no part long enough for a token.
 _PART = "[A-Za-z0-9_~-][A-Za-z0-9_~.-]{0,30}"
 _PLAIN = rf"^https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/{_PART})*/?$"
 _SAME = rf"^(?:/{_PART})+/?$|^[A-Za-z0-9_]{{1,31}}$"  # paths and page ids that are items as they are
@@ -21,8 +21,8 @@ _LONG = "[A-Za-z0-9_+=%-]{32}"
 def find_pages(
     page_keys: pa.Array, rules: UrlRules, drops_assets: bool, find_shared: Callable[[pl.Series], pl.Series]
 ) -> tuple[pa.Array, pa.Array]:
-    """The items and the verdicts of n distinct page keys, n large strings each; the verdict says why a key is no page, and is
-    null where it is one. `find_shared` returns those of some tokens that several users have: they are no secrets.
+    """Return the items and the verdicts of n distinct page keys, n large strings each. A verdict says why a key is not a page,
+    and is null if it is one. `find_shared` returns the given tokens that several users have: they are not secrets.
     """
     keys = pl.Series("key", pl.from_arrow(page_keys), pl.String)
     is_plain = (keys.str.contains(_PLAIN) & ~keys.str.contains(_NOT_PLAIN)).fill_null(False)
@@ -51,14 +51,14 @@ def find_pages(
 
 
 def _cut(keys: pl.Series) -> Iterator[pl.Series]:
-    """The keys in batches, one at least."""
+    """Yield the keys in batches, at least one."""
     yield keys[:BATCH]
     for start in range(BATCH, len(keys), BATCH):
         yield keys[start : start + BATCH]
 
 
 def _find_tokens(keys: pl.Series) -> pl.Series:
-    """What may be a secret in these, unless several users have it; each once."""
+    """Return the distinct tokens in these keys: secrets unless several users have them."""
     found = [pl.Series(dtype=pl.String)]
     for batch in _cut(keys):
         long = batch.filter(batch.str.contains(_LONG))
@@ -67,7 +67,7 @@ def _find_tokens(keys: pl.Series) -> pl.Series:
 
 
 def _make_plain(keys: pl.Series, rules: UrlRules) -> pl.Series:
-    """The items of plain URLs: the item of each host is made once, and behind it stands what is kept of the path."""
+    """Return the items of plain URLs: the item of the host, made once per host, and the kept part of the path."""
     scheme, _, host, path = pl.DataFrame({"key": keys}).select(pl.col("key").str.splitn("/", 4)).unnest("key")
     origins = scheme + "//" + host
     distinct = origins.unique()

@@ -1,4 +1,4 @@
-"""What a person is shown of lines that could not be used: where they are and why, and nothing that is in them."""
+"""Lists rejected lines with their place and reason, but without their content."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ _DELIVERIES = {"": "taken in", FAILED: "refused", "infer": "refused by infer"}
 
 
 def list_rejects(root: Root, most: int) -> dict[str, Any]:
-    """The lines that were rejected: of the sources taken in, and of the newest deliveries that were refused.
+    """Return the rejected lines of the ingested sources and of the newest refused deliveries.
 
     `counts` (delivery, source, reason, lines), the largest first; `rejects` (delivery, source, line, reason), the first `most` of
-    each source. Raises InputError when nothing was ever run there, DamageError when a list cannot be read.
+    each source. Raises InputError when `root` is not a surf2vec root, DamageError when a list cannot be read.
     """
     if not root.sources.exists() and not root.rejects.exists():
         raise InputError(f"{root.path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")

@@ -1,10 +1,10 @@
-"""Logs that are not on this machine (`s3://bucket/day=*/part-*.csv.gz`), through fsspec: listed, and fetched while needed.
+"""Lists and fetches remote logs (`s3://bucket/day=*/part-*.csv.gz`) through fsspec.
 
-An object is fetched block by block into the call's folder; a block that does not arrive is fetched again, with longer and
-longer waits. Its name is its URL. An object with the size, time of change and ETag that it had when it was read is not fetched
-again. Up to KEPT_BYTES stay on the disk until the ingest ends; others go at once, and are fetched again to read their lines.
+An object is fetched block by block into the call's folder; a failed block is fetched again, with longer and longer waits. Its
+name is its URL. An object whose size, time of change and ETag are the same as when it was read is not fetched again. Up to
+KEPT_BYTES stay on the disk until the ingest ends; other objects are deleted at once and fetched again to read their lines.
 
-Credentials come from the environment, as the store's own tools take them; one in a URL is refused.
+Credentials come from the environment variables of the store's own tools; a URL with credentials is refused.
 """
 
 import glob
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 @dataclass
 class RemoteLogs:
-    """The remote logs of one ingest, recognised by `config` when they are in `folder` for the first time."""
+    """The remote logs of one ingest. seen: URL → the log recognised at its first fetch, or the error."""
 
     folder: Path
     config: IngestConfig
@@ -45,10 +45,10 @@ class RemoteLogs:
     _lock: Lock = field(default_factory=Lock)
 
     def list(self, pattern: str) -> dict[str, Stamp]:
-        """The objects that a pattern, or a plain URL, names, with their stamps. Raises InputError when there are none."""
+        """Return the objects that match a pattern or plain URL, with their stamps. Raises InputError when there are none."""
         store = self._store(pattern)
-        found = _ask(pattern, lambda: store.glob(pattern, detail=True), {}) if glob.has_magic(pattern) else {}
-        if not found and (info := _ask(pattern, lambda: store.info(pattern), None)):
+        found = _retry(pattern, lambda: store.glob(pattern, detail=True), {}) if glob.has_magic(pattern) else {}
+        if not found and (info := _retry(pattern, lambda: store.info(pattern), None)):
             found = {info["name"]: info}
         files = {store.unstrip_protocol(name): _stamp(info) for name, info in found.items() if info["type"] == "file"}
         if not files:
@@ -58,12 +58,12 @@ class RemoteLogs:
         return files
 
     def digest(self, url: str, stamp: Stamp) -> str:
-        """The sha256 of an object, which is looked at on the way, and stays on the disk if there is room for it."""
+        """Fetch an object, recognise its format and return its sha256. Keeps it on the disk if KEPT_BYTES allow."""
         with self._lock:
             is_kept = self.kept_bytes + stamp[0] <= KEPT_BYTES
             self.kept_bytes += stamp[0] if is_kept else 0
         path = self._fetch(url, stamp)
-        with _named(url, path):
+        with _naming(url, path):
             digest = digest_file(path)
             try:
                 self.seen[url] = recognise(path, self.config)
@@ -74,20 +74,20 @@ class RemoteLogs:
         return digest
 
     def log_of(self, source: SourceFile) -> LogFile:
-        """What a source's log is, remote or not. Raises InputError when it is nothing that can be read."""
+        """Return the recognised log of a source, remote or local. Raises InputError when it cannot be read."""
         if not is_remote(source.name):
             return recognise(Path(source.name), self.config)
-        if source.name not in self.seen:  # known by its stamp, but to be read again: its files are damaged
+        if source.name not in self.seen:  # known by its stamp, but its events files are damaged
             self.digest(source.name, source.stamp)
         seen = self.seen[source.name]
         if isinstance(seen, SurfError):
-            with _named(source.name, self._path(source.name)):
+            with _naming(source.name, self._path(source.name)):
                 raise seen
         return seen
 
     @contextmanager
     def present(self, source: SourceFile) -> Iterator[None]:
-        """Have the bytes of a source on the disk while they are read. Raises InputError when they changed meanwhile."""
+        """Keep a source on the disk while it is read. Raises InputError when it changed meanwhile."""
         if not is_remote(source.name):
             yield
             if read_stamp(source.name) != source.stamp:
@@ -95,7 +95,7 @@ class RemoteLogs:
             return
         path = self._path(source.name)
         is_kept = path.exists()
-        with _named(source.name, path):
+        with _naming(source.name, path):
             if not is_kept:
                 self._fetch(source.name, source.stamp)
                 if digest_file(path) != source.sha256:
@@ -105,11 +105,11 @@ class RemoteLogs:
             path.unlink()
 
     def _path(self, url: str) -> Path:
-        """Where the bytes of an object are while they are on the disk; it ends as the object's name does."""
+        """Return the local path of an object; it has the same file name."""
         return self.folder / hashlib.sha256(url.encode()).hexdigest()[:16] / os.path.basename(url)
 
     def _fetch(self, url: str, stamp: Stamp) -> Path:
-        """Bring an object to its path, block by block."""
+        """Download an object to its local path, block by block."""
         store, path, num_bytes = self._store(url), self._path(url), stamp[0]
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -122,13 +122,13 @@ class RemoteLogs:
 
         with open(path, "wb") as file:
             for start in range(0, num_bytes, BLOCK_BYTES):
-                file.write(_ask(url, partial(read_block, start)))
-        if _stamp(_ask(url, lambda: store.info(url))) != stamp:
+                file.write(_retry(url, partial(read_block, start)))
+        if _stamp(_retry(url, lambda: store.info(url))) != stamp:
             raise _changed(url)
         return path
 
     def _store(self, url: str) -> Any:
-        """fsspec's view of where a URL leads. Raises InputError for credentials in it and for a kind that is not known."""
+        """Return the fsspec file system of a URL. Raises InputError for credentials in it and for an unknown scheme."""
         refuse_credentials(url)
         scheme = url.partition("://")[0]
         with self._lock:
@@ -143,7 +143,7 @@ class RemoteLogs:
 
 
 def refuse_credentials(*urls: str) -> None:
-    """Raise InputError for a URL with credentials in it: it would stand in sources.json, in logs and in stories."""
+    """Raise InputError for a URL with credentials: they would appear in sources.json, logs and stories."""
     for url in urls:
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise InputError(
@@ -152,10 +152,10 @@ def refuse_credentials(*urls: str) -> None:
             )
 
 
-def _ask(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
-    """What `call` returns, tried again with longer and longer waits; `absent`, if given, where there is no such thing.
+def _retry(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
+    """Return the result of `call`, retried with longer and longer waits; returns `absent`, if given, for a missing object.
 
-    Raises ResourceError, or InputError when the object is not there.
+    Raises ResourceError when all tries fail, InputError for a missing object without `absent`.
     """
     for wait_seconds in (*WAITS_SECONDS, None):
         try:
@@ -179,7 +179,7 @@ def _ask(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
 
 
 def _stamp(info: dict[str, Any]) -> Stamp:
-    """Bytes, time of change in nanoseconds (whole seconds), and a number of the ETag. Without either, never the same."""
+    """Return (bytes, time of change in ns, a hash of the ETag); unique if the store has neither time nor ETag."""
     changed = next((info[name] for name in ("LastModified", "mtime", "updated", "created") if info.get(name)), None)
     tag = next((info[name] for name in ("ETag", "etag", "md5Hash") if info.get(name)), None)
     if changed is None and tag is None:
@@ -189,8 +189,8 @@ def _stamp(info: dict[str, Any]) -> Stamp:
 
 
 @contextmanager
-def _named(url: str, path: Path) -> Iterator[None]:
-    """Have errors name the object, not the file that its bytes are in for a while."""
+def _naming(url: str, path: Path) -> Iterator[None]:
+    """Replace the local path by the URL in the messages of errors."""
     try:
         yield
     except SurfError as error:
@@ -204,7 +204,7 @@ def _changed(url: str) -> InputError:
 
 
 def _describe(error: Exception) -> str:
-    """An error in a line, without anything secret."""
+    """Return an error's message as one line, without secrets."""
     text = mask_credentials(str(error).partition("\n")[0])[:300]
     for name in _SECRETS:
         if secret := os.environ.get(name):

@@ -1,7 +1,7 @@
-"""Which files are delivered, and what a root knows of those delivered before: `sources.json`.
+"""The delivered log files, and the catalog of all that a root has ingested: `sources.json`.
 
-A source is known by name and sha256. The same bytes under another name are a copy: recorded, but counted once. The same
-name with other bytes replaces its own rows and nobody else's.
+A source is identified by name and sha256. The same bytes under another name are a copy: recorded, but counted once. The
+same name with other bytes replaces only the events of that source.
 """
 
 import glob
@@ -23,7 +23,7 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A log file as delivered. `stamp` is (bytes, mtime_ns, ctime_ns): while it stays, the bytes are taken to be the same."""
+    """A delivered log file. stamp: (bytes, mtime_ns, ctime_ns); while it is the same, the content is taken as unchanged."""
 
     name: str
     sha256: str
@@ -39,12 +39,12 @@ class SourceFile:
 
 
 def is_remote(name: str) -> bool:
-    """Whether a log, or a glob of logs, is not on this machine: a URL."""
+    """Return whether a log, or a glob of logs, is a URL and not a local path."""
     return "://" in name
 
 
 def expand(pattern: str) -> list[str]:
-    """The files that a glob, or a plain path, names; absolute."""
+    """Return the absolute paths of the files that match a glob or plain path. Raises InputError when there are none."""
     matches = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True))
     files = [os.path.abspath(path) for path in matches if not os.path.isdir(path)]
     if not matches:
@@ -58,7 +58,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def read_stamp(path: str) -> Stamp:
-    """What tells, without reading it, whether a file is still the same. Raises InputError when it is no readable file."""
+    """Return the stamp that shows, without reading, whether a file changed. Raises InputError when it is no readable file."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -70,9 +70,9 @@ def read_stamp(path: str) -> Stamp:
 
 @dataclass
 class Catalog:
-    """What sources.json says. `entries`: sha256 → what is recorded of these bytes (see the contract of sources.json).
+    """The content of sources.json. entries: sha256 → the record of a source (see the contract of sources.json).
 
-    An entry's "name" is the source; "copies" are other names with the same bytes; "stamps" has the stamp of each.
+    An entry's "name" is the source, "copies" are other names with the same bytes, "stamps" has the stamp of each name.
     """
 
     partitions: int | None = None
@@ -82,7 +82,7 @@ class Catalog:
 
     @property
     def names(self) -> dict[str, str]:
-        """Name → sha256, copies too."""
+        """Name → sha256, including copies."""
         return {name: digest for digest, entry in self.entries.items() for name in (entry["name"], *entry["copies"])}
 
     @property
@@ -96,11 +96,11 @@ class Catalog:
 
     @property
     def files(self) -> set[str]:
-        """Every file under events/ that is referred to, relative to the root."""
+        """Every listed file under events/, relative to the root."""
         return {name for entry in self.entries.values() for name in entry["files"]}
 
     def rename(self, names: Mapping[str, str], stamps: Mapping[str, Stamp]) -> None:
-        """Make `names` (name → sha256) the names there are: entries without one go, the others keep their first name."""
+        """Set the names of entries to `names` (name → sha256): removes entries without one, others keep their first name."""
         by_digest: dict[str, list[str]] = {}
         for name in sorted(names):
             by_digest.setdefault(names[name], []).append(name)
@@ -114,7 +114,7 @@ class Catalog:
             self.entries[digest] = entry | {"name": first, "copies": copies, "stamps": known}
 
     def write(self, root: Root) -> None:
-        """Replace sources.json, if it would change: from then on this is what was ingested."""
+        """Replace sources.json if it would change: this commits the ingest."""
         value = {
             "format_version": FORMAT_VERSION,
             "partitions": self.partitions,
@@ -127,13 +127,13 @@ class Catalog:
 
 
 def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """The events files of a source, what is recorded of each, and what repairs it, as `verify_all` takes them."""
+    """Return each events file of a source with its record and how to repair it, as `verify_all` takes them."""
     way_out = f"give the log {entry['name']} again with `surf2vec run --logs`, which repairs it"
     return ((root.path / name, about, way_out) for name, about in sorted(entry["files"].items()))
 
 
 def read_catalog(root: Root) -> Catalog:
-    """What was ingested so far; an empty catalog for a new root. Raises DamageError when sources.json cannot be read."""
+    """Return the root's catalog, empty for a new root. Raises DamageError when sources.json cannot be read."""
     if not root.sources.exists():
         return Catalog()
     value = read_json(root.sources)
@@ -144,12 +144,12 @@ def read_catalog(root: Root) -> Catalog:
 
 
 def find_orphans(root: Root, catalog: Catalog) -> list[Path]:
-    """The files under events/ that no source has."""
+    """Return the files under events/ that the catalog does not list."""
     named = {root.path / name for name in catalog.files}
     return sorted(path for path in root.events.glob("day=*/*.parquet") if path not in named)
 
 
 def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Counts by reason, added up, the largest first."""
+    """Return the sum of counts by reason, the largest first."""
     total = sum((Counter(count) for count in counts), Counter[str]())
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

@@ -1,8 +1,8 @@
-"""Stages the logs of a call: two at a time in a process, and some of the logs on each machine where there are several.
+"""Stages the logs of a call: two at a time per process, divided among the machines of a cluster.
 
-Each of DuckDB's steps has an end at which cores idle, and the other source's steps take them. What is written does not depend
-on it; memory is shared, and where there is little, one source goes after the other. Only paths, counts and settings go to
-another machine and back.
+At the end of each DuckDB step cores idle, and the other source uses them. The result does not depend on it. Both sources
+share the memory; if it is small, they are staged one after the other. Machines exchange only paths, counts and
+settings.
 """
 
 import os
@@ -28,10 +28,10 @@ from trainer.events import OnEvent
 from trainer.system.fan_out import FanOut, cut
 
 AT_ONCE = 2
-SOURCE_BYTES = 128_000_000  # of DuckDB's memory, for each source that is staged at the same time
-DUCKDB_SHARE = 45  # per cent of what is spare; blocks of logs, and what DuckDB does not count, took 50 MB beside it
-PART_SHARE = 40  # per cent, of all parts of sources that are in memory at the same time, at their peak
-LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorts of a million lines fail instead of spilling
+SOURCE_BYTES = 128_000_000  # DuckDB memory for each source staged at the same time
+DUCKDB_SHARE = 45  # per cent of the spare memory; blocks of logs and uncounted DuckDB memory take 50 MB more
+PART_SHARE = 40  # per cent of the spare memory for all source parts in memory at the same time, at their peak
+LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorting a million lines fails instead of spilling
 REPORT_SECONDS = 0.5
 _Result = TypeVar("_Result")
 
@@ -59,22 +59,22 @@ def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterato
 def sample_part(part: Staging, on_event: OnEvent) -> Path:
     """Return a file with the hashes of one in SAMPLE_FACTOR of the users of a part, uint64[n]."""
     path = Path(tempfile.mkdtemp(dir=part.folder, prefix="users.")) / "hashes.npy"
-    hashes = sorted(set().union(*_each_log(_own(part), Progress(part.num_bytes, on_event), Stager.sample_users)))
+    hashes = sorted(set().union(*_each_log(_in_folder(part), Progress(part.num_bytes, on_event), Stager.sample_users)))
     np.save(path, np.array(hashes, dtype=np.uint64), allow_pickle=False)
     return path
 
 
 def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
     """Stage the logs of a part into a folder of its own."""
-    return list(_each_log(_own(part), Progress(part.num_bytes, on_event), Stager.stage))
+    return list(_each_log(_in_folder(part), Progress(part.num_bytes, on_event), Stager.stage))
 
 
-def _own(part: Staging) -> Staging:
+def _in_folder(part: Staging) -> Staging:
     return replace(part, folder=Path(tempfile.mkdtemp(dir=part.folder, prefix="part.")))
 
 
 def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
-    """Parts of about as many bytes; none for an only log or machine."""
+    """Return parts of about equal bytes; none for a single log or machine."""
     if fan_out.num_parts == 1 or len(staging.logs) == 1:
         return []
     places = cut([max(1, source.bytes) for _, source in staging.logs], fan_out.num_parts)
@@ -85,7 +85,7 @@ def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
 def _each_log(
     staging: Staging, progress: Progress, work: Callable[[Stager, LogFile, SourceFile], _Result]
 ) -> Iterator[_Result]:
-    """Do `work` for each log with as many stagers as the memory allows; yields in order, and reports progress meanwhile."""
+    """Do `work` for each log with as many stagers as fit into memory; yields results in order and reports progress."""
     spare = spare_bytes(staging.memory_bytes)
     duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))
     num_stagers = max(1, min(AT_ONCE, len(staging.logs), duckdb_bytes // SOURCE_BYTES))

@@ -1,9 +1,8 @@
-"""One source from its lines to its files: events a day, and rejects. Nothing is visible, or on the disk for good, until
-`tasks/ingest/ingest.py` commits.
+"""Stages one source: writes its events per day, and its rejects, to temporary files. `tasks/ingest/ingest.py` commits them.
 
-The lines are loaded once into DuckDB, which spills what does not fit into memory, with their URLs cut to what can tell pages
-apart. They become events part by part (`tasks/ingest/make_events.py`), as many lines as memory allows; a source is one part
-unless it is large, and the sorted parts of a day are merged. The files do not depend on it.
+The lines are loaded once into DuckDB, which spills to disk. Their URLs are first cut to the parts that distinguish pages. The
+lines become events part by part (`tasks/ingest/make_events.py`), as many lines at once as memory allows. Only a large source
+has several parts; the sorted parts of a day are merged. The files do not depend on the parts.
 """
 
 import glob
@@ -40,10 +39,10 @@ from trainer.system.units import size
 LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
 MAX_URL_BYTES = 8192
 MAX_TIME_BYTES = 100
-BAD_TIMES = 3  # shown to a person: times are of no person
+BAD_TIMES = 3  # shown in messages: times are not personal data
 SAMPLE_FACTOR = 256
-LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page that is told of, and such pages of a source
-# What a part of a source takes at its peak: a line beside its text, a distinct string, and copies of its text.
+LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page to be reported; most reported pages of a source
+# Peak memory of a part: bytes per line without its text, bytes per distinct string, and copies of each text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
 Log = tuple[LogFile, SourceFile]
 _ABSENT = "surf2vec_absent"
@@ -56,7 +55,7 @@ _MACROS = {
 
 @dataclass
 class Progress:
-    """How many bytes of the logs were read, by several threads."""
+    """Counts the bytes read of the logs, for several threads."""
 
     total: int
     on_event: OnEvent
@@ -74,7 +73,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Staged:
-    """A source that is ready: its entry of sources.json but for its names, and its files (name under the root → path)."""
+    """A staged source: its entry of sources.json without names, and its files (name under the root → path)."""
 
     source: SourceFile
     entry: dict[str, Any]
@@ -88,19 +87,19 @@ class Staged:
 
 
 def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None:
-    """Set on a cursor, which inherits neither, the zone of times without one and the macros of the SQL steps."""
+    """Set the default time zone and the macros of the SQL steps on a cursor, as cursors do not inherit them."""
     con.execute("set TimeZone = $timezone", {"timezone": config.timezone})
-    con.execute("set preserve_insertion_order = false")  # lines have numbers; what is ordered says so
+    con.execute("set preserve_insertion_order = false")  # lines have numbers; queries that need an order state it
     for name, arguments in _MACROS.items():
         create_macro(con, f"staging/{name}", arguments)
 
 
 @dataclass(frozen=True)
 class Staging:
-    """Logs to be staged, as plain data: the user key and who was forgotten are read where that is done.
+    """Logs to stage, as plain data: each process reads the user key and the forgotten users itself.
 
-    folder: for the files; downloads: where remote logs are while they are read; user_key: the key's fingerprint; threads: 0
-    takes all; partitions: 0 while they are not chosen; now: the moment after which a day's events are from the future.
+    folder: for the files; downloads: for remote logs while they are read; user_key: the key's fingerprint; threads: 0 for all
+    cores; partitions: 0 if not chosen yet; now: events more than a day after it count as from the future.
     """
 
     root: Root
@@ -121,7 +120,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class Stager:
-    """Stages one source at a time on a cursor of its own. part_bytes: memory of a part; user_key: of pseudonyms."""
+    """Stages one source at a time on its own cursor. part_bytes: memory for a part; user_key: of the pseudonyms."""
 
     con: duckdb.DuckDBPyConnection
     staging: Staging
@@ -183,7 +182,7 @@ class Stager:
         return Staged(source, entry, files, rejects, bad_times)
 
     def _load(self, log: LogFile, source: SourceFile) -> None:
-        """Make `stg_lines` of a log."""
+        """Load a log into the table `stg_lines`."""
         config, path = self.staging.config, glob.escape(str(log.path))
         params = {
             "keeps_query": bool(config.keep_query), "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES,
@@ -193,7 +192,7 @@ class Stager:
         with self.remote.present(source):
             try:
                 if log.format == "parquet":
-                    # DuckDB knows no upper and lower case in names, and renames columns that are alike then.
+                    # DuckDB ignores the case of names, and renames columns that differ only in case.
                     found = self.con.read_parquet(path, hive_partitioning=False).columns
                     names = dict(zip(log.header, found, strict=True))
                     params |= {f"{role}_column": names.get(log.columns[role] or "", _ABSENT) for role in ROLES}
@@ -216,14 +215,14 @@ class Stager:
         return UrlRules(config.item_kind, config.prefix_depth, config.keep_query, config.mask_secrets)
 
     def _find_query_hints(self) -> list[dict[str, Any]]:
-        """Pages of the loaded `stg_lines` with very many different queries: page, num_queries (about), keys."""
+        """Return the pages in `stg_lines` with very many different queries: page, num_queries (approximate), keys."""
         params = {"asset_pattern": ASSET_PATTERN, "least_queries": LEAST_QUERIES, "most_hints": MOST_HINTS}
         rows = fetch_rows(self.con, "intermediate/int_query_hints", params)
         hints = [{"page": canonical_item(row.pop("path"), self._url_rules)} | row for row in rows]
         return [hint for hint in hints if hint["page"]]
 
     def _write_parts(self, log: LogFile, source: SourceFile, scale: TimeScale, parts: range) -> dict[int, list[Path]]:
-        """Write the events of each part of `stg_lines`, a sorted file a day; adds to `int_refused_lines`."""
+        """Write the events of each part of `stg_lines`, one sorted file per day; adds to `int_refused_lines`."""
         params = {
             "time_kind": scale.kind, "time_formats": list(self.staging.config.time_format) or ["%Y"], "is_dated": scale.is_dated,
             "earliest": EARLIEST, "latest": self.staging.now + timedelta(days=1),
@@ -247,7 +246,7 @@ class Stager:
         return paths
 
     def _merge_parts(self, name: str, parts: list[Path]) -> Path:
-        """Make one sorted file of a day's parts."""
+        """Merge a day's parts into one sorted file."""
         path = self.staging.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if len(parts) == 1:
@@ -271,7 +270,7 @@ class Stager:
 
 
 def _explain_reading(path: Path, reader: BlockReader | None, error: duckdb.Error) -> Exception:
-    """What went wrong while a log was loaded: the reader's own error, or DuckDB's about a Parquet file."""
+    """Return the error to raise when a log could not be loaded: the reader's own, or one about a Parquet file."""
     if reader and reader.error:
         return reader.error
     if isinstance(error, duckdb.OutOfMemoryException):
@@ -282,7 +281,7 @@ def _explain_reading(path: Path, reader: BlockReader | None, error: duckdb.Error
         return duckdb.OutOfMemoryException(f"{path}: its largest row group has {size(max(groups))}; {error}")
     if reader or "No space left" in str(error):
         return error
-    if "UTF8" in str(error):  # the rest of that message is a value out of the file
+    if "UTF8" in str(error):  # the rest of that message is a value from the file
         return InputError(f"{path} has text that is not valid UTF-8, which Parquet demands: write it anew, or as CSV")
     return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
 
@@ -290,7 +289,7 @@ def _explain_reading(path: Path, reader: BlockReader | None, error: duckdb.Error
 def _choose_part_lines(
     part_bytes: int, num_lines: int, text_bytes: int, num_distinct: int, distinct_text_bytes: int
 ) -> int:
-    """Lines a part, so that parts are about as large as may be: all its strings may be new, but no more than the source has."""
+    """Return the lines per part, as many as fit: all strings of a part may be distinct, but not more than the source has."""
     line_text_bytes = text_bytes / max(1, num_lines)
     line_bytes = LINE_BYTES + line_text_bytes
     most_new_bytes = 2 * DISTINCT_BYTES + TEXT_COPIES * line_text_bytes

@@ -1,7 +1,7 @@
-"""What the times of a log are: calendar times, a count of seconds or parts of them since 1970, or a mere order.
+"""Recognises the times of a log: calendar times, a count of seconds or fractions since 1970, or only an order.
 
-Numbers are told by the size of their median: seconds up to 1e11 (the year 5138), milliseconds up to 1e14, microseconds up
-to 1e17, nanoseconds above. Below 1e8 (March 1973) they are no times but an order.
+The median gives the unit of numbers: seconds up to 1e11 (the year 5138), milliseconds up to 1e14, microseconds up to 1e17,
+nanoseconds above. Below 1e8 (March 1973) they are not times but an order.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _UNITS = ((1e11, "seconds"), (1e14, "milliseconds"), (1e17, "microseconds"), (fl
 
 @dataclass(frozen=True)
 class TimeScale:
-    """How the times of a source are read: the kind that SQL knows, and what a person is told."""
+    """How the times of a source are read. kind: for the SQL steps; description: for people."""
 
     kind: str
     description: str
@@ -34,7 +34,7 @@ class TimeScale:
 
 
 def explain_bad_times(times: Sequence[str], formats: Sequence[str]) -> str:
-    """The first times that could not be read, for a person, and the setting that reads them, if one that is usual does."""
+    """Return a message with the first unreadable times, and the setting of a usual format that fits them, if any."""
     shown = ", ".join("(not shown: no time)" if "@" in text or "://" in text else repr(text[:40]) for text in times)
     setting = " or ".join(f"--set 'ingest.time_format={found}'" for found in guess_formats(times))
     way_out = setting or "--set ingest.time_format=..., as of strptime, for instance %d.%m.%Y %H:%M"
@@ -43,7 +43,7 @@ def explain_bad_times(times: Sequence[str], formats: Sequence[str]) -> str:
 
 
 def guess_formats(times: Sequence[str]) -> list[str]:
-    """The usual formats that fit all of these times; two where day and month may be either."""
+    """Return the usual formats that fit all of these times: two if day and month are ambiguous."""
     found = []
     for format in (date + clock for date in _DATES for clock in _CLOCKS):
         with suppress(ValueError):
@@ -56,7 +56,7 @@ def guess_formats(times: Sequence[str]) -> list[str]:
 def recognise_times(
     con: duckdb.DuckDBPyConnection, log: LogFile, num_lines: int, timezone: str, formats: Sequence[str]
 ) -> TimeScale:
-    """How the times of the loaded `stg_lines` are to be read: text by `formats`, where there are some."""
+    """Return how to read the times of the loaded `stg_lines`; text by `formats` if given."""
     if log.columns["time"] is None:
         return TimeScale("line", "order of the lines")
     if log.format == "access":
@@ -76,7 +76,7 @@ def recognise_times(
 
 
 def scale_of(median: float) -> TimeScale:
-    """What numbers of this size count."""
+    """Return the unit of numbers of this size."""
     if median < 1e8:
         return TimeScale("order", "integer order")
     unit = next(name for limit, name in _UNITS if median < limit)

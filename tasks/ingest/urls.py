@@ -1,6 +1,6 @@
-"""From a URL to an item: the project's own rules, beside what the WHATWG URL standard says. docs/urls.md has them in one table.
+"""Turns a URL into an item, by the WHATWG URL standard and the project's own rules, listed in docs/urls.md.
 
-ada-url reads scheme, host, port, dot segments and backslashes, as browsers do. `canonical_item` is the definition of the rest.
+ada-url parses scheme, host, port, dot segments and backslashes as browsers do. `canonical_item` defines the rest.
 """
 
 import re
@@ -16,7 +16,7 @@ _NO_PAGE = re.compile(
     r"safari-web-extension|sms|tel|view-source|vivaldi|vbscript|wyciwyg):(?=\S)",
     re.IGNORECASE,
 )
-_NOTHING = ("", "-")  # how logs write that there was no page
+_NO_URL = ("", "-")  # how logs write a missing page
 _IS_URL = re.compile(r"(?:https?|wss?|ftp):[/\\]|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PARSED = re.compile(r"([^:]+)://(?:[^/@]*@)?(\[[^\]]*\]|[^/:]*)(:[0-9]+)?(.*)")
 _ANY_HOST = "http://h"
@@ -24,11 +24,11 @@ _ID_QUERY = re.compile(r"\?([\w.%\[\]~-]+=[^#]*)")
 _INDEX_PAGE = re.compile(r"/(?:index|default)\.(?:html?|xhtml|shtml|php\d?|aspx?|jsp|cfm|cgi|pl)\Z", re.IGNORECASE)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_SAFE = "!$&'()*+,;=:@/%"  # beside the unreserved: what may stand in a path as it is
+_SAFE = "!$&'()*+,;=:@/%"  # allowed in a path without encoding, besides the unreserved
 _CLEAN = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/]*")
 _CLEAN_QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?]*")
 
-# What is masked. An address begins and ends where a run of characters does that may be part of one.
+# Masked secrets. An e-mail address extends over the whole run of characters that may be part of one.
 _SESSION = re.compile(r"(?:;|%3B)jsessionid(?:=|%3D)[^/;?#]*", re.IGNORECASE)
 _RUN = r"[^/@\s;,()]"
 _EMAIL = re.compile(
@@ -39,14 +39,14 @@ TOKEN_PATTERN = r"(?:[A-Za-z0-9_+=-]|%2[BFbf]|%3[Dd]){32,}"  # hex or base64, as
 _TOKEN = re.compile(TOKEN_PATTERN)
 _HEX = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CHANGE = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
-_CHARACTERS_A_CHANGE = 6  # words have fewer changes; of random base64 one has so few in several hundred
+_CHARACTERS_A_CHANGE = 6  # words have fewer changes; so does one of several hundred random base64 tokens
 
-# Files that a browser fetches by itself, by the extension of the path.
+# Extensions of files that browsers fetch by themselves.
 ASSET_PATTERN = (
     r"(?i)\.(?:css|js|mjs|map|json|gif|jpe?g|jfif|png|apng|ico|cur|svg|webp|avif|bmp|tiff?|xbm|woff2?|ttf|otf|eot|"
     r"mp3|ogg|wav|m4a|flac|mp4|m4v|webm|avi|mov|mpe?g|wmv|flv|swf)$"
 )
-# Agents that say what they are. CUBOT makes telephones.
+# Agents that identify themselves as crawlers. CUBOT is a maker of phones.
 CRAWLER_PATTERN = (
     r"(?i)(?:^|[^u]|[^c]u)bot|crawl|spider|slurp|archiver|scrap(?:er|y)|fetcher|feed|rss|monitor|uptime|pingdom|"
     r"lighthouse|headless|phantomjs|selenium|mediapartners|facebookexternalhit|validator|checker|"
@@ -56,7 +56,7 @@ CRAWLER_PATTERN = (
 
 @dataclass(frozen=True)
 class UrlRules:
-    """The settings of the rules: what is kept of a path, which query keys tell pages apart, whether secrets are masked."""
+    """The settings of the rules: the kept part of a path, the query keys that distinguish pages, the masking of secrets."""
 
     granularity: Literal["page", "prefix", "host"] = "page"
     prefix_depth: int = 1
@@ -65,12 +65,12 @@ class UrlRules:
 
 
 def canonical_item(url: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> str | None:
-    """The item of a URL, a path or a page id; None for what is not a page. Idempotent.
+    """Return the item of a URL, a path or a page id, or None if it is not a page. Idempotent.
 
-    `shared`: tokens (of `find_tokens`) that are no secrets, as several users have them.
+    shared: tokens (of `find_tokens`) that are not secrets, as several users have them.
     """
     text = url.strip()
-    if text in _NOTHING or _NO_PAGE.match(text):
+    if text in _NO_URL or _NO_PAGE.match(text):
         return None
     before_fragment = text.partition("#")[0]
     start, _, query = before_fragment.partition("?")
@@ -84,9 +84,9 @@ def canonical_item(url: str, rules: UrlRules, shared: frozenset[str] = frozenset
 
 
 def find_tokens(url: str) -> list[str]:
-    """What may be a secret in a URL or a path, unless several users have it: 32 characters and more of hex, or of base64.
+    """Return possible secrets in a URL or a path: 32 or more characters of hex or base64. Those of several users are none.
 
-    Base64 is told from words by how often a small letter is followed by a capital, or letters and digits by each other.
+    Base64 differs from words by many changes from small letters to capitals, and between letters and digits.
     """
     start = re.split("[?#]", url, maxsplit=1)[0]
     return [match[0] for match in _TOKEN.finditer(start, max(0, start.find("/"))) if _is_token(match[0])]
@@ -97,7 +97,7 @@ def _is_token(run: str) -> bool:
 
 
 def _parse(url: str) -> str:
-    """A URL as browsers read it; empty where they refuse it."""
+    """Return a URL as browsers normalise it; empty if they refuse it."""
     try:
         return normalize_url(url)
     except ValueError:
@@ -105,7 +105,7 @@ def _parse(url: str) -> str:
 
 
 def _url_item(start: str, query: str, rules: UrlRules, shared: frozenset[str]) -> str | None:
-    """The item of a URL; `start` is all of it before the query."""
+    """Return the item of a URL; `start` is the part before the query."""
     match = _PARSED.match(_parse(start))
     if not match or not match[2].strip("."):
         return None
@@ -121,9 +121,9 @@ def _url_item(start: str, query: str, rules: UrlRules, shared: frozenset[str]) -
 
 
 def _encode(text: str, clean: re.Pattern[str]) -> str:
-    """`text` in canonical percent-encoding; nothing to do where all of it is `clean`.
+    """Return `text` in canonical percent-encoding, unchanged if it matches `clean`.
 
-    Unreserved characters are plain, the others that must be encoded are, as UTF-8, and hex digits are upper case.
+    Decodes unreserved characters, encodes others as UTF-8 where needed, and writes hex digits in upper case.
     """
     if clean.fullmatch(text):
         return text
@@ -138,9 +138,9 @@ def _canonical_escape(match: re.Match[str]) -> str:
 
 
 def _mask(text: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> str:
-    """A path or a page id without session ids, and with `(email)` and `(token)` in place of what is one.
+    """Return a path or a page id without session ids, and with e-mail addresses and tokens as `(email)` and `(token)`.
 
-    A token of hex or base64 counts behind a slash only: a page id may well be a hash.
+    Hex and base64 tokens are masked only after a slash: a page id may be a hash.
     """
     if not rules.mask_secrets:
         return text
@@ -156,14 +156,14 @@ def _mask(text: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> s
 
 
 def _mask_personal(text: str) -> str:
-    """A path, a page id or a value without what is secret wherever it stands: e-mail addresses and JSON web tokens."""
+    """Return a path, page id or value with e-mail addresses and JSON web tokens masked: they are always secrets."""
     if "eyJ" in text:
         text = _JWT.sub("(token)", text)
     return _EMAIL.sub("(email)", text) if "@" in text or "%40" in text else text
 
 
 def _drop_index(path: str) -> str:
-    """`path` without trailing slashes and index pages; `/` for the root."""
+    """Return `path` without trailing slashes and index pages, `/` for the root."""
     while True:
         shorter = _INDEX_PAGE.sub("", path.rstrip("/"))
         if shorter == path or not shorter:
@@ -172,13 +172,13 @@ def _drop_index(path: str) -> str:
 
 
 def _cut_path(path: str, rules: UrlRules) -> str:
-    """The first `prefix_depth` parts of a path, or none of them for granularity host."""
+    """Return the first `prefix_depth` parts of a path, or `/` for granularity host."""
     depth = rules.prefix_depth if rules.granularity == "prefix" else 0
     return "/" + "/".join(path.split("/")[1 : 1 + depth]).rstrip("/")
 
 
 def _keep_query(query: str, rules: UrlRules) -> str:
-    """`?` and the kept keys of a query in canonical encoding, sorted by key; empty when none is there."""
+    """Return `?` and the kept keys of a query in canonical encoding, sorted by key, or an empty text without any."""
     if not query or not rules.keep_query:
         return ""
     pairs = []
@@ -191,7 +191,7 @@ def _keep_query(query: str, rules: UrlRules) -> str:
 
 
 def _page_id(text: str, rules: UrlRules, shared: frozenset[str]) -> str | None:
-    """Unchanged, but for secrets and for a `?key=value` part, which may carry what must not be learnt."""
+    """Return a page id with secrets masked. Of a `?key=value` part, which may have personal data, only kept keys stay."""
     match = _ID_QUERY.search(text)
     if match is None:
         return _mask(text, rules, shared)

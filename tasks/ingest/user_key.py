@@ -1,4 +1,4 @@
-"""The key of a root's pseudonyms: read from the environment, and refused when it is not the root's."""
+"""Reads the key of a root's pseudonyms from the environment, and refuses any other key."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 
 def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
-    """The key that the settings name, or None. Raises ConfigError when it is not there, or not the root's."""
+    """Return the key that the settings name, or None. Raises ConfigError when it is missing or not the root's."""
     name, key = config.user_key_env, _look_up_key(config)
     catalog = read_catalog(root)
     known = catalog.user_key_fingerprint
@@ -33,7 +33,7 @@ def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
 
 
 def check_fingerprint(config: IngestConfig, wanted: str | None) -> bytes | None:
-    """The key in this process's environment, or None. Raises ConfigError unless it has the fingerprint that is wanted."""
+    """Return the key in this process's environment, or None. Raises ConfigError unless it has the wanted fingerprint."""
     key = _look_up_key(config)
     found = fingerprint(key) if key else None
     if found != wanted:
