@@ -30,23 +30,21 @@ def explain_failures(root: Root, what: str, memory_bytes: int) -> Iterator[None]
         text, code = str(error), error.errno if isinstance(error, OSError) else None
         line = text.partition("\n")[0]
         if code in _FULL or "No space left" in text or "temp_directory" in text:
-            message = (
+            fault = (
                 f"the disk of {root.path} is full while {what}: {size(shutil.disk_usage(root.path).free)} are free. What was "
                 "there before is untouched; free space, or give a --root on another disk, then run the same command again"
             )
         elif isinstance(error, duckdb.OutOfMemoryException | MemoryError):
-            message = f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({line})"
+            fault = f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({line})"
         elif code in _DENIED or (isinstance(error, duckdb.IOException) and re.search("denied|Cannot open file", text)):
-            message = (
-                f"no permission to write below {root.path} while {what} ({line}): permit it, or give another --root"
-            )
+            fault = f"no permission to write below {root.path} while {what} ({line}): permit it, or give another --root"
         elif isinstance(error, duckdb.Error):
             raise SurfError(
                 f"DuckDB failed while {what} ({type(error).__name__}): what was there before is untouched; please report it"
             ) from error
         else:
             raise
-        raise ResourceError(message) from error
+        raise ResourceError(fault) from error
 
 
 def check_out(out: Path, kind: str, example: str) -> None:
