@@ -160,16 +160,16 @@ class EvaluateConfig(Section):
     """How quality is measured."""
 
     max_users: int = Field(20_000, title="Users evaluated", ge=0)
-    """At most so many users have their newest new item held out; 0: none."""
+    """At most this many users have their newest new item held out; 0: none."""
 
 
 class ExportConfig(Section):
     """How the vectors of a release are stored."""
 
     pca_dim: int | None = Field(None, title="Numbers a vector", ge=1)
-    """Reduce users and items to so many numbers, fewer than train.vector_size; by default all."""
+    """Reduce users and items to this many numbers, fewer than train.vector_size; by default all."""
     dtype: Literal["float32", "float16", "int8"] = Field("float32", title="Stored as")
-    """Numbers of user vectors on disk; int8 with a scale a row. Items are float32."""
+    """Data type of user vectors on disk; int8 has a scale per row. Items are float32."""
 
 
 class PublishConfig(Section):
@@ -182,24 +182,24 @@ class PublishConfig(Section):
     model_name: str = Field("surf2vec-users", title="Model", min_length=1)
     """Name of the registered model."""
     copy_below: Size = Field("1GB", title="Copy below")
-    """Smaller exports are copied into the registry; of others it gets a manifest that refers to them."""
+    """Smaller exports are copied into the registry; for larger ones it stores a manifest that refers to them."""
     with_state: bool = Field(True, title="Carry state")
-    """A release carries what `surf2vec restore` makes a lost root of; a copy is then almost twice as large."""
+    """Releases include the state from which `surf2vec restore` rebuilds a lost root; copies are almost twice as large."""
     keep_releases: int = Field(3, title="Releases kept", ge=1)
-    """`surf2vec gc` keeps the newest so many, and those with an alias."""
+    """`surf2vec gc` keeps this many of the newest releases, and those with an alias."""
 
 
 class NightlyConfig(Section):
     """How a night goes on from the release that serves."""
 
     full_every_days: int = Field(7, title="Full retrain every", ge=1, le=3650)
-    """Days after which a night trains everything anew, by the days of its window."""
+    """Days after which a night trains everything anew, counted between the last days of windows."""
     retain_days: int = Field(90, title="Users kept", ge=0, le=36_500)
-    """Users without events in the window keep their vector for so many days after their newest."""
+    """Users without events in the window keep their vector for this many days after their newest event."""
     epochs: int = Field(2, title="Passes of a night", ge=1, le=1000)
-    """Epochs of an incremental night, at a fifth of the learning rate; its users are fitted to the items before."""
+    """Epochs of an incremental night, at a fifth of the learning rate, after fitting changed users to the champion's items."""
     full_from_champion: bool = Field(True, title="Full nights near the champion")
-    """Items of a full night, and users with the same pages, begin with the champion's vectors. Off: everything begins anew."""
+    """Items of a full night, and users with the same pages, start from the champion's vectors. Off: all vectors start anew."""
 
 
 class GateConfig(Section):
@@ -209,13 +209,13 @@ class GateConfig(Section):
     """At most this share of the champion's hit@10 and MRR@20 may be lost, for the same users and items, beyond
     chance; and ten times this of its hit@10 on its own night."""
     kept: float = Field(0.8, title="Kept", ge=0)
-    """Users, items, users with a vector and items among anyone's first 20: at least so much of the champion's."""
+    """Least ratio to the champion of users, items, users with a vector, and items in the first 20 of any user."""
     cosine_median: float = Field(0.9, title="Drift", ge=-1, le=1)
     """Median cosine to the champion's vectors, in one space, of users whose tokens did not change."""
     newest_day_events: float = Field(0.6, title="Newest day", ge=0)
-    """Its events, at least so much of what is usual (the same weekday's median after three weeks)."""
+    """Least ratio of its events to the usual number (after three weeks, the median of the same weekday)."""
     missing_days: int = Field(0, title="Missing days", ge=0)
-    """At most so many days without events since the champion's newest."""
+    """Most days without events since the champion's newest day."""
 
 
 class ResourcesConfig(Section):
