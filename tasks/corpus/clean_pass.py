@@ -70,7 +70,7 @@ class CorpusPart:
 
     @property
     def is_continued(self) -> bool:
-        """Whether users and items keep their places of the base."""
+        """Whether users and items keep the places they have in the base."""
         return self.base is not None and not self.base.is_full
 
     def report(self, on_event: OnEvent, done: int) -> None:
@@ -158,7 +158,7 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     us, source, line, is_undated = (rows[name].to_numpy() for name in ("us", "source", "line", "is_undated"))
     code, user_ids = number_strings(rows["user_id"])
     item, urls = number_strings(rows["url"])
-    del rows  # their strings
+    del rows  # frees their strings
     users = place_users(con, user_ids, params["partitions"])
     rank = np.empty(len(users), dtype=np.int32)
     rank[users["user_code"].to_numpy()] = np.arange(len(users), dtype=np.int32)

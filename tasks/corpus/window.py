@@ -23,7 +23,7 @@ from trainer.system.files import digest_json, read_json, verify_all
 FORMAT_VERSION = 2
 _UNDATED = "undated"
 _CLEANING = {"max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events"}
-_MUST_MATCH = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # a corpus and its base
+_MUST_MATCH = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # in corpus and base
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
         return _recognise_parquet(path, config.columns)
     if expected == "parquet":
         raise InputError(
-            f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or name it rightly"
+            f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or correct its name"
         )
     compression = next((name for start, name in _COMPRESSIONS.items() if magic.startswith(start)), "none")
     if compression == "none" and suffixes and suffixes[-1] in (".gz", ".gzip", ".zst", ".zstd"):

@@ -70,7 +70,7 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     user, raw_ids = number_strings(lines["user_id"])
     page, page_keys = number_strings(lines["page_key"])
     time, time_verdicts = number_strings(lines["time_verdict"])
-    del lines  # their strings
+    del lines  # frees their strings
     users, rank_of_user = _look_up_users(con, raw_ids, rules)
     items, page_verdicts = find_pages(page_keys, rules.urls, rules.drops_assets, partial(_find_shared, con))
     rank = rank_of_user[user]

@@ -164,7 +164,7 @@ def _retry(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
             if absent is not ...:
                 return absent
             raise InputError(f"{url} is not there any more: deliver it again, or leave it out of --logs") from None
-        except Exception as error:  # each kind of store has its own
+        except Exception as error:  # each store has its own exceptions
             way_out = f"tried {len(WAITS_SECONDS) + 1} times; see that it is up (for S3 also AWS_ENDPOINT_URL)"
             is_refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
             if is_refused:

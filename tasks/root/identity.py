@@ -64,7 +64,7 @@ def has_registry(root: Root, publish: PublishConfig) -> bool:
 def claim_registry(root: Root, publish: PublishConfig) -> str:
     """Return the root's id. The first call creates it and writes root.json; call it before registering anything."""
     with open(root.path / ".root.lock", "a", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # not the lock of writers: a search for settings registers beside a night
+        fcntl.flock(lock, fcntl.LOCK_EX)  # not the writer lock: `surf2vec tune` registers during a nightly run
         uri, root_id = registry_uri(root, publish), read_root_id(root)
         if root_id is None:
             root_id = uuid4().hex
@@ -114,7 +114,7 @@ def _read_identity(root: Root) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(
         isinstance(found.get(name), str | None) for name in ("root_id", "tracking_uri")
     ):
-        raise DamageError(f'{root.identity} is not {{"root_id": text, "tracking_uri": text or null}}: mend it')
+        raise DamageError(f'{root.identity} is not {{"root_id": text, "tracking_uri": text or null}}: correct it')
     return found
 
 

@@ -297,7 +297,7 @@ class Story(NightPlan):
 
 
 def read_story(path: Path) -> Story:
-    """Return the story in a `run.json`. Raise DamageError, which says what to do, when it cannot be used."""
+    """Return the story in a `run.json`. Raises DamageError, which says what to do, when it is invalid."""
     try:
         return parse_story(read_json(path), str(path))
     except DamageError as error:

@@ -61,7 +61,7 @@ def read_tombstones(root: Root) -> Tombstones:
     if not path.exists():
         return Tombstones(key_path.read_bytes() if key_path.exists() else b"")
     if not key_path.exists():
-        raise DamageError(f"{key_path} is missing: without it nobody can be told from {path}; bring back a copy of it")
+        raise DamageError(f"{key_path} is missing: without it {path} cannot be checked; bring back a copy of it")
     key = key_path.read_bytes()
     try:
         table = pq.read_table(path)
