@@ -1,6 +1,6 @@
 """MLflow: a client whose failures become SurfErrors, downloads, and the MLflow run that each run of a root has.
 
-Every call of MLflow goes through `connect`, and may be made again. Importing MLflow takes some 3 seconds, so callers that may not
+All calls of MLflow go through `connect` and can be repeated. Importing MLflow takes about 3 seconds, so callers that may not
 need it import this folder late.
 """
 
@@ -26,7 +26,7 @@ for _name, _value in {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # failures reach the person as one SurfError, not as a traceback as well
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # failures are shown as one SurfError, without a traceback
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }.items():
     os.environ.setdefault(_name, _value)
@@ -37,14 +37,14 @@ with warnings.catch_warnings():
     import mlflow.pyfunc
     import mlflow.store.db.utils
     from mlflow import MlflowClient
-    from mlflow.entities import Metric as Metric  # for those who log: only this folder imports mlflow
+    from mlflow.entities import Metric as Metric  # exported: only this folder imports mlflow
     from mlflow.entities import Param
     from mlflow.exceptions import MlflowException
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
     from sqlalchemy.exc import SQLAlchemyError
 
 RUN_TAG = "surf2vec_run_id"
-PARENT_TAG = MLFLOW_PARENT_RUN_ID  # with the id of a run as its value, this run is shown below that one
+PARENT_TAG = MLFLOW_PARENT_RUN_ID  # its value is the id of the parent run
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
 MAX_PARAM_LENGTH = 6000
@@ -59,7 +59,7 @@ mlflow.store.db.utils.MAX_RETRY_COUNT = 4
 
 @contextmanager
 def connect(tracking_uri: str) -> Iterator[MlflowClient]:
-    """A client of the tracking server and registry; what they raise becomes a ResourceError that says what to do."""
+    """Yield a client of the tracking server and registry. Its errors become a ResourceError that says what to do."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -80,19 +80,19 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception, its cause, and so on."""
+    """Yield an exception, its cause, the cause of that, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _is_away(error: BaseException) -> bool:
-    """Whether the server or the network is at fault, so that it may pass: refused, timed out, or a status of 5xx or 429."""
+    """Return whether the server or the network failed, so a retry may help: refused, timed out, or a status of 5xx or 429."""
     return any(isinstance(one, ConnectionError | TimeoutError) or _AWAY.search(str(one)) for one in _chain(error))
 
 
 def _reason(error: BaseException) -> str:
-    """The cause in a line: of a chain of exceptions the operating system's, for it is the plainest."""
+    """Return the cause in one line: the error of the operating system if there is one, as it is the plainest."""
     if isinstance(error, ImportError):
         return f"its database needs a driver that is not installed ({error})"
     for one in _chain(error):
@@ -104,7 +104,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def use_uri(tracking_uri: str) -> Iterator[None]:
-    """Some of MLflow learns where only from its process-wide setting, which is put back after."""
+    """Set MLflow's process-wide URI, which some of its functions need, and restore it afterwards."""
     before, environment = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(tracking_uri)
     try:
@@ -116,7 +116,7 @@ def use_uri(tracking_uri: str) -> Iterator[None]:
 
 
 def gather(search: Callable[..., Any]) -> list[Any]:
-    """All that a search of MLflow finds, page by page."""
+    """Return all results of a paged MLflow search."""
     page = search()
     found = list(page)
     while page.token:
@@ -147,10 +147,10 @@ def open_run(
     tags: dict[str, str],
     params: dict[str, Any],
 ) -> str:
-    """The id of the MLflow run of our run `run_id`: the one made for it before, else a new one.
+    """Return the id of the MLflow run for our run `run_id`; create the MLflow run if there is none.
 
-    A run of another root, by its tag, does not count. `artifacts` is the folder for artifacts where no server decides it. Params
-    that are there stay as they are.
+    Runs with the tag of another root are ignored. `artifacts` is the folder for artifacts; None if a server chooses it.
+    Existing params are not changed.
     """
     with connect(tracking_uri) as client:
         place, location = client.get_experiment_by_name(experiment), artifacts.as_uri() if artifacts else None
@@ -161,7 +161,7 @@ def open_run(
             place = None
         experiment_id = place.experiment_id if place else client.create_experiment(experiment, location)
         found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
-        # A run without the tag is from before there was one.
+        # Earlier versions did not set the tag.
         ours = [run for run in found if run.data.tags.get(ROOT_TAG) in (None, tags.get(ROOT_TAG))]
         if ours:
             run = max(ours, key=lambda run: ROOT_TAG in run.data.tags)
@@ -180,7 +180,7 @@ def open_run(
 
 
 def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:
-    """The page of the run in MLflow's UI; None where there is no server, only its database."""
+    """Return the URL of the run in MLflow's UI; None if there is no server, only a database."""
     if not tracking_uri.startswith("http"):
         return None
     with connect(tracking_uri) as client:
@@ -189,7 +189,7 @@ def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:
 
 
 def log_metrics(tracking_uri: str, mlflow_run_id: str, metrics: Sequence[Metric]) -> None:
-    """Log values of metrics in batches. The same values of the same times again are no new ones."""
+    """Log values of metrics in batches. Logging the same values and times again adds nothing."""
     with connect(tracking_uri) as client:
         for start in range(0, len(metrics), MAX_BATCH_METRICS):
             client.log_batch(mlflow_run_id, metrics=metrics[start : start + MAX_BATCH_METRICS])
@@ -207,7 +207,7 @@ def log_files(
 
 
 def read_document(tracking_uri: str, experiment: str, run_id: str, name: str) -> dict[str, Any]:
-    """A JSON document that was logged to the MLflow run of our run. Raises DamageError when there is none."""
+    """Return a JSON document that was logged to the MLflow run of `run_id`. Raises DamageError when there is none."""
     what = f"{name} of run {run_id}"
     with connect(tracking_uri) as client, tempfile.TemporaryDirectory() as folder:
         place = client.get_experiment_by_name(experiment)

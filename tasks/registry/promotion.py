@@ -1,9 +1,9 @@
-"""Which release serves: the alias `champion` moves here, at a registration, by `surf2vec promote` and by `surf2vec rollback`.
+"""Moves the alias `champion` to the release that serves: at a registration, in `surf2vec promote` and `surf2vec rollback`.
 
 Only aliases and tags change, never a vector. A version has the tags `gate` (passed, held, first, overridden), `held_by`,
-`override_reason`, `champion_before` (the version that served when it was promoted: where a rollback goes), `promoted_at`,
-`rolled_back_at`, and `rolled_back_from` on the version that serves again. Tags are set first and the alias last, so that the
-same call completes one that was killed.
+`override_reason`, `champion_before` (the version that served before the promotion: the rollback target), `promoted_at`,
+`rolled_back_at`, and `rolled_back_from` on the version that serves again. Tags are set first and the alias last, so
+repeating a killed call completes it.
 """
 
 import fcntl
@@ -32,15 +32,15 @@ CHALLENGER, CHAMPION = "challenger", "champion"
 
 
 class ChampionMovedError(HeldBackError):
-    """Another release serves than the one beside which the gate judged this one."""
+    """The champion is not the release that the gate compared this one with."""
 
 
 @contextmanager
 def lock_aliases(root: Root) -> Iterator[None]:
-    """Hold the lock for moving aliases, and for removing what none of them needs.
+    """Hold the lock for moving aliases and for removing releases that no alias needs.
 
-    It is not the root's lock of writers: a night holds that for hours, and a rollback must not wait for a night. Nothing is
-    trained, copied or sent under this one. It is taken after the root's lock and before the store's.
+    The root's lock of writers does not fit: a night holds it for hours, and a rollback must not wait for a night. Nothing is
+    trained, copied or sent under this lock. It is taken after the root's lock and before the store's.
     """
     with private_files(root), open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -48,38 +48,38 @@ def lock_aliases(root: Root) -> Iterator[None]:
 
 
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
-    """The versions and aliases of the model; none where nothing was ever registered."""
+    """Return the versions and aliases of the model; empty if nothing was ever registered."""
     if not has_registry(root, publish):
         return Registered([], {})
     return tracking.get_registered(registry_uri(root, publish), publish.model_name)
 
 
 def find_champion(root: Root, publish: PublishConfig) -> str | None:
-    """The release that serves, if there is one. Raises ResourceError when MLflow cannot be reached."""
+    """Return the release that serves, if there is one. Raises ResourceError when MLflow cannot be reached."""
     champion = read_registry(root, publish).champion
     return name_release(champion) if champion else None
 
 
 def name_release(version: Version) -> str:
-    """The release of a version; one that surf2vec did not register goes by its number."""
+    """Return the release of a version, or "version N" if surf2vec did not register it."""
     return version.tags.get("release", f"version {version.number}")
 
 
 def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateStep | None) -> str | None:
     """Tag a version with the gate's verdict (None: it passed) and move the aliases. Return its alias.
 
-    Raises ChampionMovedError, and changes nothing, where it would serve and the verdict is about another champion.
+    Raises ChampionMovedError and changes nothing if the version would serve but was compared with another champion.
     """
     with lock_aliases(root):
-        there = read_registry(root, publish)
-        version, champion = _get_version(there, number), there.champion
+        registered = read_registry(root, publish)
+        version, champion = _get_version(registered, number), registered.champion
         tags: dict[str, str | None] = {}
         if gate and "promoted_at" not in version.tags:
             tags = {"gate": gate.verdict, "held_by": ", ".join(gate.held_by) or None}
         may_serve = (gate is None or gate.passes is not False) and "rolled_back_at" not in version.tags
-        aliases = choose_aliases(number, there.aliases, may_serve)
+        aliases = choose_aliases(number, registered.aliases, may_serve)
         if champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until")):
-            aliases = []  # a night of older days that ended late
+            aliases = []  # its window ends before the champion's
         if CHAMPION in aliases:
             serves = name_release(champion) if champion else None
             if gate and serves != gate.champion:
@@ -87,13 +87,13 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateSt
                 raise ChampionMovedError(
                     f"version {number} was judged beside {before}, but {now} serves now: the same command judges it again"
                 )
-            tags |= _promotion_tags(there.aliases.get(CHAMPION))
+            tags |= _promotion_tags(registered.aliases.get(CHAMPION))
         _move(root, publish, version, tags, aliases)
-    return _alias_of(there.aliases | dict.fromkeys(aliases, number), number)
+    return _alias_of(registered.aliases | dict.fromkeys(aliases, number), number)
 
 
 def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
-    """Return the alias that a version has now; that of the story counts while MLflow is away."""
+    """Return the current alias of a version, or the one in the story if MLflow cannot be reached."""
     try:
         return _alias_of(read_registry(root, publish).aliases, registered.model_version)
     except UnavailableError:
@@ -105,7 +105,7 @@ def _alias_of(aliases: dict[str, int], number: int) -> str | None:
 
 
 def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> list[str]:
-    """The aliases that a version takes, in order. Without a champion it serves; one older than the champion takes none."""
+    """Return the aliases for a version, in order. Without a champion it serves. A version older than the champion gets none."""
     champion, challenger = aliases.get(CHAMPION), aliases.get(CHALLENGER, 0)
     if champion is not None and version <= champion:
         return []
@@ -116,21 +116,21 @@ def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> li
 def promote(
     root: Root, publish: PublishConfig, number: int | None, override: str | None, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Let a version serve, by default the challenger; returns what happened. One that serves already is left as it is.
+    """Make a version the champion, by default the challenger. Returns a summary. Changes nothing if it is the champion already.
 
-    Raises HeldBackError for one that the gate held or that was rolled back, unless `override` says why it may serve all the
-    same; InputError where there is no such version; DamageError when its export or generation is gone.
+    Raises HeldBackError if the gate held the version or it was rolled back, unless `override` gives a reason; InputError if
+    there is no such version; DamageError if its export or generation is gone.
     """
     started = time.monotonic()
     with lock_aliases(root):
-        there = read_registry(root, publish)
-        if number is None and CHALLENGER not in there.aliases:
+        registered = read_registry(root, publish)
+        if number is None and CHALLENGER not in registered.aliases:
             raise InputError(f"{publish.model_name} has no challenger in this registry: run `surf2vec run` first")
-        version = _get_version(there, number or there.aliases[CHALLENGER])
-        before = there.aliases.get(CHAMPION)
+        version = _get_version(registered, number or registered.aliases[CHALLENGER])
+        before = registered.aliases.get(CHAMPION)
         if version.number == before:
             return _describe(publish, version, before, f"version {before} serves already", started)
-        _check_is_there(root, version)
+        _check_complete(root, version)
         objection = None
         if "rolled_back_at" in version.tags:
             objection = f"version {version.number} was rolled back at {version.tags['rolled_back_at']}"
@@ -144,7 +144,7 @@ def promote(
         _move(root, publish, version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
-        _note(root, version, message, override if objection else None, serves=True)
+        _record_in_story(root, version, message, override if objection else None, serves=True)
         on_event("log", {"message": message})
     return _describe(publish, version, before, message, started)
 
@@ -152,17 +152,17 @@ def promote(
 def rollback(
     root: Root, publish: PublishConfig, number: int | None, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Let the champion before serve again, or another version that served; the next night builds on it.
+    """Make the previous champion, or another version that served, the champion again. The next night builds on it.
 
-    The same call again changes nothing. Raises InputError where there is nothing to go back to, DamageError when that
-    version's export or generation is gone.
+    Repeating the call changes nothing. Raises InputError if there is no earlier champion, DamageError if the export or
+    generation of that version is gone.
     """
     started = time.monotonic()
     with lock_aliases(root):
-        there = read_registry(root, publish)
-        if CHAMPION not in there.aliases:
+        registered = read_registry(root, publish)
+        if CHAMPION not in registered.aliases:
             raise InputError(f"{publish.model_name} has no champion in this registry: there is nothing to roll back")
-        champion = _get_version(there, there.aliases[CHAMPION])
+        champion = _get_version(registered, registered.aliases[CHAMPION])
         if number == champion.number or (number is None and champion.tags.get("rolled_back_from")):
             since = champion.tags.get("rolled_back_from")
             serves = f"version {champion.number} serves already{f', rolled back from version {since}' if since else ''}"
@@ -171,13 +171,15 @@ def rollback(
         before = champion.tags.get("champion_before")
         if not number and not before:
             raise InputError(f"no version served before version {champion.number}: there is nothing to roll back to")
-        target = _get_version(there, number or int(before or 0))
+        target = _get_version(registered, number or int(before or 0))
         if target.tags.get("gate") == "held":
             raise InputError(
                 f"version {target.number} was held back and never served: see `surf2vec promote --override`"
             )
-        _check_is_there(root, target)
-        for left in there.versions:  # also those that served after the target: a night that runs again brings none back
+        _check_complete(root, target)
+        for (
+            left
+        ) in registered.versions:  # all that served after the target, so that rerunning a night does not promote them
             has_served = left.number > target.number and {"promoted_at", "rolled_back_at"} & left.tags.keys() == {
                 "promoted_at"
             }
@@ -188,56 +190,56 @@ def rollback(
         message = (
             f"version {target.number} (release {target.tags['release']}) serves again, in place of {champion.number}"
         )
-        _note(root, target, message, None, serves=True)
-        _note(root, champion, message, None, serves=False)
+        _record_in_story(root, target, message, None, serves=True)
+        _record_in_story(root, champion, message, None, serves=False)
         on_event("log", {"message": message})
     return _describe(publish, target, champion.number, message, started)
 
 
-def rollback_targets(there: Registered) -> set[int]:
-    """The versions that the champion's rollback goes to."""
-    before = there.champion.tags.get("champion_before") if there.champion else None
+def rollback_targets(registered: Registered) -> set[int]:
+    """Return the version that a rollback of the champion makes champion; empty if there is none."""
+    before = registered.champion.tags.get("champion_before") if registered.champion else None
     return {int(before)} if before else set()
 
 
 def pin_release(root: Root, release: str) -> None:
-    """Keep the generation that a release was exported from under its name, as long as the store still has it."""
+    """Pin the generation that a release was exported from, under the release's name, if the store still has it."""
     if (root.store / "pinned" / f"{release}.json").exists():
         return
     manifest = read_json(root.export(release) / EXPORT_MANIFEST)
-    wanted = (manifest["generation"], manifest["created_from"]["window_id"])
+    exported = (manifest["generation"], manifest["created_from"]["window_id"])
     with lock_store(root.store):
         current = open_generation(root.store).manifest
-        if (current["generation"], current["window_id"]) == wanted:
+        if (current["generation"], current["window_id"]) == exported:
             pin_generation(root.store, release)
 
 
 def release_pins(root: Root, publish: PublishConfig) -> None:
-    """Unpin the generations of this root's releases, but for the champion, its rollback target, the challenger and the newest
-    `publish.keep_releases`. Those of releases that this registry does not have stay, for gc."""
+    """Unpin the generations of this root's releases, except those of champion, rollback target, challenger and the newest
+    `publish.keep_releases`. Generations of releases that this registry does not have stay pinned until gc."""
     with lock_aliases(root), lock_store(root.store):
-        there = read_registry(root, publish)
+        registered = read_registry(root, publish)
         owner = Ownership(root, publish)
-        ours = [one for one in there.versions if owner.owns_version(one)]
+        ours = [one for one in registered.versions if owner.owns_version(one)]
         numbers = {one.number for one in ours[-publish.keep_releases :]}
-        numbers |= set(there.aliases.values()) | rollback_targets(there)
-        kept = {one.tags.get("release") for one in there.versions if one.number in numbers}
-        gone = {one.tags.get("release") for one in ours} - kept
+        numbers |= set(registered.aliases.values()) | rollback_targets(registered)
+        needed = {one.tags.get("release") for one in registered.versions if one.number in numbers}
+        unneeded = {one.tags.get("release") for one in ours} - needed
         pinned = {path.stem for path in (root.store / "pinned").glob("*.json")}
-        unpin_generations(root.store, keep=pinned - {str(release) for release in gone} - {"best"})
+        unpin_generations(root.store, keep=pinned - {str(release) for release in unneeded} - {"best"})
         remove_unreferenced(root.store)
 
 
-def _get_version(there: Registered, number: int) -> Version:
-    """Raises InputError, saying what there is, without a version of this number."""
-    if found := there.get(number):
+def _get_version(registered: Registered, number: int) -> Version:
+    """Return the version with this number. Raises InputError, which lists the newest versions, if there is none."""
+    if found := registered.get(number):
         return found
-    newest = ", ".join(str(one.number) for one in there.versions[-10:]) or "none"
+    newest = ", ".join(str(one.number) for one in registered.versions[-10:]) or "none"
     raise InputError(f"there is no version {number} in this registry; the newest are: {newest}")
 
 
-def _check_is_there(root: Root, version: Version) -> None:
-    """Raise DamageError unless the version's export and the generation that a night would build on are whole."""
+def _check_complete(root: Root, version: Version) -> None:
+    """Raise DamageError unless the version's export and the generation that a night would build on are complete."""
     release = version.tags.get("release", "")
     place = root.export(release) / EXPORT_MANIFEST
     problem = f"version {version.number} cannot serve: "
@@ -256,15 +258,15 @@ def _promotion_tags(before: int | None) -> dict[str, str | None]:
 def _move(
     root: Root, publish: PublishConfig, version: Version, tags: Mapping[str, str | None], aliases: list[str]
 ) -> None:
-    """Set the tags of a version (None: take it away), then its aliases."""
+    """Set the tags of a version (None removes a tag), then its aliases."""
     uri = registry_uri(root, publish)
     tracking.set_tags(uri, version, tags)
     for alias in aliases:
         tracking.set_alias(uri, version.name, alias, version.number)
 
 
-def _note(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
-    """Record what became of a version in the story of its run, if the run is one of this root."""
+def _record_in_story(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
+    """Add a promotion or rollback to the story of the version's run, if this root has the run."""
     run = Run(root, name_release(version))
     if not run.story_path.exists():
         return

@@ -1,10 +1,10 @@
-"""Registers a release: an MLflow run with what happened, and a model version with the export in it, or with a reference to it.
+"""Registers a release: an MLflow run with the story, and a model version that contains the export or a reference to it.
 
-A copy serves wherever the registry is reached. Of an export of `publish.copy_below` or more the version has only the
-manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
+A copy can be loaded wherever the registry is reached. If the export has `publish.copy_below` bytes or more, the version has only
+the manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
 
-A version is found again by the sha256 of its export's manifest. So the same release again registers nothing, and the next
-call completes one that was cut short: the model's files come first, then the version with its tags, then the aliases.
+A version is identified by the sha256 of its export's manifest. So registering a release again adds nothing, and the next call
+completes an interrupted one: the model's files come first, then the version with its tags, then the aliases.
 """
 
 import re
@@ -45,10 +45,10 @@ def publish_release(
     report_path: Path | None,
     on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
-    """Register the export with the story of its run; returns the story of the step.
+    """Register the export with the story of its run. Returns the record of this step for the story.
 
-    The version becomes challenger, and champion if the story's "gate" lets it. Raises DamageError when the export is not whole,
-    ResourceError when MLflow cannot be reached or written to.
+    The version becomes challenger, and champion if the story's "gate" passes. Raises DamageError if the export is incomplete,
+    ResourceError if MLflow cannot be reached or written to.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     way_out = f"remove {export_dir} and give the same `surf2vec run` again: it is exported anew"
@@ -61,7 +61,7 @@ def publish_release(
     mlflow_run = mlflow_runs.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
 
     def is_ours(one: Version) -> bool:
-        """Whether it is this release, registered by this root, and not made of another version."""
+        """Return whether a version is this release, registered by this root, and not a copy of another version."""
         is_same = one.tags.get("manifest_sha256") == digest and one.tags.get(ROOT_TAG, root_id) == root_id
         return is_same and not one.is_copied
 
@@ -89,7 +89,7 @@ def _copy_release(
     root: Root, publish: PublishConfig, story: Story, export_dir: Path, mlflow_run: str, version: Version | None,
     on_event: OnEvent,
 ) -> Version:  # fmt: skip
-    """Send the release to MLflow and make a version of it; of a version that is there, whose copy is not whole, a whole one."""
+    """Send the release to MLflow and register a version. If `version` is given, repair its copy instead."""
     manifest, uri = read_json(export_dir / EXPORT_MANIFEST), registry_uri(root, publish)
     size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
     is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)
@@ -104,12 +104,12 @@ def _copy_release(
         content = Content({"manifest": export_dir / EXPORT_MANIFEST}, config, tags)
     state = open_state(root, export_dir, story, content, is_copy) if publish.with_state else nullcontext((content, 0))
     with state as (content, state_bytes):
-        told = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
-        state_told = f" and {state_bytes / 1e6:,.1f} MB of state" if state_bytes else ""
+        by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
+        state_size = f" and {state_bytes / 1e6:,.1f} MB of state" if state_bytes else ""
         again = f", once more, as the copy of version {version.number} is not whole," if version else ""
-        told = f"registering{again} {size_bytes / 1e6:,.1f} MB{state_told} at {mask_credentials(uri)}{told}"
-        on_event("log", {"message": told})
-        sync_folders(export_dir)  # a state by reference was put there now
+        message = f"registering{again} {size_bytes / 1e6:,.1f} MB{state_size} at {mask_credentials(uri)}{by_reference}"
+        on_event("log", {"message": message})
+        sync_folders(export_dir)  # a state by reference was just written into it
         if version:
             tracking.mend_model(uri, version, content, root.temporary)
             tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
@@ -121,9 +121,9 @@ def _copy_release(
 
 
 def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> bool:
-    """Whether the version that was registered is there and its copy whole."""
+    """Return whether the registered version has an intact copy. True if the version was deleted."""
     uri = registry_uri(root, publish)
-    if not uri.startswith("sqlite:///"):  # a server looks after its own, and may be away
+    if not uri.startswith("sqlite:///"):  # a server checks its own copies, and may be unreachable
         return True
     version = tracking.get_registered(uri, publish.model_name).get(registered.model_version)
     return version is None or not any(find_faults(uri, version))
@@ -135,15 +135,15 @@ def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, 
 
 
 def current_release(root: Root, publish: PublishConfig) -> str:
-    """The release that serves: the champion's. Raises InputError when there is none."""
+    """Return the champion's release. Raises InputError when there is none."""
     uri = f"models:/{publish.model_name}@champion"
     return find_version(uri, registry_uri(root, publish)).tags["release"]
 
 
 def find_faults(tracking_uri: str, version: Version) -> Iterator[str]:
-    """What is missing or altered of the copy that a root's own registry has of a version, a line each.
+    """Yield a line for each missing or altered file of a version's copy in the root's own registry.
 
-    Of a version by reference only the manifest is read. Copies on a server are checked by `surf2vec pull` and the served model.
+    For a version by reference only the manifest is read. `surf2vec pull` and the served model check copies on a server.
     """
     is_own = tracking_uri.startswith("sqlite:///") and "export_path" in version.tags
     folder = tracking.find_folder(tracking_uri, version) if is_own else None
@@ -159,7 +159,7 @@ def find_faults(tracking_uri: str, version: Version) -> Iterator[str]:
 
 
 def _find_altered(folder: Path, digest: str, has_files: bool) -> Iterator[str]:
-    """What is not as it was registered: the manifest of an export or a state, or with `has_files` a file that it names."""
+    """Yield a line for each altered file: the manifest of an export or a state, and with `has_files` the files that it names."""
     path = folder / EXPORT_MANIFEST
     if not path.exists() or digest_file(path) != digest:
         yield f"{path} is missing or not the one that was registered"
@@ -173,7 +173,7 @@ def _find_altered(folder: Path, digest: str, has_files: bool) -> Iterator[str]:
 
 
 def _describe_version(story: Story, manifest: dict[str, Any], size_bytes: int) -> dict[str, str]:
-    """The tags of a model version for an operator."""
+    """Return the tags of a model version that inform an operator."""
     corpus, evaluated = story.steps.corpus or CorpusStep(), story.steps.evaluate or EvaluateStep()
     tags = {
         "release": manifest["release"],
@@ -192,7 +192,7 @@ def _describe_version(story: Story, manifest: dict[str, Any], size_bytes: int) -
 
 
 def _describe_model(manifest: dict[str, Any], export_uri: str | None) -> str:
-    """The text beside the version in the registry (Markdown)."""
+    """Return the description of the version in the registry (Markdown)."""
     place = f" The vectors are not in the registry but in {as_markdown(export_uri)}." if export_uri else ""
     return (
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
@@ -205,10 +205,10 @@ def _describe_model(manifest: dict[str, Any], export_uri: str | None) -> str:
 
 
 def list_metrics(story: Story) -> list[Metric]:
-    """All metrics of a run: quality, training beside its plan, funnel, sizes, seconds a step, and the training curve.
+    """Return all metrics of a run: quality, training against its plan, funnel, sizes, seconds per step, and the training curve.
 
-    The curve's step is thousandths of an epoch. Times are the run's own, so that the same story gives the same values and
-    logging them again adds none.
+    The curve's step is thousandths of an epoch. Timestamps come from the run, so logging the same story again adds no
+    values.
     """
     steps = story.steps
     corpus, train = steps.corpus or CorpusStep(), steps.train or TrainStep()

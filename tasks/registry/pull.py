@@ -1,10 +1,10 @@
-"""A release out of the registry, in the export's layout: what a downstream job reads every morning.
+"""Copies a release out of the registry, in the export's layout, for downstream jobs.
 
-Of a release that was registered by reference the registry has the manifest; the files come from the folder it refers to.
-Each file is checked against the manifest as it arrives, and the folder appears whole or not at all.
+For a release by reference the registry has only the manifest; the files come from the folder that the version refers to.
+Each file is checked against the manifest as it arrives. The folder appears complete or not at all.
 
-Beside the folder `NAME` are, while a pull works, `.NAME.pull.lock` (one pull at a time), `.NAME.pull.tmp` (what is fetched so
-far) and, for a moment, `.NAME.old.tmp`. A pull that was killed leaves the first two, and the next goes on from there.
+During a pull, these are beside the folder `NAME`: `.NAME.pull.lock` (one pull at a time), `.NAME.pull.tmp` (files fetched so
+far) and, for a moment, `.NAME.old.tmp`. A killed pull leaves the first two, and the next pull resumes from them.
 """
 
 import ctypes
@@ -31,21 +31,21 @@ from trainer.errors import DamageError, InputError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.system.files import digest_file, link_file, make_folder, read_json, sync_folder, sync_tree, verify_file
 
-LEAVE_OUT_BYTES = 4 * 10**9  # of memory, to build the index anew
+LEAVE_OUT_BYTES = 4 * 10**9  # memory for rebuilding the index
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclass
 class Fetcher:
-    """Gets files of releases out of a registry, checked; counts and reports their bytes, those of manifests not."""
+    """Copies files of releases out of a registry and checks them. Counts and reports their bytes, except those of manifests."""
 
     tracking_uri: str
     on_event: OnEvent
     fetched_bytes: int = 0
 
     def get_manifest(self, version: Version, target: Path) -> dict[str, Any]:
-        """The release's manifest, also written to `target`. Raises DamageError for another one than was registered."""
+        """Return the release's manifest and write it to `target`. Raises DamageError unless it is the registered one."""
         _fetch(self.tracking_uri, version, EXPORT_MANIFEST, target)
         what = f"{EXPORT_MANIFEST} of {version.place}"
         if digest_file(target) != version.tags["manifest_sha256"]:
@@ -57,8 +57,8 @@ class Fetcher:
         return manifest
 
     def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
-        """Bring a file of the release to `target`, unless it is there. Raises DamageError, naming it, for a corrupt one."""
-        if _is_whole(target, about):
+        """Copy a file of the release to `target`, unless it is there. Raises DamageError with its name if it is corrupt."""
+        if _is_complete(target, about):
             return
         arriving = target.with_name(f"{target.name}.part")
         _fetch(self.tracking_uri, version, name, arriving)
@@ -74,12 +74,12 @@ class Fetcher:
         self.fetched_bytes += about["bytes"]
 
     def get_all(self, version: Version, manifest: dict[str, Any], folder: Path, older: Path | None) -> None:
-        """Gather the files of a release: what `older` has of the same bytes is linked, the rest comes from the registry."""
+        """Gather the files of a release in `folder`: link those that `older` has with the same bytes, and copy the rest."""
         files, done_bytes = list_files(manifest), 0
         total_bytes = sum(about["bytes"] for about in files.values())
         for name, about in files.items():
             target = folder / name
-            if older and not _is_whole(target, about) and _is_whole(older / name, about):
+            if older and not _is_complete(target, about) and _is_complete(older / name, about):
                 take_over(older / name, target)
             self.get(version, name, about, target)
             done_bytes += about["bytes"]
@@ -90,23 +90,23 @@ class Fetcher:
 def pull(
     uri: str, out: Path, tracking_uri: str, on_event: OnEvent = ignore_event, forgotten: Tombstones = NOBODY
 ) -> dict[str, Any]:
-    """Bring the release that `uri` (`models:/NAME@champion`, `models:/NAME/3`) names to the folder `out`.
+    """Copy the release that `uri` (`models:/NAME@champion`, `models:/NAME/3`) names to the folder `out`.
 
-    A whole copy of it that is there already is left as it is; another export there is replaced. Users who were `forgotten` after
-    it was made are left out; its manifest then says how many. Raises InputError for an unknown name, alias or version and for
-    an `out` that holds something else, DamageError naming a corrupt file.
+    A complete copy of it in `out` is not changed; another export in `out` is replaced. Users `forgotten` after the export are
+    left out, and the manifest has their number. Raises InputError for an unknown name, alias or version and if `out` holds
+    something else; DamageError with the name of a corrupt file.
     """
     check_out(out)
     version = find_version(uri, tracking_uri)
     fetcher = Fetcher(tracking_uri, on_event)
     with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory() as scratch:
-        path, there = Path(scratch) / EXPORT_MANIFEST, out / EXPORT_MANIFEST
+        path, out_path = Path(scratch) / EXPORT_MANIFEST, out / EXPORT_MANIFEST
         manifest = fetcher.get_manifest(version, path)
-        is_same = there.exists() and there.read_bytes() == path.read_bytes()
-        is_whole = is_same and all(_is_whole(out / name, about) for name, about in list_files(manifest).items())
+        is_same = out_path.exists() and out_path.read_bytes() == path.read_bytes()
+        is_complete = is_same and all(_is_complete(out / name, about) for name, about in list_files(manifest).items())
         num_forgotten = 0
-        if is_whole and not _count_forgotten(out, forgotten):
-            shutil.rmtree(gathered)  # the older folder, of a pull that was killed right after the new one was in place
+        if is_complete and not _count_forgotten(out, forgotten):
+            shutil.rmtree(gathered)  # the replaced folder, left by a pull that was killed after the exchange
         else:
             fetcher.get_all(version, manifest, gathered, out)
             shutil.copyfile(path, gathered / EXPORT_MANIFEST)
@@ -124,7 +124,7 @@ def _count_forgotten(folder: Path, forgotten: Tombstones) -> int:
 
 
 def describe_pull(manifest: dict[str, Any], version: Version, out: Path, fetcher: Fetcher) -> dict[str, Any]:
-    """What a pull returns."""
+    """Return the result of a pull."""
     return {
         "release": manifest["release"],
         "out": str(out),
@@ -138,7 +138,7 @@ def describe_pull(manifest: dict[str, Any], version: Version, out: Path, fetcher
 
 
 def find_version(uri: str, tracking_uri: str) -> Version:
-    """The version that `models:/NAME@alias` or `models:/NAME/3` names. Raises InputError saying what there is."""
+    """Return the version that `models:/NAME@alias` or `models:/NAME/3` names. Raises InputError with the available ones."""
     match = _MODEL_URI.fullmatch(uri)
     if not match:
         raise InputError(f"{uri!r} is no model: write models:/surf2vec-users@champion or models:/surf2vec-users/3")
@@ -182,7 +182,7 @@ def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None
 
 
 def referenced_folder(version: Version) -> Path:
-    """The folder that the version refers to. Raises DamageError when it is not there."""
+    """Return the folder that the version refers to. Raises DamageError if it does not exist."""
     uri = version.tags["export_uri"]
     folder = Path(unquote(urlsplit(uri).path))
     if not uri.startswith("file:///") or not folder.is_dir():
@@ -194,23 +194,23 @@ def referenced_folder(version: Version) -> Path:
 
 
 def check_out(out: Path) -> None:
-    """Raise InputError when replacing `out` would remove something that is no export."""
+    """Raise InputError if `out` contains something that is not an export, which a pull would remove."""
     if out.exists() and not (out / EXPORT_MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is no export: give --out an empty or new folder, or an earlier pull")
 
 
 @contextmanager
 def hold_folder(out: Path, on_event: OnEvent) -> Iterator[Path]:
-    """Yield the folder in which to gather what will be `out`; wait for another pull into `out`.
+    """Yield a temporary folder that is to become `out`. Waits for another pull into `out`.
 
-    Raises ResourceError when it cannot be written to. What is gathered stays when the block raises.
+    Raises ResourceError if it cannot be written to. Gathered files are kept if the block raises.
     """
     gathered, old = (out.with_name(f".{out.name}.{kind}.tmp") for kind in ("pull", "old"))
     try:
         make_folder(out.parent)
         with _lock(out.with_name(f".{out.name}.pull.lock"), f"waiting for another pull into {out}", on_event):
             if old.exists() and not out.exists():
-                old.rename(out)  # died between two renames
+                old.rename(out)  # a pull was killed between two renames
             shutil.rmtree(old, ignore_errors=True)
             gathered.mkdir(exist_ok=True)
             try:
@@ -226,7 +226,7 @@ def hold_folder(out: Path, on_event: OnEvent) -> Iterator[Path]:
 
 
 def put_in_place(gathered: Path, out: Path, names: set[str]) -> None:
-    """Make `gathered`, of which the files `names` are wanted and others go, the folder `out`: durably, and at once."""
+    """Remove all files but `names` from `gathered`, then rename it to `out`, durably and in one step."""
     for path in sorted(gathered.rglob("*"), reverse=True):
         if path.is_dir():
             with suppress(OSError):
@@ -246,8 +246,8 @@ def put_in_place(gathered: Path, out: Path, names: set[str]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _is_whole(path: Path, about: dict[str, Any]) -> bool:
-    """Whether the file `path` is the one of the manifest entry `about`, every byte of it."""
+def _is_complete(path: Path, about: dict[str, Any]) -> bool:
+    """Return whether the file `path` has the size and checksum of the manifest entry `about`."""
     try:
         verify_file(path, about)
     except DamageError:
@@ -256,14 +256,14 @@ def _is_whole(path: Path, about: dict[str, Any]) -> bool:
 
 
 def take_over(path: Path, target: Path) -> None:
-    """Make `target` the same file as `path`, or a copy where the file system has no links."""
+    """Link `target` to the file `path`, or copy it if the file system has no links."""
     target.unlink(missing_ok=True)
     link_file(path, target)
 
 
 @contextmanager
 def _lock(path: Path, message: str, on_event: OnEvent) -> Iterator[None]:
-    """Hold a lock that goes with the process; its file goes with the lock. Logs the message when it has to wait."""
+    """Hold a lock until the block or the process ends, then remove its file. Logs the message if it has to wait."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -273,7 +273,7 @@ def _lock(path: Path, message: str, on_event: OnEvent) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             break
-        os.close(descriptor)  # another had it and removed its file
+        os.close(descriptor)  # another process held the lock and removed its file
     try:
         yield
     finally:
@@ -282,7 +282,7 @@ def _lock(path: Path, message: str, on_event: OnEvent) -> Iterator[None]:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change their names in one step, as Linux can; returns whether that was done."""
+    """Exchange the names of two folders in one step. Returns False where the system cannot (only Linux can)."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -1,12 +1,12 @@
-"""What changed between two releases, out of the registry: a few per cent of the bytes, where a night changed few rows.
+"""Pulls what changed between two releases from the registry: a few per cent of the bytes if few rows changed.
 
-    user_vectors/part-00012.parquet, item_vectors/part-00000.parquet   rows that are new or other, in the export's layout
-    removed_users.parquet, removed_items.parquet                       user_id, url: who is gone
-    manifest.json                                                      from which release to which; rows, bytes, checksums
+    user_vectors/part-00012.parquet, item_vectors/part-00000.parquet   new and changed rows, in the export's layout
+    removed_users.parquet, removed_items.parquet                       user_id, url: removed rows
+    manifest.json                                                      both releases; rows, bytes, checksums
 
-Each release says what it changed since the release that it builds on, which it names by the checksum of that one's manifest
-(tasks/export/changes.py). The changes of all releases in between are joined. Where one does not say what it changed, whole
-releases are fetched and compared here.
+A release contains its changes since the release that it builds on, and the checksum of that release's manifest
+(tasks/export/changes.py). The changes of all releases in between are joined. If one of them has no changes, both releases
+are fetched completely and compared.
 """
 
 import tempfile
@@ -42,19 +42,19 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Link:
-    """What one release changed: its version, the entries of its files, and the folder where they are once fetched."""
+    """The changes of one release: its version, the entries of its files, and the folder that they are fetched to."""
 
     version: Version
     files: dict[str, dict[str, Any]]
     folder: Path
 
     def read(self, name: str) -> list[pl.DataFrame]:
-        """The rows of a file as `user_vectors/part-00003.parquet` that changed, if any did."""
+        """Return the changed rows of a file such as `user_vectors/part-00003.parquet`; empty if there are none."""
         return [pl.read_parquet(self.folder / CHANGES / name)] if f"{CHANGES}/{name}" in self.files else []
 
     @cached_property
     def removed(self) -> dict[str, pl.DataFrame]:
-        """The ids of users, and the urls of items, that are gone."""
+        """The ids of removed users and the urls of removed items."""
         return {kind: pl.read_parquet(self.folder / CHANGES / f"removed_{kind}.parquet") for kind in KEYS}
 
 
@@ -66,7 +66,7 @@ def pull_since(
     on_event: OnEvent = ignore_event,
     forgotten: Tombstones = NOBODY,
 ) -> dict[str, Any]:
-    """Make `out` a folder of what changed from version `since` to the release of `uri`; earlier changes there are replaced.
+    """Write the changes from version `since` to the release of `uri` into the folder `out`; replace earlier changes in it.
 
     Users who were `forgotten` count as gone. Raises InputError when `out` holds anything else than changes, or a version is not
     in the registry.
@@ -110,9 +110,9 @@ def pull_since(
 def _find_links(
     target: Version, since_digest: str, manifest: dict[str, Any], fetcher: Fetcher, folder: Path, scratch: Path
 ) -> tuple[list[Link], str]:
-    """The links from the release whose manifest has `since_digest` to `target`, oldest first; or why there are none.
+    """Return the links from the release whose manifest has `since_digest` to `target`, oldest first; or why there are none.
 
-    `manifest` is that of `target`; others go to `scratch`. The files will go to `folder`/.links/VERSION.
+    `manifest` is that of `target`; others are written to `scratch`. The files of links go to `folder`/.links/VERSION.
     """
     versions = tracking.get_registered(fetcher.tracking_uri, target.name).versions
     by_digest = {version.tags.get("manifest_sha256"): version for version in versions}
@@ -138,7 +138,7 @@ def _find_links(
 
 
 def join_changes(folder: Path, links: list[Link], forgotten: Tombstones) -> dict[str, Any]:
-    """Write the changes of consecutive releases as one; returns the entries of the files. Users who were forgotten are gone."""
+    """Join the changes of consecutive releases; return the entries of the files. Forgotten users are listed as removed."""
     files: dict[str, Any] = {}
     gone: dict[str, pl.Series] = {}
     for kind, key in KEYS.items():
@@ -163,7 +163,7 @@ def join_changes(folder: Path, links: list[Link], forgotten: Tombstones) -> dict
 
 
 def _compare_whole(older: Version, target: Version, fetcher: Fetcher, gathered: Path, scratch: Path) -> Link:
-    """Fetch both releases and write what differs. Of releases that are stored otherwise every row is another one."""
+    """Fetch both releases and write the changed rows: all rows if the releases are stored differently."""
     folders, manifests = (gathered / ".older", gathered / ".newer"), []
     for version, folder in zip((older, target), folders, strict=True):
         manifests.append(fetcher.get_manifest(version, scratch / f"{folder.name}.json"))
@@ -174,10 +174,10 @@ def _compare_whole(older: Version, target: Version, fetcher: Fetcher, gathered: 
         fetcher.on_event("log", {"message": f"{reason}: every row counts as changed"})
         old = {"user_files": {}, "item_files": {}}
     files = write_difference(old_dir, old, new_dir, new, link.folder / CHANGES) or {}
-    if reason:  # all rows of before go, those of now come
+    if reason:  # remove all old rows, add all new ones
         gone = {}
         for kind, key in KEYS.items():
-            paths = old_dir.glob(f"{kind[:-1]}_vectors/*.parquet")  # none of items where a tree was trained
+            paths = old_dir.glob(f"{kind[:-1]}_vectors/*.parquet")  # no item files if a tree was trained
             gone[kind] = pl.concat([pl.Series(key, [], pl.String), *(read_keys(path, key) for path in paths)])
         files |= write_removed(link.folder / CHANGES, gone)
     link.files.update({f"{CHANGES}/{name}": about for name, about in files.items()})
