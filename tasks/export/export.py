@@ -1,15 +1,15 @@
-"""From a generation to a release on disk: Parquet files of vectors, an index of neighbours, a manifest.
+"""Exports a generation as a release on disk: Parquet files of vectors, an index of neighbours, a manifest.
 
-    export/<release>/user_vectors/part-00012.parquet   one a micro-partition with users, sorted by user_id
-                     item_vectors/part-00000.parquet   by item_ix, float32; not there when a tree was trained
-                     projection.npy                    only with export.pca_dim: what users and items were multiplied by
+    export/<release>/user_vectors/part-00012.parquet   one for each micro-partition with users, sorted by user_id
+                     item_vectors/part-00000.parquet   by item_ix, float32; missing if a tree was trained
+                     projection.npy                    only with export.pca_dim: users and items were multiplied by it
                      index/users.faiss                 unit user vectors; row order: partitions in order, rows in order
-                     changes/                          only after a release that is like it: what differs from that
+                     changes/                          the differences from the release before, if they are comparable
                      manifest.json                     rows, bytes, checksums; written last
 
-Streamed: one micro-partition is in memory at a time, then a batch of items, then the index and a batch of rows. The same
-vectors give the same bytes. Rows of the corpus that are holes, whose users left, are left out. The price of lookups by row
-group: 0.7 % more bytes than with large row groups.
+Data is streamed: one micro-partition is in memory at a time, then a batch of items, then the index and a batch of rows. The same
+vectors give the same bytes. Holes in the corpus (rows of users who left) are skipped. Small row groups, for lookups, cost
+0.7 % more bytes than large ones.
 """
 
 import shutil
@@ -62,16 +62,16 @@ FORMAT_VERSION = 1
 EXPORT_MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
 QUANTISE_ABOVE = 1_000_000
-"""Above so many users the index of nearest users is a quantised one: an exact one would need more memory than a reader has."""
+"""With more users the index of nearest users is quantised: an exact one would need more memory than a reader has."""
 ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 
 
 @dataclass(frozen=True)
 class Export:
-    """What to make, of which corpus, where, and within which memory.
+    """The settings of an export: its corpus, its folder, its names and the memory budget.
 
-    space_dir: an earlier export of the same space, whose projection is used; since_dir: the export of the release it builds on,
-    against which changes are written.
+    space_dir: an earlier export of the same space, whose projection is used; since_dir: the export of the base release, against
+    which changes are written.
     """
 
     corpus_dir: Path
@@ -88,18 +88,18 @@ class Export:
 def export_vectors(
     job: Export, generation: Generation, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
 ) -> dict[str, Any]:
-    """Make `job.export_dir` from the vectors of `generation`; returns the story of the step. Users' files may be made elsewhere.
+    """Export the vectors of `generation` to `job.export_dir`; return the record of the step. `fan_out` may write users elsewhere.
 
-    An export of the same release, generation and window is left as it is; another one is replaced, at once.
-    Raises DamageError when corpus and generation do not fit together, TrainingError when a vector is not finite,
-    ResourceError when the disk or the memory does not suffice, ConfigError when the vectors cannot be stored as asked.
+    An export of the same release, generation and window is not changed; another one is replaced in one step.
+    Raises DamageError if corpus and generation do not fit together, TrainingError if a vector is not finite,
+    ResourceError if disk or memory do not suffice, ConfigError if the vectors cannot be stored as `job.config` says.
     """
     corpus = read_json(job.corpus_dir / EXPORT_MANIFEST)
     identity = _identify(job, corpus, generation)
     if (job.export_dir / EXPORT_MANIFEST).exists():
         manifest = read_json(job.export_dir / EXPORT_MANIFEST)
         if {key: manifest.get(key) for key in {"storage", *identity}} == {"storage": None} | identity:
-            return _tell(job.export_dir, manifest, index_seconds=0.0)
+            return _describe_export(job.export_dir, manifest, index_seconds=0.0)
     _check_fit(corpus, generation, job.corpus_dir)
     room_bytes = _check_memory(job.memory_bytes, corpus, generation, identity["vector_size"])
     plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, QUANTISE_ABOVE)
@@ -122,22 +122,22 @@ def export_vectors(
         manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
         if job.since_dir is not None:
-            changes, told = write_changes(folder, manifest, job.since_dir)
+            changes, message = write_changes(folder, manifest, job.since_dir)
             manifest |= {"changes": changes} if changes else {}
-            on_event("log", {"message": told})
+            on_event("log", {"message": message})
         write_manifest_json(folder / EXPORT_MANIFEST, manifest)
-    return _tell(job.export_dir, manifest, index_seconds)
+    return _describe_export(job.export_dir, manifest, index_seconds)
 
 
 def read_export(export_dir: Path) -> dict[str, Any]:
-    """The manifest of an export. Raises InputError when there is no export."""
+    """Return the manifest of an export. Raises InputError if there is no export."""
     if not (export_dir / EXPORT_MANIFEST).exists():
         raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
     return read_json(export_dir / EXPORT_MANIFEST)
 
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every file of an export but the manifest: path within the export → `{"bytes", "sha256", ...}`."""
+    """Return every file of an export but the manifest: path within the export → `{"bytes", "sha256", ...}`."""
     others = [manifest[name] for name in ("index", "projection") if name in manifest]
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
@@ -146,14 +146,14 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:
-    """The path of a file of an export. Raises DamageError unless its bytes are those of the manifest."""
+    """Return the path of a file of an export. Raises DamageError unless its bytes are those of the manifest."""
     pull = f"`surf2vec pull models:/NAME/VERSION --out {export_dir}`"
     way_out = f"bring release {manifest['release']} back with {pull}, or serve another"
     return verify_once(export_dir / name, list_files(manifest)[name], way_out)
 
 
 def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> pa.Table | None:
-    """The users of a micro-partition in an export, with their vectors as stored; None where it has none."""
+    """Return the users of a micro-partition in an export, with their vectors as stored; None if it has no users."""
     name = f"part-{partition:05d}.parquet"
     if name not in manifest["user_files"]:
         return None
@@ -163,14 +163,14 @@ def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> 
 
 @contextmanager
 def replace_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path` when the block ends well. Raises ResourceError when it cannot be written to."""
+    """Yield an empty folder that becomes `path` unless the block raises. Raises ResourceError if it cannot be written to."""
     new, old = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("new", "old"))
     try:
         for leftover in (new, old):
             shutil.rmtree(leftover, ignore_errors=True)
         make_folder(new)
         yield new
-        sync_folders(new)  # files have second names in them, which would be lost with the folder that is replaced
+        sync_folders(new)  # hard links in it would be lost with the folder that is replaced
         if path.exists():
             path.rename(old)
         new.rename(path)
@@ -185,7 +185,7 @@ def replace_folder(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Writing:
-    """An export under way: its folder, which has the projection if there is one, and which micro-partitions' users to write."""
+    """An export in progress: its folder, which has the projection if there is one, and the micro-partitions to write."""
 
     folder: Path
     job: Export
@@ -194,27 +194,27 @@ class Writing:
     partitions: range
 
     def read_projection(self) -> np.ndarray | None:
-        """What users and items are multiplied by, float32 (D, k), or None."""
+        """Return the projection, float32 (D, k), or None."""
         path = self.folder / PROJECTION_FILE
         return read_projection(path) if path.exists() else None
 
     def divide(self, num_parts: int) -> list["Writing"]:
-        """The same for fewer micro-partitions each, about as many users in each part."""
+        """Split the micro-partitions into parts with about as many users each."""
         return [replace(self, partitions=part) for part in cut(self.corpus["users"], num_parts)]
 
 
 def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> dict[str, Any]:
-    """What tells this export from another; the manifest begins with it. Raises ConfigError for too high a pca_dim."""
+    """Return the first entries of the manifest, which identify this export. Raises ConfigError if pca_dim is too high."""
     pca_dim = job.config.pca_dim
     if pca_dim is not None and pca_dim >= generation.vector_size:
         raise ConfigError(
             f"export.pca_dim is {pca_dim}, but the vectors have {generation.vector_size} numbers: set it lower, or leave it out"
         )
-    told: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if (storage := {"dtype": job.config.dtype, "pca_dim": pca_dim}) != {"dtype": "float32", "pca_dim": None}:
-        told["storage"] = storage
+        extra["storage"] = storage
     if generation.bias and pca_dim is None:
-        told["bias"] = generation.bias
+        extra["bias"] = generation.bias
     return {
         "format_version": FORMAT_VERSION,
         "release": job.release,
@@ -225,7 +225,7 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
         "num_items": corpus["num_items"],
         "generation": generation.generation,
         "created_from": {"window_id": corpus["window_id"], "run_id": job.run_id},
-    } | told
+    } | extra
 
 
 def _check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) -> None:
@@ -240,7 +240,7 @@ def _check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path)
 
 
 def _check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> None:
-    """Raise DamageError on another shape than (rows, vector_size), TrainingError on vectors that are not finite."""
+    """Raise DamageError if the shape is not (rows, vector_size), TrainingError if vectors are not finite."""
     if vectors.shape != (rows, vector_size):
         raise DamageError(
             f"{what} has vectors of shape {vectors.shape} where the corpus needs {(rows, vector_size)}: "
@@ -255,7 +255,7 @@ def _check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> 
 
 
 def _check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int) -> None:
-    """Raise ResourceError when the export will not fit; names are reckoned at 40 bytes a user, 80 an item."""
+    """Raise ResourceError if the export will not fit on the disk. Names are estimated at 40 bytes a user, 80 an item."""
     user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
     needed = index_bytes + corpus["num_users"] * user_bytes + corpus["num_items"] * (4 * vector_size + 80)
     free = shutil.disk_usage(folder).free
@@ -267,7 +267,7 @@ def _check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: s
 
 
 def _check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generation, vector_size: int) -> int:
-    """The bytes of the budget that are free. Raises ResourceError when a micro-partition or a batch of items does not fit."""
+    """Return the free bytes of the budget. Raises ResourceError if a micro-partition or a batch of items does not fit."""
     held_bytes = private_bytes()
     room_bytes = memory_bytes - held_bytes
     # A row as read, widened, projected and encoded to `vector_size` numbers, and its name.
@@ -286,7 +286,7 @@ def _check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generat
 
 
 def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
-    """Fit the projection, or take that of the space, and write it, float32 (D, dim); returns the manifest's entry."""
+    """Write the projection, float32 (D, dim): that of the space, else a new one. Returns the manifest's entry."""
     from_size = write.generation.vector_size
     moment = SecondMoment(from_size)
     for partition, rows in enumerate(write.corpus["users"]):
@@ -305,7 +305,7 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
 
 
 def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
-    """Write the vectors of the users who are meant; returns the manifest's entries."""
+    """Write the vectors of the users of `write.partitions`; return the manifest's entries."""
     files: dict[str, Any] = {}
     num_done, projection = 0, write.read_projection()
     for partition in write.partitions:
@@ -324,7 +324,7 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
 
 
 def _read_items(write: Writing) -> Iterator[pa.Table]:
-    """Urls and counts of items in order, with their vectors, checked. Raises DamageError for a vocabulary that was altered."""
+    """Yield urls, counts and checked vectors of items, in order. Raises DamageError if the vocabulary was altered."""
     path, start, projection = Corpus(write.job.corpus_dir, write.corpus).vocabulary, 0, write.read_projection()
     with pq.ParquetFile(path) as file:
         if file.metadata.num_rows != write.generation.num_items:
@@ -341,7 +341,7 @@ def _read_items(write: Writing) -> Iterator[pa.Table]:
 
 
 def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
-    """Build the index of the user vectors as they were written; returns the manifest's entry."""
+    """Build the index of the written user vectors; return the manifest's entry."""
     paths = [folder / "user_vectors" / name for name in manifest["user_files"]]
     index, about = build_index(
         plan,
@@ -352,13 +352,13 @@ def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict
     with replace_file(folder / INDEX_FILE) as temporary:
         try:
             faiss.write_index(index, str(temporary))
-        except RuntimeError as error:  # faiss knows no other; here a failed write is an OSError like any other
+        except RuntimeError as error:  # faiss has no other error for a failed write
             raise OSError(str(error)) from None
     return {"file": INDEX_FILE} | about | describe_file(folder / INDEX_FILE)
 
 
 def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
-    """The users of a micro-partition by user_id and their vectors, float32 (n, D), checked; holes are left out."""
+    """Return the users of a micro-partition by user_id and their checked vectors, float32 (n, D), without holes."""
     vectors = write.generation.read_users(partition)
     _check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
     users = pa.table({"user_id": Corpus(write.job.corpus_dir, write.corpus).read_ids(partition)})
@@ -368,8 +368,8 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
     return users.take(order), vectors[order.to_numpy()]
 
 
-def _tell(export_dir: Path, manifest: dict[str, Any], index_seconds: float) -> dict[str, Any]:
-    """The story of the step."""
+def _describe_export(export_dir: Path, manifest: dict[str, Any], index_seconds: float) -> dict[str, Any]:
+    """Return the record of the step for the story."""
     index, storage = manifest["index"], manifest.get("storage", {})
     metrics = {
         "index_recall_at_10": index.get("recall_at_10"),

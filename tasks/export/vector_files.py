@@ -1,10 +1,10 @@
-"""Vectors in Parquet, and back: float32, half as wide, or a byte a number with a scale a row.
+"""Writes and reads vectors in Parquet: as float32, as float16, or as int8 with a scale for each row.
 
     float32   vector fixed_size_list<float32>
     float16   vector fixed_size_list<float16>: 11 bits a number
     int8      vector fixed_size_list<int8> and scale float32: the row's greatest number is 127 scales
 
-The serving model decodes in the same few lines of its own (tasks/registry/user_vectors_model.py).
+The serving model has its own copy of the decoder (tasks/registry/user_vectors_model.py).
 """
 
 import hashlib
@@ -23,21 +23,21 @@ from trainer.errors import ConfigError
 from trainer.system.files import describe_file, replace_file
 
 VECTOR_COLUMNS = ("vector", "scale")
-# A lookup reads one row group a user: 10,000 random users of 20 million then read 6 % of the vectors.
+# A lookup reads one row group for each user: 10,000 random users of 20 million then read 6 % of the vectors.
 USER_ROW_GROUP_ROWS = 128
 ITEM_ROW_GROUP_ROWS = 8192
-# Parquet has no bytes: int8 goes through a dictionary of a row group's values, a kilobyte each, then zstd.
+# Parquet has no byte type: int8 is stored as indices into a dictionary for each row group (1 kB), then zstd.
 BYTES_A_NUMBER = {"float32": 4.0, "float16": 2.0, "int8": 1.2}
 DIGEST_DIGITS = 16
 _INT8_MAX = 127
 
 
 def encode_vectors(vectors: NDArray[np.float32], dtype: str) -> dict[str, pa.Array]:
-    """float32 (N, D) as Arrow columns by name. Raises ConfigError for a number that float16 cannot hold."""
+    """Return float32 (N, D) as Arrow columns by name. Raises ConfigError for a number that float16 cannot hold."""
     if dtype == "int8":
         scales = np.abs(vectors).max(axis=1, initial=0).astype(np.float32) / np.float32(_INT8_MAX)
         steps = np.rint(vectors / np.where(scales == 0, np.float32(1), scales)[:, None])
-        # A scale that was rounded down can make the greatest number 128 steps.
+        # If the scale was rounded down, the greatest number can be 128 steps.
         return {"vector": _as_lists(np.clip(steps, -_INT8_MAX, _INT8_MAX).astype(np.int8)), "scale": pa.array(scales)}
     if dtype == "float16":
         greatest = float(np.abs(vectors).max(initial=0))
@@ -51,7 +51,7 @@ def encode_vectors(vectors: NDArray[np.float32], dtype: str) -> dict[str, pa.Arr
 
 
 def decode_vectors(rows: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
-    """The vectors of an export's rows as float32 (N, D); `rows` has `vector`, and `scale` where the export has it."""
+    """Return the vectors of an export's rows as float32 (N, D); `rows` has `vector`, and `scale` if the export has it."""
     column = rows.column("vector")
     lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     numbers = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
@@ -60,24 +60,24 @@ def decode_vectors(rows: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
 
 
 def encode_rows(names: pa.Table, vectors: NDArray[np.float32], dtype: str) -> pa.Table:
-    """The rows of a file: names, and their vectors float32 (N, D) as they are stored."""
+    """Add vectors float32 (N, D), encoded for storage, to a table of names."""
     for name, column in encode_vectors(vectors, dtype).items():
         names = names.append_column(name, column)
     return names
 
 
 def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int) -> None:
-    """Write rows as Parquet with `group_rows` rows a group, durably; the same rows give the same bytes.
+    """Write rows as Parquet with `group_rows` rows per group, durably. The same rows give the same bytes.
 
-    A table is in memory at a time; each but the last is of whole groups. The first column's least and greatest per group serve
-    lookups. Vectors are not compressed: their bits are noise, and a plain column is read faster; but bytes, through a
-    dictionary, lose a sixth by it.
+    One table is in memory at a time; each but the last must have complete groups. Lookups use the first column's statistics.
+    Float vectors are not compressed: their bits are noise, and a plain column is read faster. Compression makes int8 a sixth
+    smaller.
     """
     writer = None
     with replace_file(path) as temporary, ExitStack() as stack:
         for table in tables:
             key, kind = table.column_names[0], table.schema.field("vector").type
-            # Vectors read from Parquet name their elements otherwise, and Polars has another kind of strings.
+            # The types differ after reading from Parquet (name of list elements) and from Polars (string type).
             columns = {name: table[name] for name in table.column_names}
             columns["vector"] = columns["vector"].cast(pa.list_(kind.value_type, kind.list_size))
             columns[key] = columns[key].cast(pa.string())
@@ -102,7 +102,7 @@ def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int) -> None:
 def read_vectors(
     paths: list[Path], every: int, batch_rows: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """The vectors of files in order, of each `every`-th row group (1: all), in batches of whole groups.
+    """Read every `every`-th row group (1: all) of the files in order, in batches of complete groups.
 
     Yields row numbers int64[n], counted over all files, ascending, and vectors float32[n, D].
     """
@@ -121,16 +121,16 @@ def read_vectors(
 
 
 def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDArray[np.float32]:
-    """What items are compared by, float32[n, D] or [n, D-1]: all of their vectors but the bias, where the export has one.
+    """Return item vectors for comparing items, float32[n, D] or [n, D-1]: without the bias, if the export has one.
 
-    The bias says how popular an item is: by it two rare pages would be alike whatever they are about.
+    The bias is an item's popularity: it would make two rare pages similar even if their topics differ.
     """
     return vectors[:, :-1] if "bias" in manifest else vectors
 
 
 def describe_users(path: Path) -> dict[str, Any]:
-    """What a manifest records of a file of users: beside bytes and sha256 `piece_sha256`, the first DIGEST_DIGITS digits of the
-    digest of each row group, and last of the footer, in one string: a lookup can tell whether the little that it reads is whole.
+    """Return the manifest entry of a file of users: bytes, sha256, and `piece_sha256`, a string of the first DIGEST_DIGITS digits
+    of the digests of each row group and of the footer. With it a lookup can check the few bytes that it reads.
     """
     metadata = pq.read_metadata(path)
     footer_bytes = metadata.serialized_size + 8
@@ -144,5 +144,5 @@ def describe_users(path: Path) -> dict[str, Any]:
 
 
 def _as_lists(numbers: NDArray[np.generic]) -> pa.FixedSizeListArray:
-    """(N, D) as an Arrow column, without a copy."""
+    """Return (N, D) as an Arrow column, without a copy."""
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])

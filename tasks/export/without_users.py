@@ -1,7 +1,7 @@
-"""An export without some of its users: their vectors go, and the index is built anew; every other vector is the same bits.
+"""Makes an export without some users: removes their vectors and rebuilds the index. All other vectors keep their bits.
 
-It is made of the files of the export there is, not of the store, so it needs neither store nor corpus. Files without any of
-the users get a second name.
+It is made from the files of the existing export, so it needs neither store nor corpus. Files that contain none of the users
+are linked.
 """
 
 from pathlib import Path
@@ -23,12 +23,12 @@ _CHANGES = "changes/"
 
 
 def count_in_export(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
-    """How often these users are named in an export, also as rows that changed or left. Raises DamageError as `count_users`."""
+    """Return how often an export names these users, also in its changes. Raises DamageError if a file cannot be read."""
     return sum(int(wanted.find(_read_ids(folder, manifest, name)).sum()) for name in list_named(manifest, wanted))
 
 
 def count_users(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
-    """How many of these users have a vector in an export. Raises DamageError when a file cannot be read."""
+    """Return how many of these users have a vector in an export. Raises DamageError when a file cannot be read."""
     names = _files_of(manifest, wanted)
     return sum(int(wanted.find(_read_ids(folder, manifest, f"{_USERS}/{name}")).sum()) for name in names)
 
@@ -36,10 +36,10 @@ def count_users(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
 def erase_from_export(
     folder: Path, wanted: UserSet, memory_bytes: int, values: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    """Make `out`, which may be `folder`, an export without these users, with `values` in its manifest; returns the manifest.
+    """Write an export without these users to `out`, which may be `folder`. Return its manifest, which includes `values`.
 
-    Changes since an earlier release are left out: they would name who left. One file of vectors is in memory at a time, then the
-    index. Raises DamageError when a file is not as the manifest says, ResourceError when disk or memory do not suffice.
+    Changes since an earlier release are left out: they would name the users. One file of vectors is in memory at a time, then the
+    index. Raises DamageError if a file does not match the manifest, ResourceError if disk or memory do not suffice.
     """
     manifest = read_json(folder / EXPORT_MANIFEST)
     user_files, remade = dict(manifest["user_files"]), {manifest["index"]["file"]}
@@ -62,7 +62,7 @@ def erase_from_export(
         num_users = sum(about["rows"] for about in user_files.values())
         manifest.pop("changes", None)
         erased = manifest | {"user_files": user_files, "num_users": num_users} | values
-        quantise_above = 0 if "nprobe" in manifest["index"] else num_users  # the index stays of its kind
+        quantise_above = 0 if "nprobe" in manifest["index"] else num_users  # the kind of index stays the same
         plan = plan_index(num_users, erased["vector_size"], memory_bytes - private_bytes(), quantise_above)
         erased["index"] = write_index(new, erased, plan)
         write_manifest_json(new / EXPORT_MANIFEST, erased)
@@ -70,7 +70,7 @@ def erase_from_export(
 
 
 def list_named(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
-    """The files of an export that may name any of these users: vectors, and what changed since an earlier release."""
+    """Return the files of an export that may name any of these users: vectors, and changes since an earlier release."""
     changed = [name for name in list_files(manifest) if name.startswith(_CHANGES) and name.endswith(".parquet")]
     return [
         *(f"{_USERS}/{name}" for name in _files_of(manifest, wanted)),
@@ -79,7 +79,7 @@ def list_named(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
 
 
 def _files_of(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
-    """The files of vectors that can have any of these users."""
+    """Return the files of vectors that can contain any of these users."""
     names = {f"part-{partition:05d}.parquet" for partition in wanted.partitions(manifest["partitions"])}
     return [name for name in manifest["user_files"] if name in names]
 

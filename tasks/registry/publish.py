@@ -221,9 +221,8 @@ def list_metrics(story: Story) -> list[Metric]:
     values |= {"num_users": export.num_users, "num_items": export.num_items, "bytes": export.bytes}
     values |= export.metrics | gate.metrics
     metrics = [
-        Metric(
-            re.sub(r"[^\w\-. /]+", "_", name, flags=re.ASCII), float(value), started_ms, 0
-        )  # names that MLflow takes
+        # MLflow allows only these characters in names.
+        Metric(re.sub(r"[^\w\-. /]+", "_", name, flags=re.ASCII), float(value), started_ms, 0)
         for name, value in values.items()
         if value is not None
     ]

@@ -68,8 +68,8 @@ def pull_since(
 ) -> dict[str, Any]:
     """Write the changes from version `since` to the release of `uri` into the folder `out`; replace earlier changes in it.
 
-    Users who were `forgotten` count as gone. Raises InputError when `out` holds anything else than changes, or a version is not
-    in the registry.
+    Users who were `forgotten` are listed as removed. Raises InputError if `out` holds anything but changes, or if a version is
+    not in the registry.
     """
     check_out(out)
     if (out / EXPORT_MANIFEST).exists() and "since" not in read_json(out / EXPORT_MANIFEST):

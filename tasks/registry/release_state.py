@@ -1,12 +1,12 @@
-"""What a release carries beyond its export, so that a lost root can be made again and its next night goes on from it.
+"""Writes the state of a release: what a release has beyond its export, so that a lost root can be restored and trained on.
 
     state/manifest.json     the other files with bytes and sha256; the manifests of the generation and of the corpus; the story
-    state/store/            the files of the generation as they are: vectors with optimizer state, items with theirs
+    state/store/            the files of the generation, unchanged: vectors of users and items with optimizer state
     state/corpus/           vocabulary, users of each micro-partition in row order, and how often training saw each item
 
-No tokens: what users read stays in the root. The next night of a restored root therefore trains all users that have events in
-its window, from the vectors they had. On the root's disk all are second names of the store's and corpus's files; a copy in the
-registry is about as large again as the export's.
+The state has no tokens: what users read stays in the root. So the next night of a restored root trains all users with events in
+its window, from their old vectors. On the root's disk the files are hard links to those of store and corpus. A copy in the
+registry is about as large as the export.
 """
 
 import os
@@ -43,9 +43,9 @@ FORMAT_VERSION = 1
 def open_state(
     root: Root, export_dir: Path, story: Story, content: Content, is_copy: bool
 ) -> Iterator[tuple[Content, int]]:
-    """Yield the content of a model with the state of its release, if there is one, and the bytes of a copy of it.
+    """Yield the content of a model with the state of its release, if there is one, and the bytes of the state's copy.
 
-    For a copy the state is in a folder that goes at the end, by reference in the export's own folder.
+    For a copy the state is in a folder that is removed at the end; by reference it is in the export's folder.
     """
     with open_scratch_folder(root, f"publish.{os.getpid()}") if is_copy else nullcontext(export_dir) as place:
         folder = place / FOLDER
@@ -63,21 +63,21 @@ def open_state(
 
 
 def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
-    """The generation that an export was made of: pinned, unless its run was killed before it did so; None where it is gone."""
-    made = (export["generation"], export["created_from"]["window_id"])
+    """Return the generation that an export was made of: the pinned one, or the current one if no pin was set; None if gone."""
+    exported = (export["generation"], export["created_from"]["window_id"])
     for path in (root.store / "pinned" / f"{export['release']}.json", root.store / STORE_MANIFEST):
         if path.exists() and not is_of_earlier_version(read_json(path)):
             generation = Generation(root.store, read_manifest(path))
-            if (generation.generation, generation.manifest["window_id"]) == made:
+            if (generation.generation, generation.manifest["window_id"]) == exported:
                 return generation
     return None
 
 
 def _gather_state(root: Root, export: dict[str, Any], story: Story, folder: Path) -> str | None:
-    """Write the state of a release into `folder`, which is empty; returns the sha256 of its manifest.
+    """Write the state of a release into `folder`, which is empty. Returns the sha256 of its manifest.
 
-    None where the root has not the release's generation, or its corpus: then there is no state to carry. Raises DamageError when
-    a file cannot be read.
+    Returns None and writes nothing if the root does not have the release's generation or corpus. Raises DamageError if a file
+    cannot be read.
     """
     generation = find_generation(root, export)
     corpus_dir = root.corpus(export["created_from"]["window_id"])

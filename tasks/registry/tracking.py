@@ -13,7 +13,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
-# This import comes first: it settles how MLflow is imported.
+# This import comes first: it sets environment variables that MLflow reads when it is imported.
 from tasks.registry.mlflow_runs import RUN_TAG, connect, download, gather, use_uri
 
 # isort: split
@@ -37,8 +37,8 @@ REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 
 @dataclass(frozen=True)
 class Content:
-    """What goes into a model: files and folders, copied under a name each; configuration, which a reader may set otherwise; and
-    tags, by which the same content is found again."""
+    """The content of a model: files and folders, each copied under a name; configuration, which a reader may override; and tags,
+    which identify the content."""
 
     artifacts: dict[str, Path]
     config: dict[str, str]
@@ -47,9 +47,9 @@ class Content:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a registered model; `is_copied`: it was made of another version, and has that one's tags.
+    """A version of a registered model. `is_copied`: it was copied from another version, with its tags.
 
-    `made_of`: the id of the logged model that has its files, or where they are; `list_versions` says it of every version.
+    `made_of`: the id of the logged model that has its files, or their location. Only `list_versions` always sets it.
     """
 
     name: str
@@ -65,13 +65,13 @@ class Version:
         return f"models:/{self.name}/{self.number}"
 
     def uses(self, copy: "Copy") -> bool:
-        """Whether the files of the version are those of this logged model."""
+        """Return whether the version has the files of this logged model."""
         return self.made_of == copy.model_id or f"{self.made_of}/".startswith(f"{copy.location.rstrip('/')}/")
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A logged model of an export, whoever made it, wherever its files are; an upload that was cut short is not ready."""
+    """A logged model of an export, possibly of another root. After an interrupted upload it is not ready."""
 
     model_id: str
     location: str
@@ -87,13 +87,13 @@ class Copy:
 
 @dataclass(frozen=True)
 class Registered:
-    """What a registry has of a model: its versions, oldest first, and which of them its aliases name."""
+    """The versions of a registered model, oldest first, and the version number of each alias."""
 
     versions: list[Version]
     aliases: dict[str, int]
 
     def get(self, number: int | None) -> Version | None:
-        """The version of a number, if it is there."""
+        """Return the version with this number, if there is one."""
         return next((one for one in self.versions if one.number == number), None)
 
     @property
@@ -103,11 +103,11 @@ class Registered:
 
 @dataclass(frozen=True)
 class Ownership:
-    """What a registry has of this root: nothing else there may be changed or removed.
+    """Decides which versions and logged models in a registry belong to this root. Only these may be changed or removed.
 
-    The tag `surf2vec_root` of a logged model or a version names the root that made it. A version made of another version has
-    that one's tags, but is not the root's. What has no tag is from before there was one: it is this root's where its MLflow run
-    is that of one of the root's runs.
+    The tag `surf2vec_root` of a logged model or a version names the root that made it. A version copied from another version has
+    the same tags but does not belong to the root. Earlier versions of surf2vec set no tag: then the MLflow run decides, which
+    must be that of one of the root's runs.
     """
 
     root: Root
@@ -141,28 +141,28 @@ class Ownership:
 
     @cached_property
     def _untagged_runs(self) -> set[str]:
-        """The MLflow runs without the tag that belong to runs of the root: that of the story, or any in the root's experiment."""
-        made: dict[str, str | None] = {}
+        """The MLflow runs of this root that have no root tag: the one in the story, or else any in the root's experiment."""
+        recorded_runs: dict[str, str | None] = {}
         for story in read_stories(self.root):
             registered = story.steps.registered or story.gone_steps.registered
-            made[story.run_id] = (registered and registered.mlflow_run_id) or None
+            recorded_runs[story.run_id] = (registered and registered.mlflow_run_id) or None
         ours = set()
         with connect(self.uri) as client:
             names = {one.experiment_id: one.name for one in gather(client.search_experiments)}
             for run in gather(partial(client.search_runs, list(names), f"tags.{RUN_TAG} LIKE '%'")) if names else ():
-                recorded = made.get(run.data.tags[RUN_TAG], "")
-                is_told = recorded == run.info.run_id
-                is_here = recorded is None and names[run.info.experiment_id] == self.publish.experiment
-                if ROOT_TAG not in run.data.tags and (is_told or is_here):
+                recorded = recorded_runs.get(run.data.tags[RUN_TAG], "")
+                is_recorded = recorded == run.info.run_id
+                is_in_experiment = recorded is None and names[run.info.experiment_id] == self.publish.experiment
+                if ROOT_TAG not in run.data.tags and (is_recorded or is_in_experiment):
                     ours.add(run.info.run_id)
         return ours
 
 
 def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary: Path) -> str:
-    """Copy the content and the model's code into MLflow, once; returns the id of MLflow's logged model.
+    """Copy the content and the model's code into MLflow, unless it is there. Returns the id of MLflow's logged model.
 
-    MLflow first gathers a model in a temporary folder: `temporary`, as the system's own may be small. What an earlier call copied
-    only in part is removed; one that is whole is known by its tags.
+    MLflow first gathers a model in a temporary folder: `temporary`, as the system's may be small. Incomplete copies of earlier
+    calls are removed. A complete copy is recognised by its tags.
     """
     with connect(tracking_uri) as client, use_uri(tracking_uri), use_temporary_folder(temporary):
         experiment_id = client.get_run(mlflow_run_id).info.experiment_id
@@ -171,7 +171,7 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
                 get_artifact_repository(model.artifact_location, tracking_uri).delete_artifacts()
                 client.delete_logged_model(model.model_id)
             elif content.tags.items() <= model.tags.items():
-                if _local(model.artifact_location):  # what made it was cut off, perhaps before all was on the disk
+                if _local(model.artifact_location):  # an interrupted call may have left files that are not synced
                     _fill_model(client, model, content)
                 return model.model_id
         with mlflow.start_run(run_id=mlflow_run_id):
@@ -181,7 +181,7 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
 
 
 def mend_model(tracking_uri: str, version: Version, content: Content, temporary: Path) -> None:
-    """Copy the content and the model's code once more to where a version has them: its number and aliases stay."""
+    """Replace the files of a version with the content and the model's code. Its number and aliases stay."""
     with connect(tracking_uri) as client, use_uri(tracking_uri), use_temporary_folder(temporary):
         source = str(client.get_model_version(version.name, str(version.number)).source)
         model = client.get_logged_model(source.removeprefix("models:/"))
@@ -190,13 +190,13 @@ def mend_model(tracking_uri: str, version: Version, content: Content, temporary:
 
 
 def find_folder(tracking_uri: str, version: Version) -> Path | None:
-    """The folder with the files of a version; None where they are not on this machine, or nobody but a server reaches them."""
+    """Return the folder with the files of a version; None if they are not on this machine or only a server can read them."""
     with connect(tracking_uri) as client:
         return _local(client.get_model_version_download_uri(version.name, str(version.number)))
 
 
 def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
-    """Make the files of a logged model anew. Those there were go first: whoever has one mapped keeps it."""
+    """Delete the files of a logged model and write them again. Processes that have mapped a deleted file keep it."""
     about = Model(model.artifact_location, model.source_run_id, model_uuid=model.model_id, model_id=model.model_id)
     with tempfile.TemporaryDirectory() as scratch:
         mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content))
@@ -206,7 +206,7 @@ def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
 
 
 def _parts(content: Content) -> dict[str, Any]:
-    """The arguments of MLflow's functions that save a model."""
+    """Return the arguments of MLflow's functions that save a model."""
     texts, numbers = Array(DataType.string), Array(DataType.double)
     outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
     optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
@@ -240,26 +240,26 @@ def _sync_model(client: MlflowClient, model_id: str) -> None:
 
 
 def _local(location: str) -> Path | None:
-    """The path of an artifact location on this machine; None for another."""
+    """Return the path of an artifact location on this machine; None for other locations."""
     return Path(local_file_uri_to_path(location)) if location.startswith(("/", "file:")) else None
 
 
 def register(
     tracking_uri: str, model_name: str, model_id: str, mlflow_run_id: str, description: str, tags: dict[str, str]
 ) -> Version:
-    """Make a version of the registered model from a logged model, with its tags at once, so that it can be found by them."""
+    """Register a logged model as a version. It is created with its tags, so that it can always be found by them."""
     with connect(tracking_uri) as client, use_uri(tracking_uri):
         if not client.search_registered_models(f"name = '{model_name}'"):
             client.create_registered_model(model_name, description=description)
         source = f"models:/{model_id}"
-        made = client.create_model_version(
+        created = client.create_model_version(
             model_name, source, mlflow_run_id, tags=tags, description=description, model_id=model_id
         )
-        return _as_version(made)
+        return _as_version(created)
 
 
 def get_registered(tracking_uri: str, model_name: str) -> Registered:
-    """The versions and aliases of the model; empty where there is no such model."""
+    """Return the versions and aliases of the model; empty if there is no such model."""
     with connect(tracking_uri) as client:
         if not client.search_registered_models(f"name = '{model_name}'"):
             return Registered([], {})
@@ -270,7 +270,7 @@ def get_registered(tracking_uri: str, model_name: str) -> Registered:
 
 
 def list_models(tracking_uri: str) -> list[str]:
-    """The names of the registered models (the first hundred)."""
+    """Return the names of the registered models (the first hundred)."""
     with connect(tracking_uri) as client:
         return sorted(model.name for model in client.search_registered_models())
 
@@ -282,7 +282,7 @@ def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> N
 
 
 def set_tags(tracking_uri: str, version: Version, tags: Mapping[str, str | None]) -> None:
-    """Set tags of a version; None takes one away."""
+    """Set tags of a version; None removes a tag."""
     with connect(tracking_uri) as client:
         for name, value in tags.items():
             if value is not None:
@@ -292,13 +292,13 @@ def set_tags(tracking_uri: str, version: Version, tags: Mapping[str, str | None]
 
 
 def delete_version(tracking_uri: str, version: Version) -> None:
-    """Take a version out of the registry: nobody can load it any more. Its number is not given again; its run stays."""
+    """Delete a version from the registry: it can no longer be loaded. Its number is not used again; its run stays."""
     with connect(tracking_uri) as client:
         client.delete_model_version(version.name, str(version.number))
 
 
 def list_versions(tracking_uri: str) -> list[Version]:
-    """All versions of all registered models."""
+    """Return all versions of all registered models."""
     with connect(tracking_uri) as client:
         versions = [_as_version(one) for one in gather(client.search_model_versions)]
         find = client.get_model_version_download_uri
@@ -306,7 +306,7 @@ def list_versions(tracking_uri: str) -> list[Version]:
 
 
 def list_copies(tracking_uri: str) -> list[Copy]:
-    """The logged models of all experiments that hold an export, or refer to one, or were to: those of other roots, too."""
+    """Return the logged models with an export or a reference to one, also incomplete ones and those of other roots."""
     with connect(tracking_uri) as client:
         experiments = [one.experiment_id for one in gather(client.search_experiments)]
         found = gather(partial(client.search_logged_models, experiments)) if experiments else []
@@ -318,7 +318,7 @@ def list_copies(tracking_uri: str) -> list[Copy]:
 
 
 def download_copied(tracking_uri: str, copy: Copy, path: str, folder: Path) -> Path:
-    """A file of the export that a logged model holds, in `folder`. Raises DamageError when it is not there."""
+    """Copy a file of the export in a logged model to `folder`; return its path. Raises DamageError if it is missing."""
     place = f"{copy.location.rstrip('/')}/{copy.tags['export_path']}/{path}"
     return download(tracking_uri, place, folder, f"{path} of the logged model {copy.model_id}")
 

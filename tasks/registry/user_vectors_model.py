@@ -1,20 +1,20 @@
 """The registered model: vectors, nearest users and next items for user ids. Needs mlflow, numpy, pandas, pyarrow, faiss.
 
-MLflow copies this file into the model and runs it at load time, so it imports nothing of surf2vec and nothing
-of surf2vec imports it. `predict` takes a column `user_id` and returns a row for each, in that order:
+MLflow copies this file into the model and runs it at load time. So it imports nothing of surf2vec, and surf2vec does not
+import it. `predict` takes a column `user_id` and returns a row for each user id, in the same order:
 
     user_id, vector                 the vector as a list of floats; None for a user without one
     neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
-The vectors are in the model, or in the folder of the export, whose URI the model has. A reader that has that folder under another
-name gives `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
+The vectors are in the model, or in the export's folder, whose URI is in the model's configuration. If the folder has another path
+on this machine, use `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
 
-Loading reads only the manifest, and the sizes of its files. A lookup hashes the id to its part, finds its row group by the
-least ids in the part's footer, and reads that group alone; the index is memory-mapped, the items are read when first needed.
+Loading reads only the manifest and the sizes of the files. A lookup hashes the id to find its part, finds the row group by the
+least ids in the part's footer, and reads that group only. The index is memory-mapped. The items are read at first use.
 
-What is read is compared with the digests of the manifest first: a row group and a footer of users by themselves; index, items,
-and parts of earlier versions, whose row groups have no digests, whole.
+Bytes are compared with the digests of the manifest before use: row groups and footers of users one by one; the index, the items,
+and parts of earlier versions, whose row groups have no digests, as complete files.
 """
 
 import hashlib
@@ -44,13 +44,13 @@ DIGEST_DIGITS = 16
 
 
 class ExportError(RuntimeError):
-    """The release's files are not there, or not those that were registered: which, and what to do."""
+    """The release's files are missing or altered. The message names the file and the way out."""
 
 
 class Export:
-    """The release's folder. Its files must be those that were registered, and stay so for as long as the model lives.
+    """The release's folder. Its files must be the registered ones, and must not change while the model is loaded.
 
-    Of a model that holds a copy, `context` has the artifact "export"; of one that refers to a folder, the artifact
+    If the model holds a copy, `context` has the artifact "export". If it refers to a folder, `context` has the artifact
     "manifest", a copy of the folder's manifest, and the configuration "export_uri".
     """
 
@@ -70,35 +70,35 @@ class Export:
             )
         self.manifest = self.read_manifest(registered)
         self.files = list_files(self.manifest)
-        self.whole: set[str] = set()
+        self.verified: set[str] = set()
         if not self.folder.is_dir():
             raise self.error("it is not on this machine: moved, deleted, or its disk is not mounted")
         self.stamps = {name: self.stamp(name) for name in [*self.files, "manifest.json"]}
         for name, about in self.files.items():
             if self.stamps[name][0] != about["bytes"]:
                 raise self.error(f"{name} there has {self.stamps[name][0]:,} bytes, registered were {about['bytes']:,}")
-        # The manifest last: a folder that is replaced meanwhile does not pass for the one that was registered.
+        # The manifest is checked last, so that a folder that is replaced meanwhile is noticed.
         with self.reading("manifest.json") as path:
             found, expected = (hashlib.sha256(content).hexdigest() for content in (path.read_bytes(), registered))
         if found != expected:
             raise self.error(f"it holds another export: sha256 of manifest.json {found}, registered was {expected}")
 
     def read_manifest(self, content: bytes) -> dict[str, Any]:
-        """The manifest. Raises ExportError unless it has the digest of all else in it; those of earlier versions have none."""
+        """Parse the manifest. Raises ExportError unless its digest is right; manifests of earlier versions have no digest."""
         try:
             manifest = json.loads(content)
             digest = manifest.pop("digest", None)
             text = json.dumps(manifest, sort_keys=True, ensure_ascii=False, allow_nan=False)
-            is_whole = digest in (None, hashlib.sha256(text.encode()).hexdigest())
+            is_intact = digest in (None, hashlib.sha256(text.encode()).hexdigest())
             list_files(manifest)
         except (ValueError, KeyError, TypeError, AttributeError):
-            is_whole = False
-        if not is_whole:
+            is_intact = False
+        if not is_intact:
             raise ExportError(f"manifest.json in {self.folder} was altered: {self.way_out}")
         return manifest
 
     def stamp(self, name: str) -> tuple[int, int, int]:
-        """(bytes, when changed, inode) of a file: one that is written to or replaced gets another."""
+        """Return (bytes, mtime, inode) of a file, which change when it is written to or replaced."""
         try:
             found = (self.folder / name).stat()
         except OSError as error:
@@ -107,7 +107,7 @@ class Export:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Path]:
-        """Yield the path of a file. Raises ExportError when it cannot be read, or is not, before and after, the one loaded."""
+        """Yield the path of a file. Raises ExportError if it cannot be read or has changed since loading."""
         self.check(name)
         try:
             yield self.folder / name
@@ -117,17 +117,17 @@ class Export:
             self.check(name)
 
     @contextmanager
-    def reading_whole(self, name: str) -> Iterator[Path]:
-        """`reading`, for a file whose bytes are those that were registered: they are looked at once."""
+    def reading_verified(self, name: str) -> Iterator[Path]:
+        """Do as `reading`, and at the first use of a file compare all of its bytes with its digest."""
         with self.reading(name) as path:
-            if name not in self.whole:
+            if name not in self.verified:
                 with open(path, "rb") as file:
                     self.compare(name, hashlib.file_digest(file, "sha256").hexdigest(), self.files[name]["sha256"])
-                self.whole.add(name)
+                self.verified.add(name)
             yield path
 
     def compare(self, name: str, found: str, registered: str) -> None:
-        """Raise ExportError unless a digest is the one that was registered."""
+        """Raise ExportError unless a digest is the registered one."""
         if found != registered:
             raise self.error(f"{name} there does not have the sha256 that was registered: its bytes were altered")
 
@@ -143,7 +143,7 @@ class Export:
 
 
 def folder_of(uri: str) -> Path:
-    """The folder that a file:// URI, or a plain path, names."""
+    """Return the folder that a file:// URI or a plain path names."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
@@ -153,7 +153,7 @@ def folder_of(uri: str) -> Path:
 
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """{file within the export: what is recorded of it}, of all files but the manifest."""
+    """Return {path within the export: entry of the manifest} of all files but the manifest."""
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
     others = [about for about in manifest.values() if isinstance(about, dict) and "file" in about]
@@ -167,7 +167,7 @@ class Part:
         self.export, self.name = export, name
         num_bytes, digits = export.files[name]["bytes"], export.files[name].get("piece_sha256", "")
         self.digests = [digits[at : at + DIGEST_DIGITS] for at in range(0, len(digits), DIGEST_DIGITS)]
-        with (export.reading if self.digests else export.reading_whole)(name) as path:
+        with (export.reading if self.digests else export.reading_verified)(name) as path:
             with open(path, "rb") as file:
                 file.seek(num_bytes - 8)
                 footer_bytes = int.from_bytes(file.read(4), "little") + 8
@@ -179,12 +179,12 @@ class Part:
         self.least = [self.read_least(group) for group in range(len(groups))]
 
     def group_of_id(self, user_id: str) -> int:
-        """The only row group that can have this id, or -1."""
+        """Return the only row group that can contain this id, or -1."""
         return bisect_right(self.least, as_bytes(user_id)) - 1
 
     def load(self, pieces: list[int]) -> pa.BufferReader:
-        """The file with only these row groups, and with -1 the footer, in it; they are compared with their digests."""
-        content = np.zeros(self.bounds[-1], np.uint8)  # takes no memory but where it is filled
+        """Return the file with only these row groups filled in (-1: the footer). They are compared with their digests."""
+        content = np.zeros(self.bounds[-1], np.uint8)  # takes memory only where it is filled
         with self.export.reading(self.name) as path, open(path, "rb", buffering=0) as file:
             for piece in pieces:
                 start, end = self.bounds[-2:] if piece < 0 else self.bounds[piece : piece + 2]
@@ -196,21 +196,21 @@ class Part:
         return pa.BufferReader(content)
 
     def read(self, groups: list[int], columns: list[str]) -> dict[int, pa.Table]:
-        """{row group: table}. The file is closed again: an open one would outlive a release that is deleted."""
+        """Return {row group: table}. The file is closed afterwards: an open file would keep a deleted release on disk."""
         with self.export.reading(self.name), pq.ParquetFile(self.load(groups), metadata=self.metadata) as file:
             return {group: file.read_row_group(group, columns=columns) for group in groups}
 
     def read_least(self, group: int) -> bytes:
-        """The least id of a row group as bytes (Parquet orders strings by their bytes)."""
+        """Return the least id of a row group as bytes (Parquet orders strings by their bytes)."""
         statistics = self.metadata.row_group(group).column(0).statistics
         if statistics is not None and statistics.has_min_max:
             return statistics.min.encode()
-        # Ids above 4 kB get no statistics. Rows are sorted, so the first tells as well.
+        # Ids above 4 kB get no statistics. Rows are sorted, so the first id is the least.
         return self.read([group], ["user_id"])[group]["user_id"][0].as_py().encode()
 
 
 class UserVectors(mlflow.pyfunc.PythonModel):
-    """Predicts from an export's folder: see the module."""
+    """Predicts from an export's folder: see the module docstring."""
 
     def load_context(self, context: Any) -> None:
         self.export = Export(context)
@@ -245,28 +245,28 @@ class UserVectors(mlflow.pyfunc.PythonModel):
     @cached_property
     def index(self) -> Any:
         # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
-        with self.export.reading_whole(self.manifest["index"]["file"]) as path:
+        with self.export.reading_verified(self.manifest["index"]["file"]) as path:
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        if "nprobe" in self.manifest["index"]:  # of a quantised index: how many of its lists a search looks into
+        if "nprobe" in self.manifest["index"]:  # a quantised index: the number of lists that a search reads
             index.nprobe = self.manifest["index"]["nprobe"]
         return index
 
     @cached_property
     def item_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """(urls, float32 (V, D)): the items by item_ix."""
+        """(urls, float32 (V, D)) of the items, by item_ix."""
         if not self.manifest["item_files"]:
             raise ValueError(
                 "this release was trained with hierarchical softmax and has no item vectors: leave out `items`"
             )
         tables = []
         for name in self.manifest["item_files"]:
-            with self.export.reading_whole(f"item_vectors/{name}") as path:
+            with self.export.reading_verified(f"item_vectors/{name}") as path:
                 tables.append(pq.read_table(path, columns=["url", "vector"]))
         urls = np.concatenate([table["url"].to_numpy() for table in tables])
         return urls, np.concatenate([as_matrix(table) for table in tables])
 
     def find_users(self, user_ids: set[str]) -> dict[str, tuple[int, np.ndarray]]:
-        """{user_id: (row in the index, vector)} of those that have one."""
+        """Return {user_id: (row in the index, vector)} of the users with a vector."""
         numbers = {name: number for number, name in enumerate(self.names)}
         wanted: dict[int, list[str]] = defaultdict(list)
         for user_id in user_ids:
@@ -285,7 +285,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         return found
 
     def find_neighbours(self, found: dict[str, tuple[int, np.ndarray]], k: int) -> dict[str, dict[str, Any]]:
-        """Of each user the k nearest other users, nearest first: {"neighbours": {user_id: ids}, "scores": {user_id: cosines}}."""
+        """Return the k nearest other users, nearest first: {"neighbours": {user_id: ids}, "scores": {user_id: cosines}}."""
         near: dict[str, dict[str, Any]] = {"neighbours": {}, "scores": {}}
         if not found:
             return near
@@ -301,7 +301,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         return near
 
     def read_ids(self, rows: set[int]) -> dict[int, str]:
-        """{row in the index: user_id}; reads only the row groups that have them."""
+        """Return {row in the index: user_id}; reads only the row groups that contain them."""
         wanted: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             number = bisect_right(self.first, row) - 1
@@ -316,7 +316,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         return names
 
     def find_items(self, found: dict[str, tuple[int, np.ndarray]], num_items: int) -> dict[str, dict[str, Any]]:
-        """Of each user the items that rank first, highest first: {"items": {user_id: urls}, "item_scores": {user_id: scores}}."""
+        """Return the best items, highest score first: {"items": {user_id: urls}, "item_scores": {user_id: scores}}."""
         urls, item_vectors = self.item_table
         num_items = min(num_items, len(urls))
         user_ids, at_once = list(found), max(1, SCORES_AT_ONCE // max(1, len(urls)))
@@ -333,7 +333,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
 
 
 def read_count(params: dict[str, Any] | None, name: str) -> int:
-    """A whole number from the params, 0 when not given."""
+    """Return an integer of the params, 0 by default. Raises ValueError if it is negative."""
     value = int((params or {}).get(name) or 0)
     if value < 0:
         raise ValueError(f"params[{name!r}] is {value}: give 0 or more")
@@ -341,25 +341,25 @@ def read_count(params: dict[str, Any] | None, name: str) -> int:
 
 
 def as_id(value: Any) -> str | None:
-    """A user id as text, None for a missing one; ids that pandas made floats for want of a missing integer lose their .0"""
+    """Return a user id as text, None for a missing one. Removes the .0 of integers that pandas converted to floats."""
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return None
     return str(int(value)) if isinstance(value, (float, np.floating)) and value.is_integer() else str(value)
 
 
 def as_bytes(user_id: str) -> bytes:
-    """UTF-8. A lone surrogate, which no log can hold, must not raise: such an id is merely unknown."""
+    """Return the id as UTF-8. An id with a lone surrogate, which no log has, is unknown and must not raise."""
     return user_id.encode("utf-8", "surrogatepass")
 
 
 def partition_of(user_id: str, partitions: int) -> int:
-    """The micro-partition of a user: the low 64 bits of the id's md5, modulo their number."""
+    """Return the micro-partition of a user: the low 64 bits of the id's md5, modulo `partitions`."""
     digest = hashlib.md5(as_bytes(user_id), usedforsecurity=False).digest()
     return int.from_bytes(digest[8:], "little") % partitions
 
 
 def as_matrix(table: pa.Table) -> np.ndarray:
-    """The column `vector` as float32 (N, D); it may be stored as float16, or as int8 with a column `scale`."""
+    """Return the column `vector` as float32 (N, D). It may be stored as float16, or as int8 with a column `scale`."""
     lists = table["vector"].combine_chunks()
     numbers = lists.flatten().to_numpy().reshape(len(lists), -1).astype(np.float32, copy=False)
     return numbers * table["scale"].to_numpy()[:, None] if "scale" in table.column_names else numbers
