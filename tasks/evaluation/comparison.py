@@ -1,12 +1,12 @@
-"""Challenger and champion before the same questions: what users opened next that neither release has seen.
+"""Compares how challenger and champion rank the same held-out items, which neither release was trained on.
 
-Asked are the challenger's held-out users, for an item that both know and that is not among what the champion has seen of the
-user. Both rank the items that both know, without those that either has seen of the user; so it does not matter whether their
-spaces, vectors or item numbers are the same. Items are matched by 64-bit hashes of their urls.
+The users are the challenger's held-out users whose held-out item is in both vocabularies and not in the champion's history of the
+user. Both releases rank the items in both vocabularies, except those in either history of the user. So the releases may differ
+in space, vectors and item numbers. Items are matched by 64-bit hashes of their urls.
 
-The champion answers for the user as the challenger knows him: a vector is fitted to its items from the same history. Else the
-newer release would win by knowing more of the day, however bad its training was: on made-up logs by 70 % of hit@10, on entree
-by several times. Where only an export is left of the champion, its vectors are taken as they are.
+The champion's user vectors are fitted to its items from the challenger's histories. Otherwise the newer release would win by
+knowing more of the day, even if badly trained: by 70 % of hit@10 on made-up logs, several times on entree. If only an export
+is left of the champion, its own user vectors are used.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,14 +38,14 @@ from trainer.system.files import read_json, replace_file
 from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
 
 Pair = tuple[Question, ...]
-"""The same users' questions to the challenger and to the champion."""
+"""The questions about the same users, for the challenger and for the champion."""
 
 
 @dataclass(frozen=True)
 class Ranker:
-    """What ranks items for users: `users` has their vectors, a micro-partition of `corpus` at a time.
+    """Ranks items for users. `users` reads their vectors, one micro-partition of `corpus` at a time.
 
-    frozen: its items, to fit vectors to; None where users' vectors are to be taken as they are.
+    frozen: the items, to which users' vectors are fitted; None to use the vectors of `users`.
     """
 
     corpus: Corpus
@@ -56,14 +56,14 @@ class Ranker:
 
 
 def side_of(corpus: Corpus, generation: Generation) -> Ranker:
-    """A generation and the corpus that it was trained on."""
-    has_vectors = generation.has_item_vectors  # then only the number of counts is looked at
+    """Return the ranker of a generation and the corpus that it was trained on."""
+    has_vectors = generation.has_item_vectors  # then only the length of counts is used
     counts = np.zeros(corpus.num_items, np.int64) if has_vectors else corpus.count_training_tokens()
     return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size)
 
 
 def open_side(root: Root, release: str) -> Ranker | str:
-    """A release that was registered, or in words what of it is gone. Raises DamageError for what is there and altered."""
+    """Return the ranker of a registered release, or a text that says what is missing. Raises DamageError for altered files."""
     generation = find_pinned(root.store, release)
     if generation is not None:
         corpus_dir = root.corpus(generation.manifest["window_id"])
@@ -78,7 +78,7 @@ def open_side(root: Root, release: str) -> Ranker | str:
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     corpus_dir = root.corpus(manifest["created_from"]["window_id"])
     if not (corpus_dir / CORPUS_MANIFEST).exists():
-        return f"the corpus of release {release} is gone, so nobody knows what it has seen"
+        return f"the corpus of release {release} is gone, so it is unknown what it has seen"
     if not manifest["item_files"]:
         return f"the pinned generation of release {release} is gone, and a tree's export has no items to rank"
     corpus = open_corpus(corpus_dir)
@@ -89,7 +89,7 @@ def open_side(root: Root, release: str) -> Ranker | str:
 
 @dataclass(frozen=True)
 class Exported:
-    """The vectors of an export, as readers of a generation get them."""
+    """Reads the vectors of an export, with the methods of a generation."""
 
     export_dir: Path
     manifest: dict[str, Any]
@@ -100,7 +100,7 @@ class Exported:
         return self.manifest["vector_size"]
 
     def read_users(self, partition: int, /) -> NDArray[np.float32]:
-        """float32[n, D] by the rows of the corpus; zeros for a row that the export has not."""
+        """Return float32[n, D] in the order of the corpus's rows; zeros for rows that are not in the export."""
         vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), np.float32)
         table = read_part_of(self.export_dir, self.manifest, partition)
         if table is not None:
@@ -109,7 +109,7 @@ class Exported:
         return vectors
 
     def read_items(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The vectors of items `start` to `stop`, float32[n, D]; whole row groups are read."""
+        """Return the vectors of items `start` to `stop`, float32[n, D]; complete row groups are read."""
         first, last = start // ITEM_ROW_GROUP_ROWS, -(-stop // ITEM_ROW_GROUP_ROWS)
         table = self._items.read_row_groups(range(first, last), columns=["vector"])
         offset = first * ITEM_ROW_GROUP_ROWS
@@ -123,33 +123,34 @@ class Exported:
 def evaluate_and_compare(
     root: Root, corpus_dir: Path, champion: str | None, name: str, memory_bytes: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """The story's "evaluate": the quality of the store's generation, and how it compares with the champion's.
+    """Return the story's "evaluate": the quality of the store's generation, and its comparison with the champion.
 
-    "comparison" has the champion, None where there is none, and what `compare_releases` returns. `name`: of the file with the
-    ranks, within the root.
+    "comparison" has the champion (None if there is none) and the result of `compare_releases`. `name`: the path of the file with
+    the ranks, within the root.
     """
     corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
     evaluation = evaluate(corpus, generation, on_event, memory_bytes)
     if generation.has_seen_held_out:  # it was evaluated before
         return evaluation
-    theirs = open_side(root, champion) if champion else "there is no champion"
-    if isinstance(theirs, str):
-        return evaluation | {"comparison": {"champion": champion, "reason": theirs}}
-    told = compare_releases(side_of(corpus, generation), theirs, root.path / name, memory_bytes, on_event)
-    return evaluation | {"comparison": {"champion": champion} | told | ({} if "reason" in told else {"ranks": name})}
+    other = open_side(root, champion) if champion else "there is no champion"
+    if isinstance(other, str):
+        return evaluation | {"comparison": {"champion": champion, "reason": other}}
+    result = compare_releases(side_of(corpus, generation), other, root.path / name, memory_bytes, on_event)
+    ranks = {} if "reason" in result else {"ranks": name}
+    return evaluation | {"comparison": {"champion": champion} | result | ranks}
 
 
 def compare_releases(
     challenger: Ranker, champion: Ranker, ranks_path: Path, memory_bytes: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """How both sides rank, and `reason` where they cannot be compared; the ranks go to `ranks_path`.
+    """Write the ranks of both releases to `ranks_path`; return the figures of the comparison, or `reason` if it is impossible.
 
-    Written there: float32[2, m], the challenger's and the champion's ranks of the same m users, who are not named.
-    Raises ResourceError when the budget does not suffice.
+    The file has float32[2, m], the challenger's and the champion's ranks for the same m users, without their ids.
+    Raises ResourceError if the budget does not suffice.
     """
-    mine, theirs = challenger.corpus.num_partitions, champion.corpus.num_partitions
-    if mine != theirs:
-        return {"reason": f"the champion has {theirs:,} micro-partitions, and tonight there are {mine:,}"}
+    now, before = challenger.corpus.num_partitions, champion.corpus.num_partitions
+    if now != before:
+        return {"reason": f"the champion has {before:,} micro-partitions, and tonight there are {now:,}"}
     matched = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     is_shared = [numbers >= 0 for numbers in matched]
     vector_bytes = 4 * (challenger.vector_size + champion.vector_size)
@@ -158,8 +159,8 @@ def compare_releases(
     scores = challenger.scores, champion.scores
     answers: list[list[Answer]] = []
     done, total = 0, challenger.corpus.manifest["num_held_out"]
-    for pair in join_sides(ask_both(challenger, champion, *matched)):
-        answers.append([rank_held_out(*asked) for asked in zip(pair, scores, is_shared, strict=True)])
+    for pair in join_sides(make_pairs(challenger, champion, *matched)):
+        answers.append([rank_held_out(*side) for side in zip(pair, scores, is_shared, strict=True)])
         done += len(pair[0].items)
         on_event("progress", {"step": "compare", "done": done, "total": total, "unit": "users"})
     if not answers:
@@ -179,9 +180,9 @@ def compare_releases(
 
 
 def match_items(first: Path, second: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which items of two vocabularies, of V and W items, have the same url.
+    """Match the items of two vocabularies, of V and W items, by url.
 
-    Returns of each item of the first its number in the second, int64[V], and back, int64[W]; -1 for none.
+    Returns the number in the second of each item of the first, int64[V], and the reverse, int64[W]; -1 for no match.
     """
     url = pl.col("url").hash()
     one, other = (
@@ -193,82 +194,80 @@ def match_items(first: Path, second: Path) -> tuple[NDArray[np.int64], NDArray[n
     return to_second, to_first
 
 
-def ask_both(
-    challenger: Ranker, champion: Ranker, to_theirs: NDArray[np.int64], to_mine: NDArray[np.int64]
+def make_pairs(
+    challenger: Ranker, champion: Ranker, to_champion: NDArray[np.int64], to_challenger: NDArray[np.int64]
 ) -> Iterator[Pair]:
-    """The questions of each micro-partition that has some; to_theirs, to_mine: as of `match_items`."""
-    asked: Iterable[tuple[Pair, Histories]] = (
-        _ask(challenger, champion, to_theirs, to_mine, part) for part in range(challenger.corpus.num_partitions)
+    """Yield the pairs of each micro-partition that has some; to_champion, to_challenger: the result of `match_items`."""
+    pairs: Iterable[tuple[Pair, Histories]] = (
+        _make_pair(challenger, champion, to_champion, to_challenger, part)
+        for part in range(challenger.corpus.num_partitions)
     )
-    asked = ((pair, histories) for pair, histories in asked if histories.num_users)
+    pairs = ((pair, histories) for pair, histories in pairs if histories.num_users)
     if champion.frozen is None:
-        yield from (pair for pair, _ in asked)
+        yield from (pair for pair, _ in pairs)
     else:
-        for (mine, theirs), fitted in infer_parts(champion.frozen, asked):
-            yield mine, replace(theirs, vectors=fitted.vectors)
+        for (question, champion_question), fitted in infer_parts(champion.frozen, pairs):
+            yield question, replace(champion_question, vectors=fitted.vectors)
 
 
-def _ask(
-    challenger: Ranker, champion: Ranker, to_theirs: NDArray[np.int64], to_mine: NDArray[np.int64], partition: int
+def _make_pair(
+    challenger: Ranker, champion: Ranker, to_champion: NDArray[np.int64], to_challenger: NDArray[np.int64], part: int
 ) -> tuple[Pair, Histories]:
-    """The questions of a micro-partition, and what the challenger has seen of its users, in the champion's item numbers.
+    """Return the questions of a micro-partition, and the challenger's histories of its users in the champion's item numbers.
 
-    Vectors that are to be fitted to the champion's items are missing.
+    If the champion's vectors are to be fitted, its question has the challenger's vectors as placeholders.
     """
-    mine, read, num_items = (
-        challenger.corpus.read(partition),
-        champion.corpus.read(partition),
-        champion.corpus.num_items,
-    )
-    rows = np.flatnonzero(mine.is_held_out)
-    items = to_theirs[mine.held_out_items()]
-    ids = challenger.corpus.read_ids(partition).take(pa.array(rows))
-    their_rows = find_users(ids, champion.corpus.read_ids(partition))
-    their_tokens = Tokens(read.offsets, read.tokens)
-    spans = take_histories(mine, rows, mine.ends[rows])
-    known = keep_in_vocabulary(np.diff(spans.offsets), to_theirs[spans.tokens].astype(np.int32))
-    is_new = ~find_known(their_tokens, their_rows, items.astype(np.int32))
-    is_there = np.diff(known.offsets) > 0 if champion.frozen else their_rows >= 0
-    places = np.flatnonzero((items >= 0) & is_new & is_there)
-    known, their_rows, items, rows = known.take(places), their_rows[places], items[places], rows[places]
-    seen = np.union1d(_pair_up(their_tokens.take(their_rows), num_items), _pair_up(known, num_items))
+    histories, num_items = challenger.corpus.read(part), champion.corpus.num_items
+    before = champion.corpus.read(part)
+    rows = np.flatnonzero(histories.is_held_out)
+    items = to_champion[histories.held_out_items()]
+    ids = challenger.corpus.read_ids(part).take(pa.array(rows))
+    champion_rows = find_users(ids, champion.corpus.read_ids(part))
+    champion_tokens = Tokens(before.offsets, before.tokens)
+    spans = take_histories(histories, rows, histories.ends[rows])
+    known = keep_in_vocabulary(np.diff(spans.offsets), to_champion[spans.tokens].astype(np.int32))
+    is_new = ~find_known(champion_tokens, champion_rows, items.astype(np.int32))
+    has_vector = np.diff(known.offsets) > 0 if champion.frozen else champion_rows >= 0
+    places = np.flatnonzero((items >= 0) & is_new & has_vector)
+    known, champion_rows, items, rows = known.take(places), champion_rows[places], items[places], rows[places]
+    seen = np.union1d(_pair_up(champion_tokens.take(champion_rows), num_items), _pair_up(known, num_items))
     seen_rows, seen_items = np.divmod(seen, num_items)
-    is_shared = to_mine[seen_items] >= 0
+    is_shared = to_challenger[seen_items] >= 0
     seen_rows, seen_items = seen_rows[is_shared], seen_items[is_shared]
-    vectors = challenger.users.read_users(partition)[rows]
-    their_vectors = vectors if champion.frozen else champion.users.read_users(partition)[their_rows]
+    vectors = challenger.users.read_users(part)[rows]
+    champion_vectors = vectors if champion.frozen else champion.users.read_users(part)[champion_rows]
     pair = (
-        Question(vectors, to_mine[items], seen_rows, to_mine[seen_items]),
-        Question(their_vectors, items, seen_rows, seen_items),
+        Question(vectors, to_challenger[items], seen_rows, to_challenger[seen_items]),
+        Question(champion_vectors, items, seen_rows, seen_items),
     )
     is_held_out = np.zeros(len(rows), dtype=bool)
-    return pair, Histories(mine.hashes[rows], known.tokens, known.offsets, known.offsets[1:], is_held_out)
+    return pair, Histories(histories.hashes[rows], known.tokens, known.offsets, known.offsets[1:], is_held_out)
 
 
 def find_users(ids: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int64]:
-    """The row of each user id in another column of ids, -1 where it is not there. A null is nobody."""
+    """Return the row of each user id in another column of ids; -1 if it is missing or null."""
     rows = pc.index_in(ids, value_set=among, skip_nulls=True)
     return rows.fill_null(-1).to_numpy().astype(np.int64)
 
 
-def match_unchanged(mine: Corpus, theirs: Corpus, partition: int, to_theirs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row in the other corpus of each user of a micro-partition who has the same tokens there, -1 for others, int64[n].
+def match_unchanged(corpus: Corpus, other: Corpus, partition: int, to_other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row in `other` of each user of a micro-partition with the same tokens in both, -1 for others, int64[n].
 
-    to_theirs int64[V]: items' numbers there. Both have as many micro-partitions.
+    to_other int64[V]: the items' numbers in `other`. Both have the same number of micro-partitions.
     """
-    places = find_users(mine.read_ids(partition), theirs.read_ids(partition))
+    places = find_users(corpus.read_ids(partition), other.read_ids(partition))
     rows = np.flatnonzero(places >= 0)
-    now, before = mine.read(partition), theirs.read(partition)
+    now, before = corpus.read(partition), other.read(partition)
     own = Tokens(now.offsets, now.tokens).take(rows)
     is_changed = find_changed(
         Tokens(before.offsets, before.tokens).take(places[rows]),
-        Tokens(own.offsets, to_theirs[own.tokens].astype(np.int32)),
+        Tokens(own.offsets, to_other[own.tokens].astype(np.int32)),
     )
     places[rows[is_changed]] = -1
     return places
 
 
 def _pair_up(tokens: Tokens, num_items: int) -> NDArray[np.int64]:
-    """row * num_items + item of each token, int64, sorted, each once."""
+    """Return the distinct values of row * num_items + item over all tokens, int64, sorted."""
     rows = np.repeat(np.arange(len(tokens.offsets) - 1), np.diff(tokens.offsets))
     return np.unique(rows * num_items + tokens.tokens)

@@ -1,7 +1,7 @@
-"""How well the vectors rank the held-out next item of a user, beside popularity.
+"""Measures how well the vectors rank the held-out next item of a user, compared with popularity.
 
-The held-out item is the newest event whose item was new to the user; training has not seen it or what came after it. All
-items but those the user has seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
+The held-out item is the newest event whose item was new to the user. Training has not seen this event or later ones. All items
+that the user has not seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,12 +29,12 @@ from trainer.system.units import size
 from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
 
 TOP = 20
-GROUP_BYTES = 64_000_000  # of users' vectors that are ranked in one reading of the items
-POPULARITY_BYTES_AN_ITEM = 56  # counts, and their places while they are sorted
+GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
+POPULARITY_BYTES_AN_ITEM = 56  # counts, and their positions during the sort
 
 
 class UserReader(Protocol):
-    """Whatever has the vectors of a micro-partition's users, float32[n, D]: a generation."""
+    """Reads the vectors of a micro-partition's users, float32[n, D]; for example a generation."""
 
     def read_users(self, partition: int, /) -> NDArray[np.float32]: ...
 
@@ -54,18 +54,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """ranks float64[m]: 1 is best, ties count half; top int64[m, TOP]: the items that rank first."""
+    """ranks float64[m]: 1 is best, ties count half; top int64[m, TOP]: the best items."""
 
     ranks: NDArray[np.float64]
     top: NDArray[np.int64]
 
 
 def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> Answer:
-    """Rank every held-out item among all items the user has not seen; in a bounded memory.
+    """Rank every held-out item among all items that the user has not seen, in bounded memory.
 
-    Piece after piece of the items, and in each for a batch of users after the other, it counts the items that score higher.
-    Where there are several pieces the scores of the held-out items are found in a pass before. Only items in is_shared
-    bool[V] count; the others rank below all.
+    For each piece of the items and each batch of users, count the items with higher scores. With several pieces, a first pass
+    finds the scores of the held-out items. Only items in is_shared bool[V] count; the others get the lowest score.
     """
     ranking = _Ranking(question, max(1, BATCH_SCORES // scores.piece_items), is_shared)
     if scores.num_pieces > 1:
@@ -77,7 +76,7 @@ def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool
 
 
 class _Ranking:
-    """What is known of the ranks of a question's users after some of the items."""
+    """The ranks of a question's users after some of the pieces."""
 
     def __init__(self, question: Question, batch_users: int, is_shared: NDArray[np.bool_] | None) -> None:
         self.question, self.batch_users, self.is_shared = question, batch_users, is_shared
@@ -88,18 +87,18 @@ class _Ranking:
         self.num_top = 0
 
     def find_held_out(self, piece: Piece) -> None:
-        """Take the scores of the held-out items that are in a piece."""
-        is_here, places = _find(piece, self.question.items)
-        for rows in torch.from_numpy(np.flatnonzero(is_here)).split(self.batch_users):
+        """Store the scores of the held-out items that are in a piece."""
+        is_in_piece, places = _find(piece, self.question.items)
+        for rows in torch.from_numpy(np.flatnonzero(is_in_piece)).split(self.batch_users):
             scores = piece.score(self.question.vectors[rows.numpy()])
             self.held_scores[rows] = scores[torch.arange(len(rows)), torch.from_numpy(places[rows.numpy()])]
 
     def count(self, piece: Piece) -> None:
-        """Count the items of a piece that score higher than the held-out one or as high; keep those that rank first."""
+        """Count the items of a piece with a higher or equal score than the held-out item; keep the best items."""
         question = self.question
-        is_here, places = _find(piece, question.items)
-        is_seen_here, seen_places = _find(piece, question.seen_items)
-        seen_rows, seen_places = question.seen_rows[is_seen_here], seen_places[is_seen_here]
+        is_in_piece, places = _find(piece, question.items)
+        is_seen_in_piece, seen_places = _find(piece, question.seen_items)
+        seen_rows, seen_places = question.seen_rows[is_seen_in_piece], seen_places[is_seen_in_piece]
         items = torch.from_numpy(piece.items)
         for start in range(0, len(question.items), self.batch_users):
             batch = slice(start, min(start + self.batch_users, len(question.items)))
@@ -108,8 +107,8 @@ class _Ranking:
                 scores[:, ~self.is_shared[piece.items]] = -torch.inf
             first, last = np.searchsorted(seen_rows, (batch.start, batch.stop))
             scores[seen_rows[first:last] - start, seen_places[first:last]] = -torch.inf
-            own = torch.from_numpy(np.flatnonzero(is_here[batch]))
-            # By the same multiplication as all others here, so that ties are ties to the last bit.
+            own = torch.from_numpy(np.flatnonzero(is_in_piece[batch]))
+            # From the same multiplication as the other scores, so that ties are exact.
             self.held_scores[start + own] = scores[own, torch.from_numpy(places[start + own.numpy()])]
             held = self.held_scores[batch][:, None]
             self.above[batch] += _count_rows(scores > held)
@@ -126,24 +125,24 @@ class _Ranking:
         self.top[batch, : first.values.shape[1]] = found.gather(1, first.indices)
 
     def answer(self) -> Answer:
-        """The answer once all items were counted; each held-out item ties with itself."""
+        """Return the ranks after all pieces were counted; each held-out item ties with itself."""
         ranks = 1 + self.above.double() + (self.ties - 1).double() / 2
         return Answer(ranks.numpy(), self.top[:, : self.num_top].numpy())
 
 
 def _count_rows(is_so: torch.Tensor) -> torch.Tensor:
-    """How many of each row are true, int64[m]: numpy counts booleans ten times as fast as torch sums them."""
+    """Count the true values of each row, int64[m]: numpy is ten times as fast as a torch sum."""
     return torch.from_numpy(np.count_nonzero(is_so.numpy(), axis=1))
 
 
 def _find(piece: Piece, items: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Which of these items are in a piece, bool[m], and their places in it, int64[m]."""
+    """Return which of these items are in a piece, bool[m], and their positions in it, int64[m]."""
     places = np.minimum(np.searchsorted(piece.items, items), len(piece.items) - 1)
     return piece.items[places] == items, places
 
 
 def rank_by_popularity(question: Question, counts: NDArray[np.int64]) -> Answer:
-    """What `rank_held_out` returns where items rank by their counts, int64[V]: the baseline. Needs no pass over all items."""
+    """Rank as `rank_held_out`, but by the items' counts, int64[V]: the baseline. Needs no pass over all items."""
     ascending, held = np.sort(counts), counts[question.items]
     end = np.searchsorted(ascending, held, side="right")
     seen, own = counts[question.seen_items], held[question.seen_rows]
@@ -153,7 +152,7 @@ def rank_by_popularity(question: Question, counts: NDArray[np.int64]) -> Answer:
 
 
 def _popular_unseen(question: Question, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The TOP most frequent items that each user has not seen; then seen ones, where there are no more."""
+    """Return the TOP most frequent items that each user has not seen, followed by seen items if there are too few."""
     order = np.argsort(-counts, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -168,7 +167,7 @@ def _popular_unseen(question: Question, counts: NDArray[np.int64]) -> NDArray[np
 
 
 def measure(answer: Answer, num_items: int) -> dict[str, float]:
-    """hit@10, hit@20, MRR@20, NDCG@20 (one relevant item a user) and the share of items that were recommended."""
+    """Return hit@10, hit@20, MRR@20, NDCG@20 (one relevant item per user) and the share of items that were recommended."""
     ranks = answer.ranks
     in_top = ranks <= TOP
     return {
@@ -181,7 +180,7 @@ def measure(answer: Answer, num_items: int) -> dict[str, float]:
 
 
 def questions(corpus: Corpus, generation: UserReader | None) -> Iterator[Question]:
-    """The held-out users of each micro-partition that has some; without a generation their vectors are empty."""
+    """Yield the held-out users of each micro-partition that has some; without a generation their vectors are empty."""
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
         rows = np.flatnonzero(histories.is_held_out)
@@ -194,12 +193,12 @@ def questions(corpus: Corpus, generation: UserReader | None) -> Iterator[Questio
 
 
 def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
-    """The same users in larger questions, so that items are read more seldom."""
+    """Merge questions into larger ones, so that items are read less often."""
     return (question for (question,) in join_sides(zip(questions, strict=True)))
 
 
 def join_sides(questions: Iterable[tuple[Question, ...]]) -> Iterator[tuple[Question, ...]]:
-    """What `join_questions` does, of the same users' questions to several releases at once: up to about GROUP_BYTES each."""
+    """Merge questions about the same users to several releases, up to about GROUP_BYTES each."""
     group: list[tuple[Question, ...]] = []
     for sides in questions:
         group.append(sides)
@@ -221,7 +220,7 @@ def _merge(group: tuple[Question, ...]) -> Question:
 
 
 def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
-    """Raise ResourceError when ranking the held-out users does not fit the budget."""
+    """Raise ResourceError if ranking the held-out users does not fit the budget."""
     num_users, held_bytes = corpus.manifest["num_held_out"], private_bytes()
     items_bytes = corpus.num_items * POPULARITY_BYTES_AN_ITEM + scores.piece_bytes
     users_bytes = min(num_users * vector_bytes, 3 * GROUP_BYTES) + 6 * min(BATCH_SCORES, num_users * corpus.num_items)
@@ -236,10 +235,10 @@ def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes
 def evaluate(
     corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event, memory_bytes: int = 4 * 10**9
 ) -> dict[str, Any]:
-    """The quality on the held-out users, beside popularity: `num_users` and `metrics`.
+    """Return the quality on the held-out users and that of popularity: `num_users` and `metrics`.
 
-    Of a generation whose held-out users were fitted again, what was measured before that: its story was lost.
-    Raises ResourceError when the budget does not suffice.
+    Returns the earlier measurement if the held-out users were fitted again since: then the story of that step was lost.
+    Raises ResourceError if the budget does not suffice.
     """
     if generation.has_seen_held_out:
         return generation.manifest["evaluation"]
@@ -254,23 +253,23 @@ def evaluate(
         answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))
         done += len(question.items)
         on_event("progress", {"step": "evaluate", "done": done, "total": total, "unit": "users"})
-    ours, popularity = (
+    model, popularity = (
         Answer(np.concatenate([a.ranks for a in side]), np.concatenate([a.top for a in side]))
         for side in zip(*answers, strict=True)
     )
-    metrics = measure(ours, corpus.num_items)
+    metrics = measure(model, corpus.num_items)
     metrics |= {f"popularity_{name}": value for name, value in measure(popularity, corpus.num_items).items()}
-    return {"num_users": len(ours.ranks), "metrics": metrics}
+    return {"num_users": len(model.ranks), "metrics": metrics}
 
 
 def measure_loss(
     corpus: Corpus, generation: Generation, export_dir: Path, threads: int, on_event: OnEvent = ignore_event
 ) -> dict[str, float]:
-    """What a reduced or narrower release loses: `export_hit_at_10`, by the vectors as stored in `export_dir`, and
-    `export_hit_at_10_loss`, against those in full; empty for other releases, and where no user was held out.
+    """Measure the loss by a projection or a smaller dtype: `export_hit_at_10`, with the vectors as stored in `export_dir`, and
+    `export_hit_at_10_loss`, the difference to the full vectors. Empty for other exports and if no user was held out.
 
-    By the time of the export the held-out users have been fitted again on all they did, the held-out item with it. So they are
-    inferred here once more from what training had seen of them, and ranked twice.
+    Before the export the held-out users were fitted again on all their events, including the held-out item. So this function
+    infers them from the events that training had seen, and ranks them twice.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     num_users = corpus.manifest["num_held_out"]
@@ -285,18 +284,18 @@ def measure_loss(
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
     hits = np.zeros((0, 2), dtype=bool)
-    for question in join_questions(_ask_unseen(corpus, frozen)):
+    for question in join_questions(_infer_questions(corpus, frozen)):
         stored = _store(project(question.vectors, projection), manifest["storage"]["dtype"])
-        ours = replace(question, vectors=stored)
-        answers = (rank_held_out(question, in_full), rank_held_out(ours, as_stored))
+        reduced = replace(question, vectors=stored)
+        answers = (rank_held_out(question, in_full), rank_held_out(reduced, as_stored))
         hits = np.vstack([hits, np.stack([answer.ranks <= 10 for answer in answers], axis=1)])
         on_event("progress", {"step": "loss", "done": len(hits), "total": num_users, "unit": "users"})
     full, stored_hit = hits.mean(axis=0)
     return {"export_hit_at_10": float(stored_hit), "export_hit_at_10_loss": float(full - stored_hit)}
 
 
-def _ask_unseen(corpus: Corpus, frozen: FrozenItems) -> Iterator[Question]:
-    """The questions of the held-out users as training saw them: inferred with the items frozen."""
+def _infer_questions(corpus: Corpus, frozen: FrozenItems) -> Iterator[Question]:
+    """Yield the held-out users with vectors inferred from the events that training saw, with the items frozen."""
     fitted = infer_parts(frozen, ((None, histories) for histories in _read_held_out(corpus)))
     for question, (_, rows) in zip(questions(corpus, None), fitted, strict=True):
         yield replace(question, vectors=rows.vectors)
@@ -311,5 +310,5 @@ def _read_held_out(corpus: Corpus) -> Iterator[Histories]:
 
 
 def _store(vectors: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
-    """The vectors as a reader of an export gets them."""
+    """Return the vectors as they are after storing and reading."""
     return vectors if dtype == "float32" else decode_vectors(pa.table(encode_vectors(vectors, dtype)))

@@ -1,7 +1,7 @@
-"""Scores of all items for users, a piece of the items at a time: the item table may be larger than memory.
+"""Scores all items for users, one piece of the items at a time, as the item table may be larger than memory.
 
-By dot product a piece is a run of items, of which the size is fixed, so that scores are the same bits whatever the budget and
-in how many blocks the table lies; down a tree it is an item block, with the rows that all blocks share.
+For dot products a piece is a run of items of fixed size, so that scores are the same bits for every budget and number of item
+blocks. For trees it is an item block, with the rows that all blocks share.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from trainer.plan.sizes import training_sizes
 from trainer.store.generation import Generation
 from trainer.training.item_blocks import ItemBlocks
 
-PIECE_BYTES = 64 * 10**6  # of item vectors
-GRAIN_ITEMS = 8192  # a piece is a multiple of it: a projection multiplies so many rows at once
+PIECE_BYTES = 64 * 10**6  # item vectors of a piece
+GRAIN_ITEMS = 8192  # the size of a piece is a multiple: a projection multiplies so many rows at once
 BATCH_SCORES = 16_000_000  # scores held at once: 64 MB, whatever the number of items
 MIN_BATCH_USERS = 64
 NODE_BYTES = 30
@@ -29,7 +29,7 @@ Change = Callable[[Vectors], Vectors]
 
 @dataclass(frozen=True)
 class Piece:
-    """items int64[n], ascending; score: their scores, float32[B, n], for users' vectors float32[B, D]: higher ranks first."""
+    """items int64[n], ascending; score: maps users' vectors float32[B, D] to scores float32[B, n], the best highest."""
 
     items: NDArray[np.int64]
     score: Callable[[Vectors], torch.Tensor]
@@ -37,10 +37,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class VectorScores:
-    """Dot products with item vectors, in `num_pieces` pieces of at most `piece_items` items. piece_bytes: the memory that
-    reading them takes; read: float32[stop - start, D] for items `start` to `stop`.
+    """Scores by dot product, in `num_pieces` pieces of at most `piece_items` items. piece_bytes: the memory to read one;
+    read(start, stop): vectors of items, float32[stop - start, D].
 
-    vector_size: D, or what it was before a projection: pieces have the same items then.
+    vector_size: D before any projection, so that pieces with and without projection have the same items.
     """
 
     read: Callable[[int, int], Vectors]
@@ -58,7 +58,7 @@ class VectorScores:
 
     @property
     def piece_bytes(self) -> int:
-        return 3 * self.piece_items * 4 * self.vector_size  # this one as read and as changed, and the one before
+        return 3 * self.piece_items * 4 * self.vector_size  # as read, as changed, and the piece before
 
     def pieces(self) -> Iterator[Piece]:
         for start in range(0, self.num_items, self.piece_items):
@@ -69,7 +69,7 @@ class VectorScores:
 
 @dataclass(frozen=True)
 class TreeScores:
-    """Log-probabilities down a tree; read: the rows of an item block's nodes, float32[R, D]."""
+    """Scores by log-probabilities in a tree; read(block): the node rows of an item block, float32[R, D]."""
 
     read: Callable[[int], Vectors]
     blocks: ItemBlocks
@@ -86,14 +86,14 @@ class TreeScores:
     @property
     def piece_bytes(self) -> int:
         sizes = training_sizes(self.blocks.config, len(self.blocks.counts), self.blocks.tree)
-        nodes_bytes = NODE_BYTES * 2 * self.piece_items  # what a pass down the tree takes beside its rows
+        nodes_bytes = NODE_BYTES * 2 * self.piece_items  # memory of a pass down the tree, in addition to its rows
         return 2 * sizes.block_bytes(self.num_pieces) + nodes_bytes
 
     def pieces(self) -> Iterator[Piece]:
         cut, everything = self.blocks.cut, np.arange(len(self.blocks.counts))
         for block in range(self.num_pieces):
             items, tree = cut.part(block) if cut else (everything, self.blocks.tree)
-            if len(items):  # of few items a block may have none
+            if len(items):  # a block may be empty if there are few items
                 assert tree is not None
                 yield Piece(items, partial(_descend, tree, self.read(block)))
 
@@ -110,9 +110,9 @@ Scores = VectorScores | TreeScores
 
 
 def score_of(generation: Generation, counts: NDArray[np.int64], change: Change = lambda rows: rows) -> Scores:
-    """How a generation ranks items: by vectors, or down the tree made of the training's counts, int64[V].
+    """Return how a generation scores items: by vectors, or with the tree built from the training's counts, int64[V].
 
-    change: what is done to rows before users meet them: the projection of a release.
+    change: applied to item rows before scoring, such as the projection of a release.
     """
     if generation.has_item_vectors:
         return VectorScores(

@@ -1,6 +1,6 @@
-"""The gate's rules and tonight's figures for them: what a night's story, both exports and the comparison say.
+"""Computes tonight's figures for the gate's rules from the night's story, both exports and the comparison.
 
-Without a champion there is nothing to compare with: the first release serves, whatever its figures.
+Without a champion nothing is compared: the first release always serves.
 """
 
 from collections import Counter
@@ -21,40 +21,40 @@ from tasks.corpus.window import Window
 from tasks.evaluation.comparison import find_users, match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
 from tasks.export.vector_files import decode_vectors, read_vectors
-from tasks.gate.rules import TOP, Finding, Rule, compare, hits, reciprocals, tell
+from tasks.gate.rules import TOP, Finding, Rule, compare, hits, make_table, reciprocals
 from tasks.root.run import Root, Run
 from tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
 from trainer.store.tokens import Corpus, open_corpus
 from trainer.system.files import read_json
 
 Days = Mapping[date, int]
-"""Events of each UTC day that has some."""
+"""The number of events of each UTC day with events."""
 Figures = dict[str, float | str | Finding]
-"""Tonight's figure for each rule, by its name; a text says why there is none."""
+"""Tonight's figure for each rule, by its name; or a text with the reason why there is none."""
 NO_CHAMPION = "there is no champion"
 MIN_DAYS = 3
 MIN_WEEKS = 3
 MAX_USERS = 100_000
-"""So many users' vectors are looked at: a hash spreads users, so the first micro-partitions are a sample like any other."""
+"""So many users' vectors are compared: a hash spreads users, so the first micro-partitions are a random sample."""
 NORM_BATCH_ROWS = 16_384
 MIN_COMPARED = 100
-"""With fewer users the rules on hit@10 and MRR have nothing to go by."""
+"""With fewer users the rules on hit@10 and MRR are not applied."""
 OTHER_USERS = 10
-"""The champion's hit@10 on its own night is that of other users: so many times the drop for the same users is allowed."""
+"""On the champion's night other users were held out, so hit@10 may drop by this many times `gate.hit_at_10_drop`."""
 COSINE_P1 = 0.98
-"""The 1st percentile of the cosines of unchanged users on an incremental night: hardly anybody of them may move."""
+"""The minimum for the 1st percentile of the cosines of unchanged users on an incremental night."""
 NORM_MULTIPLE = 5.0
-"""A vector longer than so many times the median length is an outlier."""
+"""A vector is an outlier if it is longer than this multiple of the median length."""
 MAX_OUTLIERS = 0.01
-"""The share of users whose vectors may be outliers."""
+"""The maximum share of users whose vectors are outliers."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the gate judges: the run, and the release that serves, with its story; None where there is none.
+    """The input of the gate: the run, and the release that serves, or None.
 
-    has_changed: whether it is another than when the night began; days: tonight's events a day; days_before: as the night
-    before saw them. champion_space: the champion's space, as the registry has it; None where the registry has it no more.
+    has_changed: whether the champion has changed since the night began; days: tonight's events of each day; days_before: the same
+    in the night before. champion_space: the champion's space in the registry; None if it is no longer registered.
     """
 
     run: Run
@@ -71,19 +71,19 @@ class Case:
 
     @property
     def steps(self) -> Steps:
-        """What tonight's steps recorded."""
+        """The records of tonight's steps."""
         return self.run.story().steps
 
     @property
     def champion_steps(self) -> Steps:
-        """What the champion's steps recorded; empty where its story is not in this root."""
+        """The records of the champion's steps; empty if its story is not in this root."""
         return Run(self.root, self.champion).story().steps if self.champion else Steps()
 
 
 def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[str, str], window: Window) -> Case:
-    """The case of a run whose export is there. `champion`: the release that serves now; `spaces`: those of all releases.
+    """Return the case of a run that has an export. `champion`: the release that serves now; `spaces`: those of all releases.
 
-    A run that has served is judged beside the champion that it met then: changed settings do not make it compete with itself.
+    A run that has served is compared with the champion in its recorded gate, so that it is never compared with itself.
     """
     story = run.story()
     registered, judged = story.steps.registered, story.steps.gate
@@ -101,35 +101,35 @@ def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[
 
 
 def _find_days_before(run: Run, days: Days) -> Days:
-    """The events a day as the newest run before saw them whose newest day is before that of `days`; empty without one."""
+    """Return the events of each day from the newest other run whose newest day is before that of `days`; else empty."""
     paths = [path for path in run.root.path.glob("runs/[!.]*/run.json") if path != run.story_path]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True) if days else ():
         judged = read_story(path).steps.gate
-        seen = judged.days if judged else {}
-        if seen and date.fromisoformat(max(seen)) < max(days):
-            return {date.fromisoformat(day): events for day, events in seen.items()}
+        before = judged.days if judged else {}
+        if before and date.fromisoformat(max(before)) < max(days):
+            return {date.fromisoformat(day): events for day, events in before.items()}
     return {}
 
 
 def judge_release(case: Case) -> dict[str, Any]:
-    """The story's "gate": `passes`, `verdict`, `held_by`, `champion`, the `table`, `metrics`, and the `days` that were seen."""
-    mine = _open_released(case.root, case.run.run_id)
-    assert mine is not None, "the gate comes after the export"
+    """Return the story's "gate": `passes`, `verdict`, `held_by`, `champion`, `table`, `metrics` and `days`."""
+    tonight = _open_released(case.root, case.run.run_id)
+    assert tonight is not None, "the gate comes after the export"
     rules = {rule.name: rule for rule in list_rules(case.gate)}
     figures: Figures = dict.fromkeys(rules, NO_CHAMPION)
-    norms = measure_norms(mine.export_dir, mine.manifest)
+    norms = measure_norms(tonight.export_dir, tonight.manifest)
     figures["norm_outliers"] = float((norms > NORM_MULTIPLE * float(np.median(norms))).mean())
     share = arrived_share(case.days, case.days_before)
     too_few = "too few days before it" if case.days else "events bear no dates"
     figures["newest_day_events"] = too_few if share is None else share
     if case.champion is not None:
-        # A night that began beside a champion that was rolled back since, perhaps on its vectors, needs a person's word.
+        # The night may build on a champion that was rolled back since: then a person must promote it.
         figures["champion"] = float(not case.has_changed)
         figures["own_hit_at_10"] = _own_hits(case)
         until = case.champion_steps.corpus.until if case.champion_steps.corpus else None
         missing = missing_days(case.days, date.fromisoformat(until)) if until else None
         figures["missing_days"] = "the champion's newest day is not known" if missing is None else float(len(missing))
-        figures |= _quality(case, rules) | _counts(case) | _vectors(case, mine)
+        figures |= _quality(case, rules) | _counts(case) | _vectors(case, tonight)
     findings = [_find(rule, figures[name]) for name, rule in rules.items()]
     held_by = [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None]
     metrics = {f"gate_{finding.rule.name}": finding.value for finding in findings if finding.value is not None}
@@ -138,14 +138,14 @@ def judge_release(case: Case) -> dict[str, Any]:
         "verdict": "first" if case.champion is None else "held" if held_by else "passed",
         "champion": case.champion,
         "held_by": held_by,
-        "table": tell(findings, is_first=case.champion is None),
+        "table": make_table(findings, is_first=case.champion is None),
         "metrics": metrics | {"gate_passes": float(not held_by)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
     }
 
 
 def list_rules(gate: GateConfig) -> list[Rule]:
-    """The rules, in the order of the table."""
+    """Return the rules, in the order of the table."""
     longer = f"vectors longer than {NORM_MULTIPLE:g} times the median"
     own_limit = max(0.0, 1 - OTHER_USERS * gate.hit_at_10_drop)
     return [
@@ -173,18 +173,18 @@ def _find(rule: Rule, figure: float | str | Finding) -> Finding:
 
 
 def _quality(case: Case, rules: dict[str, Rule]) -> Figures:
-    """How both releases rank what neither has seen."""
+    """Return the figures of the comparison on held-out items that neither release has seen."""
     evaluated = case.steps.evaluate
-    told = (evaluated and evaluated.comparison) or Comparison()
-    if told.champion not in (None, case.champion):
-        reason = f"it was compared with release {told.champion}, which does not serve"
-    elif told.ranks is None or not told.num_users or not (case.root.path / told.ranks).exists():
-        reason = told.reason or "nothing was compared"
-    elif told.num_users < MIN_COMPARED:
-        reason = f"{told.num_users:,} users were compared, fewer than {MIN_COMPARED:,}"
+    comparison = (evaluated and evaluated.comparison) or Comparison()
+    if comparison.champion not in (None, case.champion):
+        reason = f"it was compared with release {comparison.champion}, which does not serve"
+    elif comparison.ranks is None or not comparison.num_users or not (case.root.path / comparison.ranks).exists():
+        reason = comparison.reason or "nothing was compared"
+    elif comparison.num_users < MIN_COMPARED:
+        reason = f"{comparison.num_users:,} users were compared, fewer than {MIN_COMPARED:,}"
     else:
-        challenger, champion = np.load(case.root.path / told.ranks, allow_pickle=False)
-        coverage = _ratio(told.coverage, told.champion_coverage)
+        challenger, champion = np.load(case.root.path / comparison.ranks, allow_pickle=False)
+        coverage = _ratio(comparison.coverage, comparison.champion_coverage)
         return {
             "hit_at_10": compare(rules["hit_at_10"], hits(challenger, 10), hits(champion, 10)),
             "mrr_at_20": compare(rules["mrr_at_20"], reciprocals(challenger), reciprocals(champion)),
@@ -194,29 +194,29 @@ def _quality(case: Case, rules: dict[str, Rule]) -> Figures:
 
 
 def _counts(case: Case) -> Figures:
-    """Tonight's share of users with a vector, and numbers of users and items, over the champion's on its night."""
+    """Return the share of users with a vector and the numbers of users and items, divided by those of the champion."""
     export, before = (steps.export or ExportStep() for steps in (case.steps, case.champion_steps))
     figures = {
         "with_vector": _ratio(*(_share_with_vector(steps.corpus) for steps in (case.steps, case.champion_steps))),
         "users": _ratio(export.num_users, before.num_users),
         "items": _ratio(export.num_items, before.num_items),
     }
-    unknown = f"the story of release {case.champion} does not tell it"
+    unknown = f"the story of release {case.champion} does not have it"
     return {name: unknown if figure is None else figure for name, figure in figures.items()}
 
 
 def _own_hits(case: Case) -> float | str:
-    """Tonight's hit@10 over the champion's then. An incremental night asks changed users for new pages: that is harder."""
+    """Return tonight's hit@10 divided by the champion's. Only nights of one kind compare: incremental ones are harder."""
     sides = [steps.evaluate or EvaluateStep() for steps in (case.steps, case.champion_steps)]
     hit, hit_before = (one.metrics.get("hit_at_10") for one in sides)
     if hit is None or not hit_before:
-        return f"the story of release {case.champion} does not tell it"
+        return f"the story of release {case.champion} does not have it"
     kind, kind_before = (_kind_of(steps) for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
-        return f"the night is {kind}, the champion's was {kind_before}: they ask other users"
+        return f"the night is {kind}, the champion's was {kind_before}: they evaluate other users"
     fewest = min(one.num_users or 0 for one in sides)
     if fewest < MIN_COMPARED:
-        return f"{fewest:,} users were asked, fewer than {MIN_COMPARED:,}"
+        return f"{fewest:,} users were evaluated, fewer than {MIN_COMPARED:,}"
     return hit / hit_before
 
 
@@ -233,19 +233,19 @@ def _ratio(now: float | None, before: float | None) -> float | None:
     return now / before if now is not None and before else None
 
 
-def _vectors(case: Case, mine: "Released") -> Figures:
-    """Whether the space is the champion's, and how far vectors drifted in it."""
-    theirs = _open_released(case.root, case.champion or "")
+def _vectors(case: Case, tonight: "Released") -> Figures:
+    """Return whether the space is the champion's, and how far vectors drifted in it."""
+    champion = _open_released(case.root, case.champion or "")
     reason = gone = f"the export or corpus of release {case.champion} is gone"
-    their_space = theirs.manifest["space_id"] if case.champion_space is None and theirs else case.champion_space
-    is_one = mine.manifest["space_id"] == their_space
-    figures: Figures = {"space": gone if their_space is None else float(is_one)}
-    if theirs and not is_one:
+    space = champion.manifest["space_id"] if case.champion_space is None and champion else case.champion_space
+    is_one = tonight.manifest["space_id"] == space
+    figures: Figures = {"space": gone if space is None else float(is_one)}
+    if champion and not is_one:
         reason = "the spaces differ"
-    elif theirs and mine.corpus.num_partitions != theirs.corpus.num_partitions:
+    elif champion and tonight.corpus.num_partitions != champion.corpus.num_partitions:
         reason = "the numbers of micro-partitions differ"
-    elif theirs:
-        cosines = measure_drift(mine, theirs)
+    elif champion:
+        cosines = measure_drift(tonight, champion)
         if len(cosines):
             low, middle = np.quantile(cosines, (0.01, 0.5)).tolist()
             is_full = case.steps.settle is not None and case.steps.settle.kind == "full"
@@ -257,7 +257,7 @@ def _vectors(case: Case, mine: "Released") -> Figures:
 
 @dataclass(frozen=True)
 class Released:
-    """A release on disk: its corpus, whole, and its export with the manifest."""
+    """A release on disk: its corpus, and its export with the manifest."""
 
     corpus: Corpus
     export_dir: Path
@@ -265,7 +265,7 @@ class Released:
 
 
 def _open_released(root: Root, release: str) -> Released | None:
-    """The release's export and corpus; None where one of them is gone."""
+    """Open the release's export and corpus; return None if one of them is gone."""
     export_dir = root.export(release)
     if not (export_dir / EXPORT_MANIFEST).exists():
         return None
@@ -275,9 +275,9 @@ def _open_released(root: Root, release: str) -> Released | None:
 
 
 def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float64]:
-    """The cosines between both releases' vectors of users whose tokens did not change, float64[m], m at most MAX_USERS.
+    """Return the cosines between both releases' vectors of users with unchanged tokens, float64[m], m at most MAX_USERS.
 
-    These vectors had no reason to move. Needs releases of one space and of the same number of micro-partitions.
+    These vectors should hardly move. The releases must have the same space and number of micro-partitions.
     """
     to_champion, _ = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     cosines = np.zeros(0)
@@ -290,19 +290,19 @@ def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float6
 
 
 def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partition: int) -> NDArray[np.float64]:
-    """The cosine between two exports' vectors of each of these users whom both have, float64[m]."""
+    """Return the cosine between two exports' vectors of each of these users that is in both, float64[m]."""
     tables = [read_part_of(side.export_dir, side.manifest, partition) for side in (one, other)]
     found = [(table, find_users(ids, table["user_id"])) for table in tables if table is not None]
     if len(found) < 2:
         return np.zeros(0)
-    are_there = (found[0][1] >= 0) & (found[1][1] >= 0)
-    first, second = (decode_vectors(table)[rows[are_there]].astype(np.float64) for table, rows in found)
+    in_both = (found[0][1] >= 0) & (found[1][1] >= 0)
+    first, second = (decode_vectors(table)[rows[in_both]].astype(np.float64) for table, rows in found)
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return np.clip((first * second).sum(axis=1)[lengths > 0] / lengths[lengths > 0], -1, 1)
 
 
 def measure_norms(export_dir: Path, manifest: dict[str, Any]) -> NDArray[np.float64]:
-    """Lengths of users' vectors, float64[m]: of all of them, or of every so manieth row group, at most about MAX_USERS."""
+    """Return the lengths of users' vectors, float64[m]: of all, or of every n-th row group, at most about MAX_USERS."""
     paths = [path_of(export_dir, manifest, f"user_vectors/{name}") for name in sorted(manifest["user_files"])]
     every = max(1, round(manifest["num_users"] / MAX_USERS))
     lengths = [
@@ -312,10 +312,10 @@ def measure_norms(export_dir: Path, manifest: dict[str, Any]) -> NDArray[np.floa
 
 
 def usual_events(days: Days, day: date) -> float | None:
-    """What a day like this one has, by the days before it; None when they are too few.
+    """Return the usual number of events of such a day, from the days before it; None if there are too few.
 
-    The median of the same weekdays before it once there are three, else of all days before it, or of the weekday if that is
-    lower: the first weekends of a log are then no alarm each.
+    It is the median of the same weekdays if there are at least three. Otherwise it is the lower of that median and the one of all
+    days before, so that the first weekends of a log raise no alarm.
     """
     first = min(days, default=day)
     before = {day - timedelta(n): days.get(day - timedelta(n), 0) for n in range(1, (day - first).days + 1)}
@@ -328,28 +328,28 @@ def usual_events(days: Days, day: date) -> float | None:
 
 
 def arrived_share(now: Days, then: Days) -> float | None:
-    """The events of the newest day over what is usual; None without enough days before it.
+    """Return the events of the newest day divided by the usual number; None if there are too few days before it.
 
-    `then`: the days as an earlier night saw them, whose newest day is before the newest of `now`; or none. Where a delivery is
-    a day of a local time, it closes one UTC day and begins the next: what came since the night before is then taken together,
-    or every night would look half delivered.
+    `then`: the days as an earlier night saw them, whose newest day is before the newest of `now`; or empty. A delivery of a local
+    day ends one UTC day and begins the next. Then all events since the night before are counted together: otherwise every night
+    would look half delivered.
     """
     newest = max(now, default=None)
     if newest is None:
         return None
-    arrived, wanted = now[newest], [newest]
+    arrived, expected = now[newest], [newest]
     last = max(then, default=newest)
     late = now.get(last, 0) - then.get(last, 0)
-    if last < newest and late > arrived:  # most of the delivery went to the day on which the last one ended
+    if last < newest and late > arrived:  # most new events belong to the day on which the last delivery ended
         arrived += late + sum(events for day, events in now.items() if last < day < newest)
-        wanted = [last + timedelta(n) for n in range((newest - last).days)]
-    usual = [usual_events(now, day) for day in wanted]
+        expected = [last + timedelta(n) for n in range((newest - last).days)]
+    usual = [usual_events(now, day) for day in expected]
     total = sum(events for events in usual if events is not None)
     return arrived / total if total and None not in usual else None
 
 
 def missing_days(now: Days, since: date) -> list[date]:
-    """The days after `since` and before the newest that have no events, though such days usually have some."""
+    """Return the days after `since` and before the newest that have no events but usually have some."""
     newest = max(now, default=since)
     between = [since + timedelta(n) for n in range(1, (newest - since).days)]
     return [day for day in between if not now.get(day) and usual_events(now, day)]

@@ -1,8 +1,8 @@
-"""The gate: whether tonight's release may serve, by rules whose figures anybody can check. Pure.
+"""The rules of the gate, which decide whether tonight's release may serve. Pure functions.
 
-Challenger and champion answer the same questions, held-out events that neither has seen; the difference of two shares is
-judged by a paired bootstrap over users, so that a night is held back for being worse, not for chance. A rule that has
-nothing to go by (a first night, a log without times) says so and holds nothing back.
+Challenger and champion rank the same held-out events, which neither has seen. A paired bootstrap over users judges the
+difference of two shares, so that a night is held back only if it is worse beyond chance. A rule without data (a first night, a
+log without times) gives a reason and holds nothing back.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ TOP = 20
 
 @dataclass(frozen=True)
 class Rule:
-    """What is asked of a figure: at least, or at most, `limit`. form: how its figures are written, as of `format`."""
+    """A limit of a figure: a minimum if `is_floor`, else a maximum. form: the format specification of its figures."""
 
     name: str
     description: str
@@ -26,13 +26,13 @@ class Rule:
     form: str = ".2f"
 
     def show(self, value: float) -> str:
-        """A figure of this rule as text: 0.98, 97.3 %."""
+        """Return a figure of this rule as text: 0.98, 97.3 %."""
         return format(value, self.form).replace("%", " %")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule's figure for tonight; None where there is nothing to go by, and why. interval: where 95 % of the resamples lie."""
+    """A rule's figure for tonight, or None and a reason. interval: the range of 95 % of the resamples."""
 
     rule: Rule
     value: float | None
@@ -41,7 +41,7 @@ class Finding:
 
     @property
     def holds_back(self) -> bool:
-        """Whether the figure breaks the rule, and not by chance: the whole interval has to."""
+        """Whether the figure breaks the rule beyond chance: the complete interval is on the wrong side."""
         if self.value is None:
             return False
         low, high = self.interval or (self.value, self.value)
@@ -49,19 +49,19 @@ class Finding:
 
 
 def hits(ranks: NDArray[np.floating], top: int) -> NDArray[np.float64]:
-    """1 where the item is among the first `top`, float64[m]."""
+    """Return 1 where the rank is at most `top`, else 0, float64[m]."""
     return (ranks <= top).astype(np.float64)
 
 
 def reciprocals(ranks: NDArray[np.floating]) -> NDArray[np.float64]:
-    """1 / rank among the first TOP, otherwise 0: what MRR is the mean of."""
+    """Return 1 / rank where the rank is at most TOP, else 0. MRR is the mean of these."""
     return np.where(ranks <= TOP, 1 / ranks.astype(np.float64), 0.0)
 
 
 def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.float64], seed: int = 0) -> Finding:
-    """The relative difference of two means over the same users, float64[m] each, with its interval by a paired bootstrap.
+    """Return the relative difference of two means over the same users, float64[m] each, with a paired bootstrap interval.
 
-    Nothing to go by without users, or where the champion's mean is zero.
+    The finding has no value without users, or if the champion's mean is zero.
     """
     num_users = len(champion)
     if num_users == 0 or champion.mean() == 0:
@@ -76,10 +76,10 @@ def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.fl
     return Finding(rule, float(challenger.mean() / champion.mean() - 1), (float(low), float(high)))
 
 
-def tell(findings: Sequence[Finding], is_first: bool = False) -> list[dict[str, str]]:
-    """The table of the gate: rule, figure, limit, and whether it held the release back and by how much.
+def make_table(findings: Sequence[Finding], is_first: bool = False) -> list[dict[str, str]]:
+    """Return the table of the gate: rule, figure, limit, and whether the rule held the release back and by how much.
 
-    The first release serves whatever its figures: what would hold another back is told as such.
+    The first release always serves: its broken rules get the verdict "would hold back".
     """
     held = "would hold back" if is_first else "held back"
     return [
@@ -87,7 +87,7 @@ def tell(findings: Sequence[Finding], is_first: bool = False) -> list[dict[str, 
             "rule": finding.rule.description,
             "tonight": _show_figure(finding),
             "limit": f"{'>=' if finding.rule.is_floor else '<='} {finding.rule.show(finding.rule.limit)}",
-            "verdict": _tell_finding(finding, held),
+            "verdict": _give_verdict(finding, held),
         }
         for finding in findings
     ]
@@ -100,7 +100,7 @@ def _show_figure(finding: Finding) -> str:
     return f"{shown} ({finding.rule.show(finding.interval[0])} to {finding.rule.show(finding.interval[1])})"
 
 
-def _tell_finding(finding: Finding, held: str) -> str:
+def _give_verdict(finding: Finding, held: str) -> str:
     if finding.value is None:
         return f"nothing to go by: {finding.reason}"
     distance = finding.value - finding.rule.limit

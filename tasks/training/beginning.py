@@ -1,8 +1,8 @@
-"""What makes a night of a run: whether it builds on the champion, what its training begins from, what becomes of its vectors.
+"""Plans a night: whether it builds on the champion, which vectors its training begins with, and the space of its result.
 
 A night builds on the champion, never on a release that was held back. The champion's corpus and generation stay in the root
-as long as it serves (`surf2vec gc` sees to that). Where they are gone, or a training could not go on from them, the night is a
-full one: everything is trained anew. A run keeps what it began with in its story (`NightPlan` in tasks/root/story.py).
+as long as it serves (`surf2vec gc` keeps them). If they are gone, or training cannot continue from them, the night is full:
+everything is trained again. The story of a run records the plan (`NightPlan` in tasks/root/story.py).
 """
 
 import dataclasses
@@ -37,22 +37,22 @@ from trainer.training.job import RESULT_NEUTRAL, Job, Schedule
 from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
 
 DECAY = 0.9
-"""Share of the items' Adagrad sums that a night goes on with: below 1, so that hot items still move."""
+"""The items' Adagrad sums are multiplied by this for a night: below 1, so that frequent items still move."""
 MIN_ALIGNMENT = 0.5
-"""Mean cosine of the items with the champion's below which a full night begins a space of its own."""
+"""If the mean cosine of items with the champion's is lower, a full night begins a new space."""
 
 
 @dataclass(frozen=True)
 class BaseRelease:
-    """A release as a story has it, and its generation."""
+    """The record of a release in a story, and its generation."""
 
-    told: ReleaseBefore
+    record: ReleaseBefore
     generation: Generation
 
 
 @dataclass(frozen=True)
 class NightRequest:
-    """What is asked of a night. inputs: what its corpus would be made of (tasks/corpus/window.py)."""
+    """The request for a night. inputs: the inputs of its corpus (tasks/corpus/window.py)."""
 
     config: TrainConfig
     nightly: NightlyConfig
@@ -61,7 +61,7 @@ class NightRequest:
 
 
 def open_base(root: Root, release: str) -> BaseRelease | None:
-    """The release with all that a night needs of it; None where not all of it is in the root any more."""
+    """Open a release that a night is to build on; return None if the root no longer has all of it."""
     try:
         generation = find_pinned(root.store, release)
         export = read_json(root.export(release) / EXPORT_MANIFEST)
@@ -71,47 +71,47 @@ def open_base(root: Root, release: str) -> BaseRelease | None:
     if generation is None or not (root.corpus(window_id) / CORPUS_MANIFEST).exists():
         return None
     full_until = Run(root, release).story().full_until
-    told = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
-    return BaseRelease(told, generation)
+    record = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
+    return BaseRelease(record, generation)
 
 
-def why_full(asked: NightRequest, base: BaseRelease | None, corpus: dict[str, Any]) -> str | None:
-    """Why a night has to train everything anew; None where it can build on the base, whose corpus has this manifest."""
-    if asked.is_full:
+def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, Any]) -> str | None:
+    """Return why a night must be full; None if it can build on the base. `corpus`: the manifest of the base's corpus."""
+    if request.is_full:
         return "it was asked for with --full"
     if base is None:
         return "there is no champion whose corpus and vectors are in this root"
-    made_from, release = corpus.get("made_from", {}), base.told.release
-    changed = list_differences(made_from, asked.inputs)
-    changed += ["max_users"] if made_from.get("max_users") != asked.inputs["max_users"] else []
-    then, now = dataclasses.asdict(base.generation.config), dataclasses.asdict(asked.config)
+    made_from, release = corpus.get("made_from", {}), base.record.release
+    changed = list_differences(made_from, request.inputs)
+    changed += ["max_users"] if made_from.get("max_users") != request.inputs["max_users"] else []
+    then, now = dataclasses.asdict(base.generation.config), dataclasses.asdict(request.config)
     changed += [f"train.{name}" for name in now if name not in RESULT_NEUTRAL and then.get(name) != now[name]]
     if changed:
         return f"other than for release {release}: {', '.join(changed)}"
-    if reason := why_not(asked.config, base.generation):
+    if reason := why_not(request.config, base.generation):
         return reason
-    until, before = asked.inputs["days"][1], made_from["days"][1]
+    until, before = request.inputs["days"][1], made_from["days"][1]
     if ends_before(until, before):
         return f"its window ends on {until}, before that of release {release}, which ends on {before}"
-    full_until, days = base.told.full_until, asked.nightly.full_every_days
+    full_until, days = base.record.full_until, request.nightly.full_every_days
     if until and full_until and (date.fromisoformat(until) - date.fromisoformat(full_until)).days >= days:
         return f"the last full night was that of {full_until}, and nightly.full_every_days is {days}"
     return None
 
 
 def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
-    """What is asked of a night, whatever it builds on: the same command on the same sources has the same name."""
+    """Return a digest of the request for a night. Repeating a command with the same sources gives the same digest."""
     return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
 
 
 def night_schedule(config: TrainConfig, nightly: NightlyConfig) -> Schedule:
-    """The passes of an incremental night: few and gentle, for all items and most users are where they should be."""
+    """Return the schedule of an incremental night: few epochs and low rates, as items and most users hardly change."""
     return Schedule(nightly.epochs, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
 
 
-def find_run(root: Root, asked: str) -> Run | None:
-    """The newest run of which the same was asked, unless it had begun on a release that is not in the root any more."""
-    same = [story for story in read_stories(root) if story.asked == asked]
+def find_run(root: Root, digest: str) -> Run | None:
+    """Return the newest run with this digest (`name_asked`), except unfinished ones whose base is no longer in the root."""
+    same = [story for story in read_stories(root) if story.asked == digest]
     for story in sorted(same, key=lambda story: story.created_at, reverse=True):
         is_done = story.steps.report or story.steps.unchanged
         if is_done or story.base is None or open_base(root, story.base.release):
@@ -120,7 +120,7 @@ def find_run(root: Root, asked: str) -> Run | None:
 
 
 def reopen_gone(run: Run) -> None:
-    """Let the steps of a run be done again whose results are gone: a person removed what was damaged."""
+    """Reopen the steps of a run whose results are gone, for example because a person removed damaged files."""
     root, story = run.root, run.story()
     steps, before = story.steps, story.base.window_id if story.base else story.retained
     has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
@@ -138,63 +138,63 @@ def reopen_gone(run: Run) -> None:
 
 
 def _is_current(root: Root, window_id: str) -> bool:
-    """Whether the store's generation is one of this corpus."""
+    """Return whether the store's generation was trained on this corpus."""
     if not has_generation(root.store) or is_outdated(root.store):
         return False
     return whole_window(open_generation(root.store).manifest["window_id"]) == window_id
 
 
-def plan_night(root: Root, champion: str | None, asked: NightRequest, name: str) -> NightPlan:
-    """Whether a new night goes on from the champion, the release that serves, and why not."""
+def plan_night(root: Root, champion: str | None, request: NightRequest, digest: str) -> NightPlan:
+    """Plan a new night: whether it builds on the champion, and the reason if not. `digest`: the result of `name_asked`."""
     space = open_base(root, champion) if champion else None
-    corpus = read_json(root.corpus(space.told.window_id) / CORPUS_MANIFEST) if space else {}
-    reason = why_full(asked, space, corpus)
+    corpus = read_json(root.corpus(space.record.window_id) / CORPUS_MANIFEST) if space else {}
+    reason = why_full(request, space, corpus)
     base = space if reason is None else None
     start, retained = "", None
     if base:
-        start = f"after release {base.told.release}, decay {DECAY:g}, epochs {asked.nightly.epochs}"
+        start = f"after release {base.record.release}, decay {DECAY:g}, epochs {request.nightly.epochs}"
     elif (
         space
-        and asked.nightly.full_from_champion
-        and not asked.config.items_from
-        and why_not(asked.config, space.generation) is None
+        and request.nightly.full_from_champion
+        and not request.config.items_from
+        and why_not(request.config, space.generation) is None
     ):
-        start = f"vectors of release {space.told.release}"
-        retained = None if list_differences(corpus.get("made_from", {}), asked.inputs) else space.told.window_id
+        start = f"vectors of release {space.record.release}"
+        retained = None if list_differences(corpus.get("made_from", {}), request.inputs) else space.record.window_id
     return NightPlan(
-        asked=name, champion=champion, base=base.told if base else None, space=space.told if space else None,
-        full_because=reason, full_until=base.told.full_until if base else asked.inputs["days"][1], start=start,
+        asked=digest, champion=champion, base=base.record if base else None, space=space.record if space else None,
+        full_because=reason, full_until=base.record.full_until if base else request.inputs["days"][1], start=start,
         retained=retained,
     )  # fmt: skip
 
 
 def begin_training(root: Root, job: Job, story: Story, on_event: OnEvent) -> None:
-    """Put the generation into the store that the night's training goes on from, unless it is there already."""
+    """Write the first generation of the night's training into the store, unless it is there already."""
     corpus = open_corpus(job.corpus_dir)
     if story.base:
         base = _require(root, story.base)
         new_items = begin_new_items(open_corpus(root.corpus(story.window_id)), base.generation)
         begin_night(job, corpus, Beginning(base.generation, new_items, DECAY), on_event)
     elif job.start and story.space:
-        begin_full(job, corpus, _know(root, corpus, _require(root, story.space)), on_event)
+        begin_full(job, corpus, _read_known(root, corpus, _require(root, story.space)), on_event)
 
 
 def refit(root: Root, job: Job, story: Story, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
-    """Commit a generation whose held-out users are fitted on all they did, now that they are evaluated; the story's "refit".
+    """Commit a generation with the evaluated held-out users fitted to all their events. Returns the story's "refit".
 
-    In a full night these users begin from what its other users began from.
+    In a full night these users begin with the same kind of vectors as its other users.
     """
     corpus, evaluated = open_corpus(job.corpus_dir), story.require(EvaluateStep)
-    told = {"evaluation": evaluated.model_dump(exclude={"digest", "seconds"}, exclude_unset=True)}
+    values = {"evaluation": evaluated.model_dump(exclude={"digest", "seconds"}, exclude_unset=True)}
     space = open_base(root, story.space.release) if job.start and story.space and not story.base else None
     begin = HeldOutBeginning(root, job, space) if space else None
-    generation = refit_held_out(job, corpus, told, on_event, begin, fan_out)
+    generation = refit_held_out(job, corpus, values, on_event, begin, fan_out)
     return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}
 
 
 @dataclass(frozen=True)
 class HeldOutBeginning:
-    """What held-out users of a full night begin from. It goes to other processes, so the champion is read when it is called."""
+    """Begins the rows of held-out users in a full night. It is sent to other processes, so a call opens the champion."""
 
     root: Root
     job: Job
@@ -209,32 +209,32 @@ class HeldOutBeginning:
     @cached_property
     def _opened(self) -> tuple[Corpus, Known]:
         corpus = open_corpus(self.job.corpus_dir)
-        return corpus, _know(self.root, corpus, self.space)
+        return corpus, _read_known(self.root, corpus, self.space)
 
 
-def _know(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
-    """What a full night has from the champion: its items, and users who have the same tokens."""
-    theirs = open_corpus(root.corpus(space.told.window_id))
-    to_theirs, _ = match_items(corpus.vocabulary, theirs.vocabulary)
+def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
+    """Return what a full night takes from the champion: its items, and the users with the same tokens."""
+    other = open_corpus(root.corpus(space.record.window_id))
+    to_other, _ = match_items(corpus.vocabulary, other.vocabulary)
 
     def match(partition: int) -> NDArray[np.int64]:
-        if theirs.num_partitions != corpus.num_partitions:
+        if other.num_partitions != corpus.num_partitions:
             return np.full(int(corpus.users[partition]), -1)
-        return match_unchanged(corpus, theirs, partition, to_theirs)
+        return match_unchanged(corpus, other, partition, to_other)
 
-    return Known(space.generation, to_theirs, match)
+    return Known(space.generation, to_other, match)
 
 
 def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, Any]:
-    """Make the store's generation that of all users, in a space that has a name; the story's "settle".
+    """Complete the store's generation to all users, and choose its space. Returns the story's "settle".
 
-    An incremental night is folded into its base and shares its space. A full one is turned into the champion's; where too
-    little of it can be laid upon the champion's items, it begins a space of its own.
+    An incremental night is folded into its base and shares its space. A full night is rotated into the champion's space, or
+    begins a new space if its items do not fit those of the champion after the rotation.
     """
     if story.base:
         base, values = _require(root, story.base), {"window_id": story.window_id}
         folded = fold_night(job, open_corpus(job.corpus_dir), base.generation, values, on_event)
-        return {"kind": "incremental", "space_id": base.told.space_id, "generation": folded.generation}
+        return {"kind": "incremental", "space_id": base.record.space_id, "generation": folded.generation}
     space = open_base(root, story.space.release) if story.space else None
     generation = open_generation(job.store_dir)
     own_space = {"kind": "full", "space_id": story.run_id, "generation": generation.generation}
@@ -243,15 +243,15 @@ def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, A
     if (space.generation.vector_size, space.generation.bias) != (generation.vector_size, generation.bias):
         return own_space
     if "alignment" not in generation.manifest:
-        before, now = (open_corpus(root.corpus(name)) for name in (space.told.window_id, story.window_id))
+        before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, story.window_id))
         rotation = find_space_rotation((before, space.generation), (now, generation))
-        told = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
-        again = f"items of release {space.told.release} found again, mean cosine"
-        on_event("log", {"message": f"{told['num_items']:,} {again} {told['cosine']:.3f}"})
+        figures = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
+        text = f"items of release {space.record.release} found again, mean cosine"
+        on_event("log", {"message": f"{figures['num_items']:,} {text} {figures['cosine']:.3f}"})
         if rotation.cosine < MIN_ALIGNMENT:
-            return own_space | told
-        generation = align_generation(job.store_dir, rotation, {"alignment": told}, on_event)
-    aligned = {"space_id": space.told.space_id, "generation": generation.generation}
+            return own_space | figures
+        generation = align_generation(job.store_dir, rotation, {"alignment": figures}, on_event)
+    aligned = {"space_id": space.record.space_id, "generation": generation.generation}
     return own_space | aligned | generation.manifest["alignment"]
 
 

@@ -1,4 +1,4 @@
-"""What a training would take, asked by its size alone: the trainer's own planner, on this machine as it is now."""
+"""Plans a training of a given size without data, with the trainer's planner and this machine's current state."""
 
 import math
 from dataclasses import dataclass, replace
@@ -21,12 +21,12 @@ from trainer.system.units import parse_bytes
 from trainer.training.preparation import look_around, warm_up
 
 NETWORK_BYTES_PER_SECOND = 1.25e9
-"""What a worker can send to another: 10 Gbit/s."""
+"""The assumed bandwidth between two workers: 10 Gbit/s."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """How much there is: users, items, tokens of all users, and micro-partitions."""
+    """The size of a training: numbers of users, items, tokens of all users, and micro-partitions."""
 
     users: int
     items: int
@@ -37,11 +37,11 @@ class Volume:
 def plan_size(
     root: Path, volume: Volume, config: TrainConfig, resources: ResourcesConfig, num_workers: int | None = None
 ) -> dict[str, Any]:
-    """The plan for a training of this size whose store is on the disk of `root`, as `surf2vec plan` prints it.
+    """Return the plan for a training of this size with its store on the disk of `root`, as `surf2vec plan` prints it.
 
-    With a budget on the GPU the kernel for it is planned; where there is no GPU, with the CPU's speed. num_workers: equal ones,
-    on machines like this one that have `resources.workers` of them each; by default those of one machine.
-    Raises ResourceError, with the numbers and the way out, when nothing fits; ConfigError for too few micro-partitions.
+    With a GPU budget the GPU kernel is planned; without a GPU, with the CPU's speed. num_workers: equal workers on machines like
+    this one, each with `resources.workers` of them; by default those of one machine.
+    Raises ResourceError, with the numbers and the way out, if nothing fits; ConfigError for too few micro-partitions.
     """
     folder = next(parent for parent in (root.resolve(), *root.resolve().parents) if parent.is_dir())
     device = pick_device(config, resources)
@@ -70,7 +70,7 @@ def plan_size(
 
 
 def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget, Rates], num_workers: int) -> Plan:
-    """The plan of the worker that has most to do, of so many with the same budget and rates. Pure."""
+    """Return the plan of the slowest of `num_workers` workers with the same budget and rates. Pure."""
     share, weights = share_users(0, np.array(work.tokens), [1.0] * num_workers), [1.0] * num_workers
     members = []
     for own in share.partitions:
@@ -82,20 +82,20 @@ def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget
 
 
 def spread_users(num_users: int, partitions: int) -> list[int]:
-    """Users of each micro-partition: even shares, but one as large as the largest of a hash is likely to be (4 deviations)."""
+    """Return the users of each micro-partition: equal shares, but the first is 4 standard deviations of a hash larger."""
     shares = [num_users // partitions + (p < num_users % partitions) for p in range(partitions)]
     extra = min(math.ceil(4 * math.sqrt(shares[0])), shares[-1]) if partitions > 1 else 0
     return [shares[0] + extra, *shares[1:-1], shares[-1] - extra] if extra else shares
 
 
 def spread_tokens(num_tokens: int, users: list[int]) -> list[int]:
-    """Tokens of each micro-partition: as its users, but the first has a quarter more, and what rounding leaves."""
+    """Return the tokens of each micro-partition: in proportion to its users, but the first has a quarter more."""
     shares = [num_tokens * num // max(1, sum(users)) for num in users]
     shares[-1] -= min(shares[0] // 4, shares[-1]) if len(users) > 1 else 0
     return [num_tokens - sum(shares[1:]), *shares[1:]]
 
 
 def zipf_counts(num_items: int, num_tokens: int) -> np.ndarray:
-    """Tokens of each item by Zipf's law, int64[V]: what a tree is built of when the items are not known yet."""
+    """Return the tokens of each item by Zipf's law, int64[V], to build a tree before the items are known."""
     shares = 1 / np.arange(1, num_items + 1)
     return np.maximum(shares * (num_tokens / shares.sum()), 1).astype(np.int64)

@@ -1,11 +1,11 @@
-"""torchrun for the workers of one machine: its elastic agent, which meets them on loopback and ends when its parent does.
+"""Runs torchrun's elastic agent for the workers of one machine, on loopback only. It ends when its parent does.
 
-`python -m tasks.training.loopback_agent PARENT ARGUMENTS`, the arguments as torchrun's. Its own rendezvous would listen
-on all interfaces, without a password; this one is a store that listens on 127.0.0.1 alone.
+`python -m tasks.training.loopback_agent PARENT ARGUMENTS`, with torchrun's arguments. torchrun's own rendezvous would listen
+on all interfaces, without a password; this one is a store that listens on 127.0.0.1 only.
 
-Its own handler of SIGTERM raises wherever the agent stands. A parent that is killed sends one for each of its threads, and the
-second would leave the agent without the lock by which it learns that a worker ended: it would wait until STOP_SECONDS are over.
-Here SIGTERM is a wish, heeded between two looks at the workers.
+torchrun's handler of SIGTERM raises at any point of the agent. A killed parent sends one signal for each of its threads, and the
+second would leave the agent without the lock that tells it that a worker ended: it would wait until STOP_SECONDS are over.
+Here SIGTERM sets a flag, which the agent checks each time that it polls the workers.
 """
 
 import signal
@@ -30,9 +30,9 @@ HOST = "127.0.0.1"
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """The meeting of one agent with itself; it keeps the store in which its workers find each other.
+    """The rendezvous of a single agent; it owns the store in which its workers find each other.
 
-    stop: set where the agent is to end its workers, and itself.
+    stop: set if the agent is to end its workers and itself.
     """
 
     def __init__(self, run_id: str, stop: threading.Event) -> None:
@@ -48,19 +48,19 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """The agent is the first of one; its workers reach the store at this address."""
-        self._heed_stop()
+        """Return rank 0 of 1 and the address at which workers reach the store."""
+        self._raise_if_stopped()
         return RendezvousInfo(PrefixStore(self.run_id, self.store), 0, 1, RendezvousStoreInfo(HOST, self.port))
 
     def is_closed(self) -> bool:
         return False
 
     def set_closed(self) -> None:
-        """Nobody else could come."""
+        """Do nothing: no other agent can join."""
 
     def num_nodes_waiting(self) -> int:
-        """None; the agent asks after each look at its workers."""
-        self._heed_stop()
+        """Return 0. The agent calls this each time that it polls its workers."""
+        self._raise_if_stopped()
         return 0
 
     def get_run_id(self) -> str:
@@ -69,13 +69,13 @@ class LoopbackRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         return True
 
-    def _heed_stop(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self.stop.is_set():
             raise SignalException("the agent was asked to end", signal.SIGTERM)
 
 
 def main(parent: int, arguments: list[str]) -> None:
-    """Run torchrun with these arguments until its workers have ended, or `parent` has. Exits with 143 where it was stopped."""
+    """Run torchrun with these arguments until its workers or `parent` have ended. Exits with 143 if it was stopped."""
     with stop_on_sigterm() as stop:
         end_with_parent(parent)
 

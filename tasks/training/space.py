@@ -1,7 +1,7 @@
-"""One space from night to night: where new items begin, and how a training that began anew is turned into the champion's space.
+"""Keeps one space from night to night: first vectors of new items, and the rotation of a full night into the champion's space.
 
-Vectors of releases that share a `space_id` may be compared: of an incremental night because it went on from the vectors there
-were, of a full night because a rotation laid its most frequent items upon the same items of the champion.
+Vectors of releases with the same `space_id` can be compared. An incremental night continues from the existing vectors. A full
+night is rotated so that its most frequent items lie near the same items of the champion.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
 
 ALIGN_ITEMS = 100_000
-"""The rotation is fitted to items among the first so many of both vocabularies: of 128 dimensions far more than it needs."""
+"""The rotation is fitted to common items among the first so many of both vocabularies: far more than 128 dimensions need."""
 BATCH_ITEMS = 65_536
 _SECTION = r"^([a-z][a-z0-9+.-]*://[^/]*/[^/]+|/[^/]+)/"
 _HOST = r"^([a-z][a-z0-9+.-]*://[^/]*)"
 
 
 def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Generation]) -> Rotation:
-    """The rotation from a new generation's space into the base's; of the identity where they share no item."""
+    """Return the rotation from a new generation's space into the base's; the identity if they share no item."""
     before, now = (_read_urls(corpus, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
     rows = now.join(before, on="url", how="inner", suffix="_base", maintain_order="left")
     newer, older = new[1].read_items(0, len(now)), base[1].read_items(0, len(before))
@@ -30,14 +30,14 @@ def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Gene
 
 
 def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
-    """First vectors of the items that the base does not have, float32[k, D]: the mean of those of their section that it has,
-    of their host's where the section is new as well, otherwise zero, as items always begin.
+    """Return first vectors of the items that the base does not have, float32[k, D]: the mean of the base's items in their
+    section, else in their host, else zero, the usual first vector of items.
 
-    A section is a host and the first part of the path, or of a path alone its first part.
+    A section is the host and the first part of the path; without a host, only the first part of the path.
     """
     new = _read_places(corpus, base.num_items, corpus.num_items)
     means = np.zeros((len(new), base.vector_size), dtype=np.float32)
-    for kind in ("host", "section"):  # the section's mean, where there is one, comes last
+    for kind in ("host", "section"):  # the section comes last, as its mean replaces that of the host
         known = pl.Enum(new[kind].drop_nulls().unique(maintain_order=True))
         num_names = len(known.categories)
         sums, counts = np.zeros((num_names, base.vector_size)), np.zeros(num_names)
@@ -55,17 +55,17 @@ def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
 
 
 def _number(names: pl.Series, known: pl.Enum) -> NDArray[np.int64]:
-    """The place of each name among the known ones, int64[n]; -1 for others."""
+    """Return the position of each name among the known ones, int64[n]; -1 for others."""
     return names.cast(known, strict=False).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 def _read_places(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
-    """Section and host of items `start` to `stop`, null where there is none."""
+    """Return section and host of items `start` to `stop`, null if there is none."""
     urls = _read_urls(corpus, start, stop)
     return urls.select(section=pl.col("url").str.extract(_SECTION), host=pl.col("url").str.extract(_HOST))
 
 
 def _read_urls(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
-    """The urls of items `start` to `stop` of a corpus, by item_ix."""
+    """Return the urls of items `start` to `stop` of a corpus, by item_ix."""
     urls = pl.scan_parquet(corpus.vocabulary).select("url").slice(start, max(stop - start, 0))
     return urls.collect()

@@ -1,7 +1,7 @@
-"""Where vectors are trained, by how many workers, and why; and several workers of this machine that train a job together.
+"""Chooses the device and the number of workers, and trains a job with several worker processes on this machine.
 
-torchrun's agent starts the workers, and starts them again when one dies. This process follows what they report. Where it is
-stopped they commit before they end, and where it is killed, too (trainer/system/parent.py). Nothing listens but on loopback
+torchrun's agent starts the workers, and restarts them if one dies. This process reads their reports. If it is stopped or
+killed, the workers commit before they end (trainer/system/parent.py). Sockets listen on loopback only
 (tasks/training/loopback_agent.py).
 """
 
@@ -31,12 +31,12 @@ from trainer.workers.group import WorkerLostError
 
 MAX_RESTARTS = 3
 STOP_SECONDS = 600
-"""So long workers may take for the commit with which they end."""
+"""The time limit for the last commit of the workers."""
 POLL_SECONDS = 0.2
 AGENT_BYTES = 200 * 10**6
-"""What torchrun's agent holds."""
+"""The memory of torchrun's agent."""
 WORKER_BYTES = 250 * 10**6
-"""What a worker holds before it begins to train."""
+"""The memory of a worker before it begins to train."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Device:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The budget on any of the GPUs."""
+        """The smallest budget of the GPUs."""
         return min(self.budgets, default=None)
 
 
 def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
-    """The device for these settings on this machine."""
+    """Return the device for these settings on this machine."""
     if not resources.device_memory:
         return Device("cpu")
     from trainer.kernels.gpu import check_supported, find_device
@@ -68,8 +68,8 @@ def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
 
 
 def count_workers(device: Device, resources: ResourcesConfig) -> int:
-    """How many workers train on this machine. Raises ConfigError where there are fewer GPUs, or not a budget for each."""
-    # 1 where the GPU's kernel runs without one, under Triton's interpreter
+    """Return the number of workers on this machine. Raises ConfigError if GPUs or their budgets are too few."""
+    # 1 if the GPU kernel runs without a GPU, in Triton's interpreter
     num_devices = max(1, torch.cuda.device_count()) if device.kernel == "gpu" else 1
     num_workers = resources.workers or num_devices
     if device.kernel == "gpu" and num_workers > num_devices:
@@ -85,7 +85,7 @@ def count_workers(device: Device, resources: ResourcesConfig) -> int:
 
 @dataclass(frozen=True)
 class WorkerProcesses:
-    """How many workers, where they train, and the folder for what they are told and what they say."""
+    """The number of workers, their device, and the folder for their job, their events and their log."""
 
     num_workers: int
     device: Device
@@ -93,27 +93,27 @@ class WorkerProcesses:
 
     @property
     def log(self) -> Path:
-        """What torchrun and its workers print."""
+        """The output of torchrun and its workers."""
         return self.folder / "torchrun.log"
 
 
 @dataclass
 class Reported:
-    """What the workers have said so far: their result, and what ended some of them."""
+    """The reports of the workers so far: their result, and the errors that ended some of them."""
 
     result: dict[str, Any] | None = None
     errors: list[SurfError] = field(default_factory=list)
 
     @property
     def final_errors(self) -> list[SurfError]:
-        """Those that would come again if the workers were started again."""
+        """The errors that a restart of the workers would not remove."""
         return [error for error in self.errors if not isinstance(error, WorkerLostError)]
 
 
 def train_together(job: Job, crew: WorkerProcesses, on_event: OnEvent, stop: threading.Event) -> dict[str, Any]:
-    """What `trainer.training.loop.train` does and returns, by several workers; the job's host memory is for all of them together.
+    """Do as `trainer.training.loop.train`, with several workers. The job's host memory is for all of them together.
 
-    Raises what a worker raised; WorkerLostError when they were started MAX_RESTARTS times again and one died each time.
+    Raises the error of a worker; WorkerLostError if a worker still died after MAX_RESTARTS restarts.
     """
     crew.folder.mkdir(parents=True, exist_ok=True)
     job_path, events_path = crew.folder / "job.json", crew.folder / "events.jsonl"
@@ -131,7 +131,7 @@ def train_together(job: Job, crew: WorkerProcesses, on_event: OnEvent, stop: thr
 
 @contextmanager
 def start_agent(crew: WorkerProcesses, arguments: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
-    """torchrun's agent, with workers that get these arguments; when the block ends early they commit and end with it."""
+    """Start torchrun's agent, whose workers get these arguments. If the block ends early, they commit and end."""
     command = [
         sys.executable, "-m", "tasks.training.loopback_agent", str(os.getpid()),
         "--nproc-per-node", str(crew.num_workers), "--max-restarts", str(MAX_RESTARTS),
@@ -142,10 +142,10 @@ def start_agent(crew: WorkerProcesses, arguments: list[str]) -> Iterator["subpro
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
         "PYTHONPATH": os.pathsep.join(filter(None, modules)),
-        "PYTHONSAFEPATH": "1",  # a folder `trainer` where the command was given is not ours
+        "PYTHONSAFEPATH": "1",  # a folder `trainer` in the current directory must not be imported
     }
     with open(crew.log, "wb") as log:
-        # In a session of its own: Ctrl-C is for this process, which then ends the agent.
+        # In its own session: only this process gets Ctrl-C, and then ends the agent.
         agent = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -161,10 +161,10 @@ def start_agent(crew: WorkerProcesses, arguments: list[str]) -> Iterator["subpro
 
 
 def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEvent, stop: threading.Event) -> Reported:
-    """Hand on what the workers report until the agent ends; end it when `stop` is set, or one failed for good."""
-    reported, is_told = Reported(), False
+    """Pass on the workers' events until the agent ends. Ends it if `stop` is set or a worker has a final error."""
+    reported, is_ending = Reported(), False
     while True:
-        has_ended = agent.poll() is not None  # what was written last is read after this
+        has_ended = agent.poll() is not None  # checked before reading, so that the last events are read
         for name, values in reader.read():
             if name == RESULT:
                 reported.result = values
@@ -176,15 +176,15 @@ def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEv
                 on_event(name, values)
         if has_ended:
             return reported
-        if not is_told and (stop.is_set() or reported.final_errors):
+        if not is_ending and (stop.is_set() or reported.final_errors):
             agent.terminate()
-            is_told = True
+            is_ending = True
         with suppress(subprocess.TimeoutExpired):
             agent.wait(POLL_SECONDS)
 
 
 def explain_failure(reported: Reported, crew: WorkerProcesses, *, is_stopped: bool) -> SurfError:
-    """The error to raise where there is no result: one worker's own, rather than another's word that one failed."""
+    """Return the error to raise without a result: preferably a worker's own, not one that reports a lost worker."""
     errors = sorted(reported.final_errors, key=lambda error: error.code == "resources")
     if errors:
         return errors[0]
@@ -192,13 +192,13 @@ def explain_failure(reported: Reported, crew: WorkerProcesses, *, is_stopped: bo
         return StoppedError("stopped before the workers began to train: the same command goes on from the last commit")
     lost = f" (at last: {reported.errors[-1]})" if reported.errors else ""
     return WorkerLostError(
-        f"{crew.num_workers} workers were started and ended without a result, again and again{lost}; what they said is in "
+        f"{crew.num_workers} workers were started and ended without a result, again and again{lost}; their output is in "
         f"{crew.log}. The same command goes on from the last commit"
     )
 
 
 def _resources(job: Job, crew: WorkerProcesses) -> list[str]:
-    """The device and the budgets: of the host each worker has its part of what this process and the agent leave."""
+    """Return the arguments for device and budgets. Workers share the host memory that this process and the agent leave."""
     held_bytes = private_bytes() + AGENT_BYTES
     host_bytes = (job.host_memory_bytes - held_bytes) // crew.num_workers
     if host_bytes < WORKER_BYTES:

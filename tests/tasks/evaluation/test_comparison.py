@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluation.comparison import Ranker, ask_both, compare_releases, find_users, match_items, open_side
+from tasks.evaluation.comparison import Ranker, compare_releases, find_users, make_pairs, match_items, open_side
 from tasks.root.run import Root
 from tests.corpora import describe_anew, planted_histories, write_corpus
 from tests.releases import draw_generation, export_release
@@ -154,7 +154,7 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
     challenger = write_side(root.corpus("tonight"), tonight, urls, rng.normal(size=(30, 8)).astype(np.float32))
     shared = match_items(challenger.corpus.vocabulary, champion.corpus.vocabulary)
     found = 0
-    for (mine, theirs), part in zip(ask_both(challenger, champion, *shared), range(2), strict=True):
+    for (mine, theirs), part in zip(make_pairs(challenger, champion, *shared), range(2), strict=True):
         histories = challenger.corpus.read(part)
         held = np.flatnonzero(histories.is_held_out)
         spans = take_histories(histories, held, histories.ends[held])
@@ -212,7 +212,7 @@ def test_a_champion_is_read_from_its_export_when_its_generation_is_gone(tmp_path
     write_json(root.export("r1") / "manifest.json", manifest | {"item_files": {}})
     assert "a tree's export has no items" in str(open_side(root, "r1"))
     (corpus.folder / "manifest.json").unlink()
-    assert "nobody knows what it has seen" in str(open_side(root, "r1"))
+    assert "it is unknown what it has seen" in str(open_side(root, "r1"))
     (root.export("r1") / "manifest.json").unlink()
     assert "neither its pinned generation" in str(open_side(root, "r1"))
 

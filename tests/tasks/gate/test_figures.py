@@ -163,7 +163,7 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
     (root.run("before") / "run.json").unlink()
     judged = judge(run)
     assert judged["passes"]
-    assert "nothing to go by: the story of release before does not tell it" in verdicts(
+    assert "nothing to go by: the story of release before does not have it" in verdicts(
         judged, "users, of", "items, of"
     )
 
@@ -171,10 +171,10 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        ({"evaluate": {"num_users": 99}}, "99 users were asked, fewer than 100"),
+        ({"evaluate": {"num_users": 99}}, "99 users were evaluated, fewer than 100"),
         (
             {"settle": {"kind": "incremental"}},
-            "the night is incremental, the champion's was full: they ask other users",
+            "the night is incremental, the champion's was full: they evaluate other users",
         ),
     ],
 )

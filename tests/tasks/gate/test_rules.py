@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.gate.rules import Finding, Rule, compare, hits, reciprocals, tell
+from tasks.gate.rules import Finding, Rule, compare, hits, make_table, reciprocals
 
 DROP = Rule("hit_at_10", "hit@10 beside the champion's", -0.02)
 DRIFT = Rule("drift", "drift", 0.1, is_floor=False)
@@ -29,7 +29,7 @@ def test_the_table_says_which_rule_holds_back_and_by_how_much() -> None:
         Finding(SHARE, -0.1, (-0.2, 0.0)),
     ]  # fmt: skip
     assert [finding.rule for finding in findings if finding.holds_back] == [DRIFT]
-    assert tell(findings) == [
+    assert make_table(findings) == [
         {"rule": "hit@10 beside the champion's", "tonight": "0.01", "limit": ">= -0.02", "verdict": "passed"},
         {"rule": "drift", "tonight": "0.25", "limit": "<= 0.10", "verdict": "held back, 0.15 on the wrong side"},
         {"rule": "hit@10 beside the champion's", "tonight": "", "limit": ">= -0.02",
