@@ -150,18 +150,18 @@ def list_rules(gate: GateConfig) -> list[Rule]:
     own_limit = max(0.0, 1 - OTHER_USERS * gate.hit_at_10_drop)
     return [
         Rule("champion", "the champion is the one that the night began with (1: yes)", 1, form=".0f"),
-        Rule("hit_at_10", "hit@10 beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
-        Rule("mrr_at_20", f"MRR@{TOP} beside the champion's", -gate.hit_at_10_drop, form="+.1%"),
-        Rule("coverage", f"items in anyone's first {TOP}, of the champion's number", gate.kept, form=".1%"),
-        Rule("own_hit_at_10", "hit@10 on all held-out users, of the champion's on its night", own_limit, form=".1%"),
-        Rule("with_vector", "users with a vector, of the champion's share", gate.kept, form=".1%"),
-        Rule("users", "users, of the champion's number", gate.kept, form=".1%"),
-        Rule("items", "items, of the champion's number", gate.kept, form=".1%"),
+        Rule("hit_at_10", "hit@10 compared with the champion's", -gate.hit_at_10_drop, form="+.1%"),
+        Rule("mrr_at_20", f"MRR@{TOP} compared with the champion's", -gate.hit_at_10_drop, form="+.1%"),
+        Rule("coverage", f"items in anyone's first {TOP}, in % of the champion's", gate.kept, form=".1%"),
+        Rule("own_hit_at_10", "hit@10 on all held-out users, in % of the champion's night", own_limit, form=".1%"),
+        Rule("with_vector", "users with a vector, in % of the champion's share", gate.kept, form=".1%"),
+        Rule("users", "users, in % of the champion's", gate.kept, form=".1%"),
+        Rule("items", "items, in % of the champion's", gate.kept, form=".1%"),
         Rule("norm_outliers", longer, MAX_OUTLIERS, is_floor=False, form=".2%"),
         Rule("space", "comparable with the champion's vectors (1: yes)", 1, form=".0f"),
         Rule("cosine_p1", "cosine to the champion's vectors of unchanged users, 1st percentile", COSINE_P1),
         Rule("cosine_median", "the median of those cosines", gate.cosine_median),
-        Rule("newest_day_events", "events of the newest day, of the usual", gate.newest_day_events, form=".1%"),
+        Rule("newest_day_events", "events of the newest day, in % of the usual", gate.newest_day_events, form=".1%"),
         Rule("missing_days", "days without events since the champion's newest", gate.missing_days, False, ".0f"),
     ]
 

@@ -85,7 +85,7 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateSt
             if gate and serves != gate.champion:
                 before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))
                 raise ChampionMovedError(
-                    f"version {number} was judged beside {before}, but {now} serves now: the same command judges it again"
+                    f"version {number} was compared with {before}, but {now} serves now: the same command compares it again"
                 )
             tags |= _promotion_tags(registered.aliases.get(CHAMPION))
         _move(root, publish, version, tags, aliases)
@@ -137,7 +137,7 @@ def promote(
         elif version.tags.get("gate") == "held":
             objection = f"version {version.number} was held back by {version.tags.get('held_by', 'the gate')}"
         if objection and not override:
-            raise HeldBackError(f'{objection}: to let it serve all the same, give --override "REASON"')
+            raise HeldBackError(f'{objection}: to promote it anyway, give --override "REASON"')
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
         if objection:
             tags |= {"gate": "overridden", "override_reason": shown(override or "")}
@@ -246,7 +246,7 @@ def _check_complete(root: Root, version: Version) -> None:
     if not release or not place.exists() or digest_file(place) != version.tags.get("manifest_sha256"):
         raise DamageError(f"{problem}its export {place.parent} is gone or not the one that was registered")
     if not (root.store / "pinned" / f"{release}.json").exists():
-        raise DamageError(f"{problem}its generation is kept no more in {root.store}; choose a newer one")
+        raise DamageError(f"{problem}its generation is no longer in {root.store}; choose a newer one")
     for name, entry in open_pinned(root.store, release).files().items():
         verify_size(root.store / name, entry)
 

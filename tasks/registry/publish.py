@@ -1,7 +1,7 @@
 """Registers a release: an MLflow run with the story, and a model version that contains the export or a reference to it.
 
-A copy can be loaded wherever the registry is reached. If the export has `publish.copy_below` bytes or more, the version has only
-the manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
+Every reader of the registry can load a copy. If the export has `publish.copy_below` bytes or more, the version has only the
+manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
 
 A version is identified by the sha256 of its export's manifest. So registering a release again adds nothing, and the next call
 completes an interrupted one: the model's files come first, then the version with its tags, then the aliases.
@@ -51,7 +51,7 @@ def publish_release(
     ResourceError if MLflow cannot be reached or written to.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
-    way_out = f"remove {export_dir} and give the same `surf2vec run` again: it is exported anew"
+    way_out = f"remove {export_dir} and give the same `surf2vec run` again: it repeats the export"
     verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())
     root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     digest = digest_file(export_dir / EXPORT_MANIFEST)

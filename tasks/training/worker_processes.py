@@ -68,7 +68,7 @@ def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
 
 
 def count_workers(device: Device, resources: ResourcesConfig) -> int:
-    """Return the number of workers on this machine. Raises ConfigError if GPUs or their budgets are too few."""
+    """Return the number of workers here. Raises ConfigError if there are too few GPUs, or not one budget for each."""
     # 1 if the GPU kernel runs without a GPU, in Triton's interpreter
     num_devices = max(1, torch.cuda.device_count()) if device.kernel == "gpu" else 1
     num_workers = resources.workers or num_devices

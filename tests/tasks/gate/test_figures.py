@@ -164,7 +164,7 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
     judged = judge(run)
     assert judged["passes"]
     assert "nothing to go by: the story of release before does not have it" in verdicts(
-        judged, "users, of", "items, of"
+        judged, "users, in", "items, in"
     )
 
 

@@ -155,7 +155,7 @@ def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) 
 def test_a_verdict_about_another_champion_moves_no_alias(root: Root) -> None:
     rollback(root, PUBLISH, None)
     passed, before = PASSED | {"champion": "r2"}, read_registry(root, PUBLISH)
-    with pytest.raises(HeldBackError, match="version 4 was judged beside release r2, but release r1 serves now"):
+    with pytest.raises(HeldBackError, match="version 4 was compared with release r2, but release r1 serves now"):
         make_night(root, "r4", passed)
     assert read_registry(root, PUBLISH).aliases == before.aliases
     assert not {"gate", "promoted_at"} & set(tags_of(root, 4))
@@ -167,7 +167,7 @@ def test_a_verdict_about_another_champion_moves_no_alias(root: Root) -> None:
 
 
 def test_the_first_release_of_two_roots_serves_and_the_other_does_not(root: Root) -> None:
-    with pytest.raises(HeldBackError, match="version 4 was judged beside no champion, but release r2 serves now"):
+    with pytest.raises(HeldBackError, match="version 4 was compared with no champion, but release r2 serves now"):
         make_night(root, "r4", FIRST | {"champion": None})
 
 
@@ -204,7 +204,7 @@ def test_without_anything_to_serve_nothing_moves(root: Root, tmp_path: Path) -> 
     with pytest.raises(InputError, match="no challenger"):
         promote(Root(tmp_path), PUBLISH, None, None)
     (root.store / "pinned" / "r1.json").unlink()
-    with pytest.raises(DamageError, match="version 1 cannot serve: its generation is kept no more"):
+    with pytest.raises(DamageError, match="version 1 cannot serve: its generation is no longer"):
         rollback(root, PUBLISH, None)
     shutil.rmtree(root.export("r3"))
     with pytest.raises(DamageError, match="version 3 cannot serve: its export .* is gone"):
