@@ -74,7 +74,7 @@ def open_side(root: Root, release: str) -> Ranker | str:
             return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size, frozen)
     export_dir = root.export(release)
     if not (export_dir / EXPORT_MANIFEST).exists():
-        return f"of release {release} neither its pinned generation with its corpus nor its export is left"
+        return f"release {release} has neither its pinned generation with its corpus nor its export any more"
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     corpus_dir = root.corpus(manifest["created_from"]["window_id"])
     if not (corpus_dir / CORPUS_MANIFEST).exists():
@@ -130,7 +130,7 @@ def evaluate_and_compare(
     """
     corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
     evaluation = evaluate(corpus, generation, on_event, memory_bytes)
-    if generation.has_seen_held_out:  # it was evaluated before
+    if generation.has_seen_held_out:  # it was evaluated before them
         return evaluation
     other = open_side(root, champion) if champion else "there is no champion"
     if isinstance(other, str):

@@ -106,7 +106,7 @@ def _copy_release(
     with state as (content, state_bytes):
         by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
         state_size = f" and {state_bytes / 1e6:,.1f} MB of state" if state_bytes else ""
-        again = f", once more, as the copy of version {version.number} is not whole," if version else ""
+        again = f", once more, as the copy of version {version.number} is damaged," if version else ""
         message = f"registering{again} {size_bytes / 1e6:,.1f} MB{state_size} at {mask_credentials(uri)}{by_reference}"
         on_event("log", {"message": message})
         sync_folders(export_dir)  # a state by reference was just written into it

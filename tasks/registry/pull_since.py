@@ -132,7 +132,7 @@ def _find_links(
         links.insert(0, Link(version, changes["files"], folder / ".links" / str(version.number)))
         link_bytes += sum(about["bytes"] for about in changes["files"].values())
         if link_bytes >= worth_bytes:
-            return [], f"{len(links):,} releases changed no less than the {size(worth_bytes)} of the whole one"
+            return [], f"the changes of {len(links):,} releases are as large as the whole one, {size(worth_bytes)}"
         digest = changes["since_manifest_sha256"]
     return links, ""
 

@@ -224,13 +224,13 @@ def _parts(content: Content) -> dict[str, Any]:
 
 
 def pin_requirements() -> list[str]:
-    """What the model needs, at the versions it was made with."""
+    """Return the model's requirements, pinned to the installed versions."""
     # A local part such as +cpu names a build that the package index does not have.
     return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
 
 
 def _sync_model(client: MlflowClient, model_id: str) -> None:
-    """Wait until the files of a logged model, and the folders down to them, are on the disk, if it is this machine's."""
+    """Sync the files of a logged model and their parent folders to the disk, if they are on this machine."""
     model = client.get_logged_model(model_id)
     folder, base = map(_local, (model.artifact_location, client.get_experiment(model.experiment_id).artifact_location))
     if folder and base:

@@ -78,7 +78,7 @@ def open_base(root: Root, release: str) -> BaseRelease | None:
 def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, Any]) -> str | None:
     """Return why a night must be full; None if it can build on the base. `corpus`: the manifest of the base's corpus."""
     if request.is_full:
-        return "it was asked for with --full"
+        return "--full was given"
     if base is None:
         return "there is no champion whose corpus and vectors are in this root"
     made_from, release = corpus.get("made_from", {}), base.record.release
@@ -87,7 +87,7 @@ def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, 
     then, now = dataclasses.asdict(base.generation.config), dataclasses.asdict(request.config)
     changed += [f"train.{name}" for name in now if name not in RESULT_NEUTRAL and then.get(name) != now[name]]
     if changed:
-        return f"other than for release {release}: {', '.join(changed)}"
+        return f"changed since release {release}: {', '.join(changed)}"
     if reason := why_not(request.config, base.generation):
         return reason
     until, before = request.inputs["days"][1], made_from["days"][1]
@@ -246,7 +246,7 @@ def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, A
         before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, story.window_id))
         rotation = find_space_rotation((before, space.generation), (now, generation))
         figures = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
-        text = f"items of release {space.record.release} found again, mean cosine"
+        text = f"items are also in release {space.record.release}, mean cosine"
         on_event("log", {"message": f"{figures['num_items']:,} {text} {figures['cosine']:.3f}"})
         if rotation.cosine < MIN_ALIGNMENT:
             return own_space | figures

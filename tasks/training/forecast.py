@@ -62,9 +62,7 @@ def plan_size(
         if device.kernel == "cpu":
             rates = replace(rates, tokens_per_second=rates.tokens_per_second / on_machine)
         plan = plan_equal(work, sizes, config, (budget, rates), num_workers)
-        among = (
-            f"{num_workers} equal workers, {on_machine} on each machine like this one, 10 Gbit/s between them; of each:"
-        )
+        among = f"{num_workers} equal workers, {on_machine} on each machine like this one, 10 Gbit/s between them; for each:"
         plan = replace(plan, reasons=(among, *plan.reasons))
     return {"kernel": kernel.name, "kernel_reason": kernel.reason, "workers": num_workers} | plan.to_json()
 
