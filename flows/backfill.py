@@ -16,7 +16,7 @@ from tasks.corpus.window import CorpusRequest
 from tasks.report.backfill import BackfillRecord, list_days, record_night, write_nights_report
 from tasks.root.run import lock_root, private_files
 from trainer.errors import InputError
-from trainer.events import OnEvent, tell, tell_progress
+from trainer.events import OnEvent, log, log_progress
 from trainer.system.files import digest_json
 
 
@@ -40,14 +40,14 @@ def backfill(
     config = config.model_copy(update={"gate": gate})
     night = open_night(root, None, until, config)
     with report_step("backfill") as on_event, private_files(night.root):
-        with lock_root(night.root, "backfill", partial(tell, on_event)):
+        with lock_root(night.root, "backfill", partial(log, on_event)):
             ingest_events(night, logs)
         record = BackfillRecord(night.root, digest_json(config.outcome_settings())[:12])
         days = list_days(night.root, since, until)
         nights = []
         for number, (day, num_events) in enumerate(days.items(), start=1):
             nights.append(run_day(record, day, num_events, config, on_event))
-            tell_progress(on_event, "backfill", number, len(days), "days")
+            log_progress(on_event, "backfill", number, len(days), "days")
         report_path = record.path.with_name("nights.html")
         write_nights_report(nights, report_path)
     return {"nights": nights, "report": str(report_path)}
@@ -57,7 +57,7 @@ def run_day(
     record: BackfillRecord, day: date, num_events: int, config: PipelineConfig, on_event: OnEvent
 ) -> dict[str, Any]:
     """The night of a day: what is recorded of it, or what comes of it now; for a day that has none, why."""
-    root, told = record.root, partial(tell, on_event)
+    root, told = record.root, partial(log, on_event)
     skipped = {"day": day.isoformat(), "events": 0}
     if not num_events:
         told(f"{day}: no night, as there are no events on this day")

@@ -1,4 +1,4 @@
-"""How long work reports: one callback, which does nothing by default.
+"""How long-running work reports to its caller: by one callback, which does nothing by default.
 
 `on_event(name, values)` is called with
     "log"       {"message"}                                    a line for a person
@@ -15,14 +15,14 @@ OnEvent = Callable[[str, dict[str, Any]], None]
 
 
 def ignore_event(name: str, values: dict[str, Any]) -> None:
-    """The default: nobody listens."""
+    """The default: do nothing."""
 
 
-def tell(on_event: OnEvent, message: str) -> None:
-    """A line for a person."""
+def log(on_event: OnEvent, message: str) -> None:
+    """Send a line for a person to `on_event`."""
     on_event("log", {"message": message})
 
 
-def tell_progress(on_event: OnEvent, step: str, done: int, total: int, unit: str = "micro-partitions") -> None:
-    """How far a step is."""
+def log_progress(on_event: OnEvent, step: str, done: int, total: int, unit: str = "micro-partitions") -> None:
+    """Send how far a step is to `on_event`."""
     on_event("progress", {"step": step, "done": done, "total": total, "unit": unit})

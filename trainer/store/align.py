@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.events import OnEvent, ignore_event, tell_progress
+from trainer.events import OnEvent, ignore_event, log_progress
 from trainer.kernels.first_rows import round_to_bfloat16
 from trainer.model.rows import Rows
 from trainer.store.generation import Generation, open_generation
@@ -73,7 +73,7 @@ def align_generation(
                 image = writer.read_users(partition)
                 _rotate_rows(rows_in(image), matrix, generation.config.seed)
                 writer.write_users(partition, image)
-            tell_progress(on_event, "align", partition + 1, generation.num_partitions)
+            log_progress(on_event, "align", partition + 1, generation.num_partitions)
         for block in generation.item_entries():
             image = writer.read_items(block)
             for rows in (items_in(image).outputs, items_in(image).inputs):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.errors import ResourceError
-from trainer.events import OnEvent, ignore_event, tell_progress
+from trainer.events import OnEvent, ignore_event, log_progress
 from trainer.kernels import pick_kernel
 from trainer.kernels.first_rows import at_rest, begin_users
 from trainer.kernels.signature import Pass
@@ -213,7 +213,7 @@ def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
         rows.vectors[held], rows.squares[held] = rested.vectors, rested.squares
         writer.write_users(partition, image)
         written[str(partition)] = writer.users[str(partition)]
-        tell_progress(on_event, "refit", partition + 1, corpus.num_partitions)
+        log_progress(on_event, "refit", partition + 1, corpus.num_partitions)
     writer.sync()
     return written
 

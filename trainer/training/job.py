@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError
-from trainer.events import OnEvent, ignore_event, tell
+from trainer.events import OnEvent, ignore_event, log
 from trainer.gensim.warm_start import WarmStart
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.tokens import Corpus
@@ -78,7 +78,7 @@ def find_generation(folder: Path, name: str, on_event: OnEvent = ignore_event) -
     if not has_generation(folder):
         return None
     if is_outdated(folder):
-        tell(on_event, "the store is of an earlier version: training begins anew")
+        log(on_event, "the store is of an earlier version: training begins anew")
         return None
     generation = open_generation(folder)
     return generation if generation.manifest["identity"] == name else None

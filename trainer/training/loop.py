@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.errors import ConfigError, SurfError
-from trainer.events import OnEvent, ignore_event, tell, tell_progress
+from trainer.events import OnEvent, ignore_event, log, log_progress
 from trainer.gensim.warm_start import apply_warm_start
 from trainer.kernels import Kernel, pick_kernel
 from trainer.model.rows import Items
@@ -95,10 +95,10 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     compile_seconds = warm_up(kernel, config, on_event)
     plan, share = divide_work(kernel, job, corpus, counts, standing.manifest, workers)
     for line in (f"kernel={kernel.name}: {kernel.reason}", *plan.reasons):
-        tell(on_event, line)
+        log(on_event, line)
     recency = effective_recency(config, corpus, plan.num_blocks)
     if recency == 0 < config.recency:
-        tell(on_event, "train.recency is off, as the log has no times: a user's tokens all count the same")
+        log(on_event, "train.recency is off, as the log has no times: a user's tokens all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     course = Course(config, corpus, plan, blocks, recency, share)
     go_on(standing, course, store_dir, workers, on_event)
@@ -116,7 +116,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         team = Together(course, record, workers, num_rows, items)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
-        tell(on_event, f"going on where a training was stopped: {done} are done")
+        log(on_event, f"going on where a training was stopped: {done} are done")
     engine = Engine(kernel, team.exchange)
     if kernel.accelerator is not None:
         from trainer.training.device_engine import DeviceEngine, Largest  # torch takes a second to import
@@ -125,7 +125,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         engine = DeviceEngine(kernel.accelerator, config, largest, record, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
-        tell(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")
+        log(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")
     return Training(job, standing.identity, record, kernel, course, slots, team, engine, on_event, compile_seconds)
 
 
@@ -256,7 +256,7 @@ class Training:
         record.train_seconds += now - self.clock
         if record.position != self.told_position:
             self.told_position = record.position
-            tell_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
+            log_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
             is_point = record.position % -(-num_positions // MAX_POINTS) == 0 or self.is_done
             if is_point and record.curve.point_sums[1]:
                 self.on_event("train", record.add_point(self.course.positions_an_epoch, self.alpha))
@@ -275,7 +275,7 @@ class Training:
             best = self.record.best
             assert best is not None
             message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
-            tell(self.on_event, message)
+            log(self.on_event, message)
             generation, values = open_pinned(store_dir, "best"), self._manifest()
             first_does(workers, lambda: self.slots.writer.commit_again(generation, values))
         else:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
-from trainer.events import OnEvent, ignore_event, tell_progress
+from trainer.events import OnEvent, ignore_event, log_progress
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
 from trainer.model.rows import Rows
 from trainer.store.generation import Generation, open_generation
@@ -179,7 +179,7 @@ def _begin(
             if histories.num_users:
                 rows = at_rest(job.config, -1, histories.hashes, make_rows(partition, histories))
                 writer.write_users(partition, image_of_rows(rows))
-            tell_progress(on_event, "begin", partition + 1, corpus.num_partitions)
+            log_progress(on_event, "begin", partition + 1, corpus.num_partitions)
         writer.commit(values)
 
 
@@ -203,7 +203,7 @@ def fold_night(
             if len(places):
                 newer = Delta(places, read_rows(job.store_dir, trained.manifest["users"][str(partition)]))
                 _write_newer(writer, partition, base, newer)
-            tell_progress(on_event, "fold", partition + 1, corpus.num_partitions)
+            log_progress(on_event, "fold", partition + 1, corpus.num_partitions)
         return writer.commit(trained.manifest | values | {"stage": "folded"})
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key, mix_array
-from trainer.events import OnEvent, ignore_event, tell
+from trainer.events import OnEvent, ignore_event, log
 from trainer.gensim.warm_start import WarmStart, read_warm_start
 from trainer.kernels import Kernel
 from trainer.kernels.first_rows import at_rest, begin_items, begin_users
@@ -91,7 +91,7 @@ def go_on(standing: Standing, course: Course, store_dir: Path, workers: Workers,
         if generation.position:
             ended, share = epochs_done(manifest, course.config.epochs)
             begins = f", of which {share:.0%} was done, begins anew" if share else " begins"
-            tell(on_event, f"workers were {begun_by} and are {num_workers} now: epoch {ended + 1}{begins}")
+            log(on_event, f"workers were {begun_by} and are {num_workers} now: epoch {ended + 1}{begins}")
         standing.generation = open_generation(store_dir)
         standing.record = read_record(standing.generation.manifest, workers.rank)
 
@@ -119,7 +119,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
         thread.start()
         thread.join(PATIENCE_SECONDS)
         if thread.is_alive() and kernel.is_compiling():
-            tell(on_event, "compiling the kernel, once on this machine")
+            log(on_event, "compiling the kernel, once on this machine")
         thread.join()
     if failed:
         raise failed[0]

@@ -7,7 +7,7 @@ begins anew: some of its users learn twice, and nobody is left out. Item blocks 
 import gc
 from typing import Any
 
-from trainer.events import OnEvent, tell
+from trainer.events import OnEvent, log
 from trainer.plan.sharing import Sharing
 from trainer.plan.sizes import training_sizes
 from trainer.store.generation import Generation, open_generation
@@ -75,7 +75,7 @@ def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
     else:
         _commit_in_blocks(generation, table, manifest | {"recency": effective_recency(generation.config, corpus)})
         message = f"the {generation.num_blocks} item blocks are one table again, {size(table_bytes)}"
-    tell(on_event, message)
+    log(on_event, message)
 
 
 def _commit_in_blocks(generation: Generation, blocks: ItemBlocks, values: dict[str, Any]) -> None:
