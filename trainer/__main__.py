@@ -117,7 +117,7 @@ def main() -> int:
         failure = error if isinstance(error, SurfError) else StoppedError(f"stopped: {GOES_ON}")
         print(f"error: {failure}", file=sys.stderr)
         if file:
-            file.tell_error(rank, failure)
+            file.write_error(rank, failure)
         return failure.exit_code
     if rank == 0:
         print(json.dumps(result))

@@ -52,8 +52,8 @@ class FastLoader:
         if not lengths:
             raise ConfigError("there is no table to load: give at least one")
         if len(set(lengths)) > 1:
-            told = ", ".join(f"{length:,}" for length in lengths)
-            raise ConfigError(f"tables differ in length: {told} rows; first dimensions must be equal")
+            row_counts = ", ".join(f"{length:,}" for length in lengths)
+            raise ConfigError(f"tables differ in length: {row_counts} rows; first dimensions must be equal")
         self.num_rows = lengths[0]
         self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
         self.device = _find_device(device)

@@ -29,7 +29,7 @@ from tasks.root.run import Root, open_scratch_folder
 from tasks.root.story import Story
 from trainer.store.generation import Generation
 from trainer.store.images import verify_image
-from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, tell_way_out
+from trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
 from trainer.store.tokens import COUNTS, VOCABULARY, open_corpus
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
 
@@ -85,7 +85,7 @@ def _gather_state(root: Root, export: dict[str, Any], story: Story, folder: Path
         return None
     corpus = open_corpus(corpus_dir)
     for name, about in generation.files().items():
-        with tell_way_out(generation.folder):
+        with explain_damage(generation.folder):
             verify_image(generation.folder / name, about)
         link_file(generation.folder / name, folder / "store" / name)
     names = [VOCABULARY, *(f"{partition_name(partition)}.users.parquet" for partition in range(corpus.num_partitions))]

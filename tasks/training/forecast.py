@@ -18,7 +18,7 @@ from trainer.plan.shares import share_users
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, form_team, plan_together
 from trainer.system.units import parse_bytes
-from trainer.training.preparation import look_around, warm_up
+from trainer.training.preparation import measure_machine, warm_up
 
 NETWORK_BYTES_PER_SECOND = 1.25e9
 """The assumed bandwidth between two workers: 10 Gbit/s."""
@@ -55,7 +55,7 @@ def plan_size(
     users = spread_users(volume.users, volume.partitions)
     work = Work(users, spread_tokens(volume.tokens, users), config.epochs, config.commit_seconds)
     memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
-    budget, rates = look_around(kernel, config, work, sizes, memory_bytes, folder)
+    budget, rates = measure_machine(kernel, config, work, sizes, memory_bytes, folder)
     if num_workers == 1:
         plan = plan_training(work, sizes, budget, rates)
     else:

@@ -183,5 +183,5 @@ def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
     buffer = np.zeros(starts[-1] + LINE_NUMBERS, dtype=np.float32)
     buffer = buffer[-buffer.ctypes.data // buffer.itemsize % LINE_NUMBERS :]
     arrays = {name: buffer[start : start + size] for (name, size), start in zip(sizes.items(), starts, strict=False)}
-    whole = {name: arrays[name].view(np.uint32) for name in ("rows", "root_slots")}
-    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | whole)
+    unsigned = {name: arrays[name].view(np.uint32) for name in ("rows", "root_slots")}
+    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | unsigned)

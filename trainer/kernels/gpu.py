@@ -71,9 +71,9 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     check_supported(work.config)
     scratch = make_scratch(len(work.hashes), len(work.tokens), device)
     launch(device_users, device_outputs, copy_pass(work, copy_sampling(work.sampling, device)), scratch)
-    for rows_here, rows_there in ((users, device_users), (items.outputs, device_outputs)):
-        rows_here.vectors[:] = rows_there.vectors.cpu().numpy()
-        rows_here.squares[:] = rows_there.squares.cpu().numpy()
+    for host_rows, device_rows in ((users, device_users), (items.outputs, device_outputs)):
+        host_rows.vectors[:] = device_rows.vectors.cpu().numpy()
+        host_rows.squares[:] = device_rows.squares.cpu().numpy()
     return int(scratch.num_kept[: len(work.order)].sum())
 
 

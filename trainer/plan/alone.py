@@ -137,12 +137,12 @@ def lay_out(
     elif not commits_items:
         block_bytes = 0
     moved_bytes, resident_bytes = _moved_bytes(work, sizes, division), users_bytes if is_resident else 0
-    told = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
+    cost = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
         item_bytes, device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
         peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
-        told.num_commits, told.read_bytes, told.written_bytes, told.seconds, (),
+        cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (),
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 

@@ -29,7 +29,7 @@ def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.
 
 def place_offsets(places: Sequence[NDArray[np.int64]], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """Raw tokens that come before each place of an epoch, int64[places + 1]; `tokens[p]` is micro-partition p's."""
-    return np.concatenate(([0], np.cumsum([tokens[here].sum() for here in places]))).astype(np.int64)
+    return np.concatenate(([0], np.cumsum([tokens[partitions].sum() for partitions in places]))).astype(np.int64)
 
 
 def learning_rates(
@@ -79,5 +79,5 @@ def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) 
 
 def tokens_before(step: Step, offsets: NDArray[np.int64], num_blocks: int) -> float:
     """Raw tokens before a step in its epoch, when each block has an equal share; offsets as of `place_offsets`."""
-    start, stop, here = (int(offsets[place]) for place in (step.chunk.start, step.chunk.stop, step.place))
-    return start + (step.turn * (stop - start) + here - start) / num_blocks
+    start, stop, at_place = (int(offsets[place]) for place in (step.chunk.start, step.chunk.stop, step.place))
+    return start + (step.turn * (stop - start) + at_place - start) / num_blocks

@@ -50,7 +50,7 @@ class Share:
     def place_tokens(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens of each worker at each place of an epoch, int64[W, places]."""
         ranks = range(self.num_workers)
-        return np.array([[self.tokens[here].sum() for here in self.places(order, rank)] for rank in ranks])
+        return np.array([[self.tokens[place].sum() for place in self.places(order, rank)] for rank in ranks])
 
 
 def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) -> Share:
@@ -89,10 +89,10 @@ def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_ex
         return np.empty(0, dtype=np.int64)
     done = np.cumsum(lengths)
     last = before + int(done[-1]) if len(done) else before
-    wanted = place_tokens * np.arange(1, num_exchanges + 1) / num_exchanges
-    wanted[-1] = place_tokens
-    here = wanted[(wanted > before) & (wanted <= last)]
-    return np.searchsorted(before + done, here, side="left") + 1
+    goals = place_tokens * np.arange(1, num_exchanges + 1) / num_exchanges
+    goals[-1] = place_tokens
+    cuts = goals[(goals > before) & (goals <= last)]
+    return np.searchsorted(before + done, cuts, side="left") + 1
 
 
 def ring_block(rank: int, turn: int, num_workers: int, num_blocks: int) -> int:

@@ -202,8 +202,8 @@ def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
     seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in team.members if member.rates]
     is_known = networks and len(seconds) == len(team.members) and max(seconds) > 0
     share = way.sent_bytes / min(networks) / max(seconds) if is_known else 0.0
-    told = f"; about {share:.0%} of the training's time" if share else ""
-    sent = f"a worker sends {size(round(way.sent_bytes))} an epoch{told}; taken because {way.why}"
+    time_share = f"; about {share:.0%} of the training's time" if share else ""
+    sent = f"a worker sends {size(round(way.sent_bytes))} an epoch{time_share}; taken because {way.why}"
     if way.sharing.is_sharded:
         held = way.num_blocks // way.sharing.num_workers
         lines.append(

@@ -27,7 +27,7 @@ from trainer.errors import ConfigError
 from trainer.model.rows import Items
 from trainer.store.images import Arrays, Image, make_image, map_image, read_image
 from trainer.store.layout import items_in, items_of, read_rows, shapes_of_items
-from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, tell_way_out
+from trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
 from trainer.system.files import read_json, verify_size
 
 PIECE_ROWS = 65_536
@@ -121,7 +121,7 @@ class Generation:
         Raises DamageError when a file was altered.
         """
         entry = self.manifest["items"][block]
-        with tell_way_out(self.folder):
+        with explain_damage(self.folder):
             items = items_in(read_image(self.folder / entry["file"], entry))
         if num_shared_rows:
             resident = self._mapped_blocks[self.manifest["resident_block"]]
@@ -147,13 +147,13 @@ class Generation:
         outputs, blocks, places = items_in(image).outputs, list(self._iterate_blocks()), None
         if rows is not None:
             image.arrays["rows"][:] = rows
-            num_all = 1 + max(int(each.max(initial=0)) for each in (rows, *(there for there, _ in blocks)))
+            num_all = 1 + max(int(each.max(initial=0)) for each in (rows, *(table_rows for table_rows, _ in blocks)))
             places = np.full(num_all, -1, dtype=np.int32)
             places[rows] = np.arange(len(rows), dtype=np.int32)
-        for there, arrays in blocks:
-            for start in range(0, len(there), PIECE_ROWS):
+        for table_rows, arrays in blocks:
+            for start in range(0, len(table_rows), PIECE_ROWS):
                 piece = slice(start, start + PIECE_ROWS)
-                into = there[piece] if places is None else places[there[piece]]
+                into = table_rows[piece] if places is None else places[table_rows[piece]]
                 is_wanted = into >= 0
                 outputs.vectors[into[is_wanted]] = arrays["outputs"][piece][is_wanted]
                 outputs.squares[into[is_wanted]] = arrays["output_squares"][piece][is_wanted]
@@ -162,7 +162,7 @@ class Generation:
     @cached_property
     def _mapped_blocks(self) -> dict[int, Arrays]:
         """The arrays of the blocks that were trained, mapped from the disk, where they take no memory of the process."""
-        with tell_way_out(self.folder):
+        with explain_damage(self.folder):
             entries = self.item_entries().items()
             return {block: map_image(self.folder / entry["file"], entry) for block, entry in entries}
 
@@ -190,7 +190,7 @@ def open_generation(folder: Path) -> Generation:
 
     Of the vectors only the sizes are looked at; reading a file checks its bytes.
     """
-    with tell_way_out(folder):
+    with explain_damage(folder):
         generation = Generation(folder, read_manifest(folder / STORE_MANIFEST))
         for name, entry in generation.files().items():
             verify_size(folder / name, entry)
@@ -204,5 +204,5 @@ def has_generation(folder: Path) -> bool:
 
 def is_outdated(folder: Path) -> bool:
     """Whether the current generation was written by an earlier version of the program, so that it cannot be gone on with."""
-    with tell_way_out(folder):
+    with explain_damage(folder):
         return is_of_earlier_version(read_json(folder / STORE_MANIFEST))

@@ -125,9 +125,9 @@ def checksum(pieces: Iterator[Bytes]) -> str:
     """The checksum of a file from its bytes in order, in pieces of whole SUM_BYTES but for the last; 64 hex digits."""
     digest, num_bytes = hashlib.sha256(), 0
     for piece in pieces:
-        whole = len(piece) - len(piece) % SUM_BYTES
-        digest.update(piece[:whole].view(np.uint64).reshape(-1, SUM_BYTES // 8).sum(axis=1, dtype=np.uint64).tobytes())
-        digest.update(piece[whole:].tobytes())
+        end = len(piece) - len(piece) % SUM_BYTES
+        digest.update(piece[:end].view(np.uint64).reshape(-1, SUM_BYTES // 8).sum(axis=1, dtype=np.uint64).tobytes())
+        digest.update(piece[end:].tobytes())
         num_bytes += len(piece)
     digest.update(num_bytes.to_bytes(8, "little"))
     return digest.hexdigest()
@@ -135,9 +135,9 @@ def checksum(pieces: Iterator[Bytes]) -> str:
 
 def _views(header: dict[str, Any], data: Bytes) -> Arrays:
     arrays = {}
-    for name, about in header.items():
-        start, end = about["data_offsets"]
-        arrays[name] = data[start:end].view(_DTYPES[about["dtype"]]).reshape(about["shape"])
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        arrays[name] = data[start:end].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return arrays
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainer.model.rows import Items, Rows
 from trainer.store.images import Arrays, Image, Shapes, image_of, read_image
-from trainer.store.manifests import tell_way_out
+from trainer.store.manifests import explain_damage
 from trainer.system.memory import Bytes
 
 
@@ -53,7 +53,7 @@ def merge_deltas(older: Delta, newer: Delta) -> Delta:
 
 def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
     """The rows of a manifest's entry for users, as stored, with its delta. Raises DamageError when a file was altered."""
-    with tell_way_out(folder):
+    with explain_damage(folder):
         rows = rows_in(read_image(folder / entry["file"], entry))
         delta = entry.get("delta")
         return lay_over(rows, delta_in(read_image(folder / delta["file"], delta).arrays)) if delta else rows

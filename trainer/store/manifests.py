@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import DamageError
-from trainer.system.files import read_json, told_if_unwritten, write_manifest_json
+from trainer.system.files import raise_if_unwritten, read_json, write_manifest_json
 
 FORMAT_VERSION = 4
 STORE_MANIFEST = "MANIFEST.json"
@@ -24,7 +24,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
     """Replace the file `name` of a store by the manifest and its digest."""
-    with told_if_unwritten(folder, name):
+    with raise_if_unwritten(folder, name):
         write_manifest_json(folder / name, manifest)
 
 
@@ -35,7 +35,7 @@ def is_of_earlier_version(manifest: Any) -> bool:
 
 
 @contextmanager
-def tell_way_out(folder: Path) -> Iterator[None]:
+def explain_damage(folder: Path) -> Iterator[None]:
     """Add to a DamageError in the block what a person can do about it."""
     try:
         yield

@@ -14,8 +14,8 @@ from trainer.store import manifests
 from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image, image_of, read_image, write_image
 from trainer.store.layout import Delta
-from trainer.store.manifests import STORE_MANIFEST, read_manifest, tell_way_out, write_manifest
-from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, sync_files, sync_folder, told_if_unwritten
+from trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest, write_manifest
+from trainer.system.files import TEMPORARY_SUFFIX, make_folder, raise_if_unwritten, read_json, sync_files, sync_folder
 from trainer.system.memory import Bytes
 
 _DATA_FILE = re.compile(r"(?:users|items|delta)-\d{5}-g(\d{6,})\.safetensors")
@@ -88,9 +88,9 @@ class Writer:
 
     def write_delta(self, partition: int, delta: Delta) -> None:
         """Write a delta beside a micro-partition's file, in place of the one before; it counts from the next commit on."""
-        whole = {name: value for name, value in self.users[str(partition)].items() if name != "delta"}
+        entry = {name: value for name, value in self.users[str(partition)].items() if name != "delta"}
         written = self._write(f"delta-{partition:05d}", image_of(delta.arrays()))
-        self.users[str(partition)] = whole | {"delta": written}
+        self.users[str(partition)] = entry | {"delta": written}
 
     def write_items(self, block: int, image: Image) -> None:
         """Write an item block; it counts from the next commit on."""
@@ -99,7 +99,7 @@ class Writer:
     def sync(self) -> None:
         """Wait until all that this writer wrote is on the disk, with its names. Raises ResourceError when it cannot be."""
         if self._unsynced:
-            with told_if_unwritten(self.folder, f"{len(self._unsynced):,} files"):
+            with raise_if_unwritten(self.folder, f"{len(self._unsynced):,} files"):
                 sync_files(self.folder / name for name in self._unsynced)
                 sync_folder(self.folder)
             self._unsynced.clear()
@@ -134,23 +134,23 @@ class Writer:
         return Generation(self.folder, manifest)
 
     def _read(self, entry: dict[str, Any], spare: Bytes | None) -> Image:
-        with tell_way_out(self.folder):
+        with explain_damage(self.folder):
             return read_image(self.folder / entry["file"], entry, spare)
 
     def _write(self, stem: str, image: Image) -> dict[str, Any]:
         name = f"{stem}-g{self.generation:06d}.safetensors"
         path = self.folder / name
-        with told_if_unwritten(self.folder, f"{name} ({image.num_bytes:,} bytes)"):
+        with raise_if_unwritten(self.folder, f"{name} ({image.num_bytes:,} bytes)"):
             if name not in self._unsynced:
                 path.unlink(missing_ok=True)  # of a run that was killed: somebody may have it under a second name
             self._unsynced.add(name)
             try:
-                about = write_image(path, image)
+                written = write_image(path, image)
             except OSError:
                 self._unsynced.discard(name)
                 path.unlink(missing_ok=True)  # a part of it would only take room
                 raise
-        return {"file": name, **about}
+        return {"file": name, **written}
 
 
 def pin_generation(folder: Path, name: str) -> None:
@@ -166,7 +166,7 @@ def open_pinned(folder: Path, name: str) -> Generation:
 def find_pinned(folder: Path, name: str) -> Generation | None:
     """`open_pinned`, but None where there is none that this version can read. Raises DamageError for an altered manifest."""
     path = folder / "pinned" / f"{name}.json"
-    with tell_way_out(folder):
+    with explain_damage(folder):
         return (
             open_pinned(folder, name)
             if path.exists() and not manifests.is_of_earlier_version(read_json(path))

@@ -30,9 +30,9 @@ class FanOut:
         """The most parts to divide a step into; 1: this process does it all."""
         return 1
 
-    def choose_threads(self, asked: int) -> int:
+    def choose_threads(self, threads: int) -> int:
         """Threads that a part may use where the settings ask for so many; 0 is all of a machine's."""
-        return asked or os.cpu_count() or 1
+        return threads or os.cpu_count() or 1
 
     def run(
         self, work: Callable[[Part, OnEvent], Result], parts: Sequence[Part], on_event: OnEvent

@@ -41,7 +41,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def told_if_unwritten(folder: Path, what: str) -> Iterator[None]:
+def raise_if_unwritten(folder: Path, what: str) -> Iterator[None]:
     """Raise ResourceError, with the numbers, when the block cannot write `what` to `folder`: a full disk, or no permission."""
     try:
         yield
@@ -174,8 +174,8 @@ def verify_once(path: Path, expected: dict[str, Any], way_out: str) -> Path:
     """
     try:
         verify_size(path, expected)
-        about = path.stat()
-        _verify_bytes(path, expected["bytes"], expected["sha256"], (about.st_mtime_ns, about.st_ctime_ns, about.st_ino))
+        stat = path.stat()
+        _verify_bytes(path, expected["bytes"], expected["sha256"], (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
     except DamageError as error:
         raise DamageError(f"{error}; {way_out}") from None
     return path

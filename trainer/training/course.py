@@ -119,7 +119,7 @@ class Course:
     def partitions(self, step: Step, first_place: int | None = None) -> list[int]:
         """The micro-partitions of the step's chunk, in order; from a place on, if one is given."""
         start = step.chunk.start if first_place is None else first_place
-        return [int(p) for here in self.places(step.epoch)[start : step.chunk.stop] for p in here]
+        return [int(p) for place in self.places(step.epoch)[start : step.chunk.stop] for p in place]
 
     def partitions_at(self, step: Step) -> list[int]:
         """The micro-partitions at the step's place."""
@@ -138,7 +138,7 @@ class Course:
         num_places, num_blocks, chunk = self.share.num_places, self.plan.num_blocks, self.plan.chunk_places
         most = self.share.place_tokens(partition_order(self.config.seed, epoch, len(self.share.tokens))).max(axis=0)
         chunks = (most[start : start + chunk] for start in range(0, num_places, chunk))
-        tokens = np.concatenate([np.tile(here, num_blocks) for here in chunks]) / num_blocks
+        tokens = np.concatenate([np.tile(chunk_tokens, num_blocks) for chunk_tokens in chunks]) / num_blocks
         return count_exchanges(tokens, self.plan.sharing)
 
     def visit(self, position: int, index: int, step: Step, resident: Resident, targets: Targets) -> Visit:
@@ -147,9 +147,9 @@ class Course:
         histories = resident.histories
         users = user_order(config.seed, step.epoch, histories.hashes)
         lengths = np.diff(histories.offsets)[users]
-        own_tokens, here = int(self.corpus.tokens[self.share.own].sum()), self.partitions_at(step)
+        own_tokens, partitions = int(self.corpus.tokens[self.share.own].sum()), self.partitions_at(step)
         _, offsets = _places(self.share, config.seed, step.epoch)
-        in_place = int(self.corpus.tokens[here[:index]].sum())
+        in_place = int(self.corpus.tokens[partitions[:index]].sum())
         before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
         first_token, all_tokens = step.epoch * own_tokens + before, config.epochs * own_tokens
         alphas = learning_rates(config.alpha, config.min_alpha, first_token, lengths / num_blocks, all_tokens)
@@ -160,9 +160,9 @@ class Course:
             recency=self.recency, epoch_key=epoch_key(config.seed, step.epoch),
         )  # fmt: skip
         num_cuts = self.num_exchanges(position) if self.plan.sharing.cuts_places else 0
-        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[here].sum()), num_cuts)
-        is_last = index == len(here) - 1
-        return Visit(position, index, is_last, step, here[index], resident, histories, work, targets, cuts)
+        cuts = cut_users(lengths, in_place, int(self.corpus.tokens[partitions].sum()), num_cuts)
+        is_last = index == len(partitions) - 1
+        return Visit(position, index, is_last, step, partitions[index], resident, histories, work, targets, cuts)
 
 
 @lru_cache(maxsize=2)

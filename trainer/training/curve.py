@@ -28,12 +28,12 @@ class Targets:
     config: TrainConfig
     sampling: Sampling
     tree: Tree | None
-    class_is_here: NDArray[np.bool_] | None = None
+    is_class_in_block: NDArray[np.bool_] | None = None
 
     def has(self, items: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these items, or rows of an item block, are learned now, bool[m]; others are in other blocks."""
         if self.tree is not None:
-            return np.ones(len(items), dtype=bool) if self.class_is_here is None else self.class_is_here[items]
+            return np.ones(len(items), dtype=bool) if self.is_class_in_block is None else self.is_class_in_block[items]
         return items < len(self.sampling.aliases)
 
 
@@ -99,8 +99,8 @@ def draw_sample(targets: Targets, histories: Histories) -> Sample:
         (held, histories.ends[held]),
     ):
         items = histories.tokens[places].astype(np.int64)
-        is_here = targets.has(items)
-        rows, items = users[is_here], items[is_here]
+        is_in_block = targets.has(items)
+        rows, items = users[is_in_block], items[is_in_block]
         negatives = np.empty((len(rows), 0), dtype=np.int64)
         if len(sampling.aliases):  # a tree draws none
             from trainer.kernels.cpu import draw_negatives  # numba takes half a second to import
@@ -111,9 +111,9 @@ def draw_sample(targets: Targets, histories: Histories) -> Sample:
     return Sample(tuple(parts))
 
 
-def first_users(is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+def first_users(is_eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The rows of the first users that are wanted, int64[m], as many as are measured of a micro-partition."""
-    return np.flatnonzero(is_wanted)[: min(max(len(is_wanted) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
+    return np.flatnonzero(is_eligible)[: min(max(len(is_eligible) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
 
 
 @dataclass
@@ -129,8 +129,8 @@ class Curve:
     ) -> None:
         """Add the losses of one micro-partition's sample to the sums; users float32[n, D]."""
         sums: list[float] = []
-        for asked, wanted, negatives in sample.parts:
-            sums += [float(token_losses(targets, users[asked], outputs, wanted, negatives).sum()), len(asked)]
+        for user_rows, items, negatives in sample.parts:
+            sums += [float(token_losses(targets, users[user_rows], outputs, items, negatives).sum()), len(user_rows)]
         self.add_sums(sums)
 
     def add_sums(self, sums: list[float]) -> None:

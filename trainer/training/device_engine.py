@@ -157,8 +157,8 @@ class DeviceEngine(Engine):
         def copy_in() -> None:
             self.block.vectors.copy_(as_tensor(items.outputs.vectors))
             self.block.squares.copy_(as_tensor(items.outputs.squares))
-            for there, here in zip(self.memory.tables, tables, strict=True):
-                there[: len(here)].copy_(as_tensor(here))
+            for table, values in zip(self.memory.tables, tables, strict=True):
+                table[: len(values)].copy_(as_tensor(values))
 
         self.items = items
         num_rows = len(items.outputs.squares)
@@ -166,7 +166,7 @@ class DeviceEngine(Engine):
         sampling = targets.sampling
         tables: tuple[NDArray[Any], ...] = (sampling.thresholds, sampling.aliases, sampling.keep, sampling.corrections)
         self.sampling = DeviceSampling(
-            *(there[: len(here)] for there, here in zip(self.memory.tables, tables, strict=True))
+            *(table[: len(values)] for table, values in zip(self.memory.tables, tables, strict=True))
         )
         self.compute.run(copy_in)
         self.compute.mark().wait()
@@ -249,14 +249,14 @@ class DeviceEngine(Engine):
             place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
         )
         tokens = place.arrays["tokens"][: len(work.tokens)]
-        there = DevicePass(
+        device_pass = DevicePass(
             work.config, tokens, starts, ends, hashes, order, alphas, self.sampling, work.recency, work.epoch_key
         )
         rows = DeviceRows(place.rows.vectors[:num_users], place.rows.squares[:num_users])
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         self.compute.after(flight.uploaded)
         flight.started = self.compute.mark()
-        self.compute.run(lambda: self.launch(rows, self.block, there, self.memory.scratch))
+        self.compute.run(lambda: self.launch(rows, self.block, device_pass, self.memory.scratch))
         if self._flying is not None:
             self.compute.after(self._flying.landed)  # until then sample and bounds are read
         self.compute.run(lambda: self._look_at(rows, place.arrays["sampled"][: len(flight.sampled)]))
@@ -294,10 +294,10 @@ class DeviceEngine(Engine):
     def _copy_out(self, flight: Flight) -> None:
         """The users' rows to where they rest, and what `_look_at` found."""
         visit, rows, num_sampled = flight.visit, flight.place.rows, len(flight.sampled)
-        for here, there in (
+        for host, device in (
             (self._vectors_at_home(visit), rows.vectors[: visit.num_users]),
             (visit.resident.rows.squares, rows.squares[: visit.num_users]),
             (self.memory.landed_sample[:num_sampled], self.memory.sample[:num_sampled]),
             (self.memory.landed_bounds, self.memory.bounds),
         ):
-            as_tensor(here).copy_(there, non_blocking=True)
+            as_tensor(host).copy_(device, non_blocking=True)

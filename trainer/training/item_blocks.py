@@ -108,8 +108,8 @@ class ItemBlocks:
 
     def check(self, block: int, rows: NDArray[np.uint32] | None, where: object) -> None:
         """Raise ConfigError unless a block in a store has the rows that it has here: an earlier version divided differently."""
-        here = self.rows(block)
-        if here is not None and (rows is None or not np.array_equal(rows, here)):
+        expected = self.rows(block)
+        if expected is not None and (rows is None or not np.array_equal(rows, expected)):
             raise ConfigError(
                 f"the item blocks in {where} were divided by an earlier version of the program: go on with that, or train anew "
                 "from an empty store"
@@ -132,9 +132,9 @@ class ItemBlocks:
     def targets(self, block: int) -> Targets:
         """What the tokens of a block are learned against; tokens of other items are not kept."""
         if self.cut:
-            is_here = self.cut.class_blocks == block
-            keep = np.where(is_here, self._thinning.keep, np.uint64(0))
-            return Targets(self.config, replace(self._thinning, keep=keep), self.cut.tree_of(block), is_here)
+            is_in_block = self.cut.class_blocks == block
+            keep = np.where(is_in_block, self._thinning.keep, np.uint64(0))
+            return Targets(self.config, replace(self._thinning, keep=keep), self.cut.tree_of(block), is_in_block)
         if self.tree:
             return Targets(self.config, self._thinning, self.tree)
         if self.num_blocks > 1:
@@ -150,6 +150,6 @@ class ItemBlocks:
         """
         if self.num_blocks == 1 or self.tree:
             return histories
-        is_here = self._dealt[histories.tokens] == block
+        is_in_block = self._dealt[histories.tokens] == block
         rows = self._places[histories.tokens]
-        return replace(histories, tokens=np.where(is_here, rows, np.int32(self.num_rows(block))))
+        return replace(histories, tokens=np.where(is_in_block, rows, np.int32(self.num_rows(block))))

@@ -32,7 +32,7 @@ from trainer.training.preparation import Standing, divide_work, find_standing, g
 from trainer.training.record import Record
 from trainer.training.redivide import join_item_blocks
 from trainer.training.slots import Background, ItemSlots, RingSlots, Slots
-from trainer.training.team import Team, Together, Wishes
+from trainer.training.team import Requests, Team, Together
 from trainer.workers.group import Workers, first_does, join_workers
 
 
@@ -146,7 +146,7 @@ class Training:
     block: int = -1
     items: Items = field(init=False)
     targets: Targets = field(init=False)
-    told_position: int = 0
+    reported_position: int = 0
     clock: float = 0.0
     alpha: float = 0.0
 
@@ -157,7 +157,7 @@ class Training:
     def run(self, stop: threading.Event) -> None:
         """Train every micro-partition that is left, in order; commit when it is time, when stopped, and at the end."""
         position, last_commit = self.record.position, time.monotonic()
-        self.told_position, self.clock = position, time.perf_counter()
+        self.reported_position, self.clock = position, time.perf_counter()
         ahead: Visit | None = None
         while not self.is_done:
             step = self.course.step(position)
@@ -174,15 +174,15 @@ class Training:
             is_time = time.monotonic() - last_commit >= self.course.config.commit_seconds
             if self.team.meets_at(position):
                 self._conclude(self.engine.settle())
-            wishes = self._hear(self.team.meet(position, Wishes(stop.is_set(), is_time)))
+            requests = self._report_meetings(self.team.meet(position, Requests(stop.is_set(), is_time)))
             is_judged = bool(self.course.config.patience) and position % self.course.positions_an_epoch == 0
-            if is_judged or any(wishes) or position == self.course.num_positions:
+            if is_judged or any(requests) or position == self.course.num_positions:
                 self._conclude(self.engine.settle())
-                self._hear(self.team.drain())
+                self._report_meetings(self.team.drain())
                 self._judge_epoch(step.epoch) if is_judged else self._commit()
                 last_commit, self.clock = time.monotonic(), time.perf_counter()
             self.slots.background.check()
-            if wishes.is_stopping and not self.is_done:
+            if requests.is_stopping and not self.is_done:
                 self.slots.wait_for_commit()
                 raise StoppedError(
                     f"stopped at {self.record.position / self.course.num_positions:.0%} after committing generation "
@@ -229,10 +229,10 @@ class Training:
         step = self.course.step(position)
         if step is None or step.block != visit.step.block:
             return None
-        here = self.course.partitions_at(step)
-        if not here or here[index] == visit.partition:
+        partitions = self.course.partitions_at(step)
+        if not partitions or partitions[index] == visit.partition:
             return None
-        return self.course.visit(position, index, step, self.slots.admit(here[index]), visit.targets)
+        return self.course.visit(position, index, step, self.slots.admit(partitions[index]), visit.targets)
 
     def _conclude(self, all_ended: Iterator[Ended]) -> None:
         for ended in all_ended:
@@ -242,20 +242,20 @@ class Training:
             self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
             self._report()
 
-    def _hear(self, all_heard: Iterator[Wishes]) -> Wishes:
-        """Report what the team did; returns what anybody in it wishes."""
+    def _report_meetings(self, meetings: Iterator[Requests]) -> Requests:
+        """Report what the team did; returns what anybody in it requests."""
         is_stopping = is_time = False
-        for wishes in all_heard:
-            is_stopping, is_time = is_stopping or wishes.is_stopping, is_time or wishes.is_time
+        for requests in meetings:
+            is_stopping, is_time = is_stopping or requests.is_stopping, is_time or requests.is_time
             self._report()
-        return Wishes(is_stopping, is_time)
+        return Requests(is_stopping, is_time)
 
     def _report(self) -> None:
         """Count the seconds until now, and say how far the training is where it got on."""
         now, record, num_positions = time.perf_counter(), self.record, self.course.num_positions
         record.train_seconds += now - self.clock
-        if record.position != self.told_position:
-            self.told_position = record.position
+        if record.position != self.reported_position:
+            self.reported_position = record.position
             log_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
             is_point = record.position % -(-num_positions // MAX_POINTS) == 0 or self.is_done
             if is_point and record.curve.point_sums[1]:

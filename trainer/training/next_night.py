@@ -217,7 +217,7 @@ def _write_newer(writer: Writer, partition: int, base: Generation, newer: Delta)
         older = delta_in(read_image(base.folder / entry["delta"]["file"], entry["delta"]).arrays)
         newer = merge_deltas(older, newer)
     if newer.rows.num_bytes * FULL_FILE_SHARE > entry["bytes"] - PAGE_BYTES:
-        whole = {name: value for name, value in entry.items() if name != "delta"}
-        writer.write_users(partition, image_of_rows(lay_over(read_rows(base.folder, whole), newer)))
+        full_file = {name: value for name, value in entry.items() if name != "delta"}
+        writer.write_users(partition, image_of_rows(lay_over(read_rows(base.folder, full_file), newer)))
     else:
         writer.write_delta(partition, newer)

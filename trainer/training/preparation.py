@@ -31,7 +31,7 @@ from trainer.store.generation import Generation, open_generation
 from trainer.store.images import image_of, read_image, write_image
 from trainer.store.tokens import Corpus
 from trainer.store.writer import pin_generation
-from trainer.system.files import TEMPORARY_SUFFIX, sync_file, told_if_unwritten
+from trainer.system.files import TEMPORARY_SUFFIX, raise_if_unwritten, sync_file
 from trainer.system.memory import private_bytes
 from trainer.training.course import Course
 from trainer.training.job import Job, find_generation, identity
@@ -144,7 +144,7 @@ def divide_work(
     if workers.is_alone:
         division = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if goes_on else None
         work = work_of(np.arange(corpus.num_partitions))
-        budget, rates = look_around(kernel, config, work, sizes, memory_bytes, job.store_dir)
+        budget, rates = measure_machine(kernel, config, work, sizes, memory_bytes, job.store_dir)
         return plan_training(work, sizes, budget, rates, division), share_users(0, corpus.tokens, [1.0])
     began = None
     if goes_on and manifest["position"]:
@@ -153,16 +153,16 @@ def divide_work(
     budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]
     share = share_users(workers.rank, corpus.tokens, weights)
-    budget, rates = look_around(kernel, config, work_of(share.own), sizes, memory_bytes, job.store_dir)
-    told = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
+    budget, rates = measure_machine(kernel, config, work_of(share.own), sizes, memory_bytes, job.store_dir)
+    facts = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
     members = [
         Member(work_of(share.partitions[rank]), Budget(**one["budget"]), Rates(**one["rates"]), one["network"])
-        for rank, one in enumerate(told)
+        for rank, one in enumerate(facts)
     ]
     return plan_together(form_team(members, weights, share, config), sizes, config, began)[workers.rank], share
 
 
-def look_around(
+def measure_machine(
     kernel: Kernel, config: TrainConfig, work: Work, sizes: Sizes, memory_bytes: tuple[int, int | None], folder: Path
 ) -> tuple[Budget, Rates]:
     """What this machine has, and how fast it trains made-up users and writes and reads a file."""
@@ -225,7 +225,7 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:
     """Bytes a second read from and written to the disk, durably."""
     image = image_of({"vectors": np.ones(max(1, num_bytes // 4), dtype=np.float32)})
-    with told_if_unwritten(folder, f"{image.num_bytes:,} bytes to try the disk"):
+    with raise_if_unwritten(folder, f"{image.num_bytes:,} bytes to try the disk"):
         path = folder / f".rate.{os.getpid()}{TEMPORARY_SUFFIX}"
         try:
             started = time.perf_counter()

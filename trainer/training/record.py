@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.training.curve import Curve, losses
 
-TOLD = (
+STORY_FIELDS = (
     "best", "stopped_after_epoch", "peak_bytes", "train_seconds", "num_processes", "num_commits", "bytes_read", "bytes_written",
 )  # fmt: skip
 
@@ -82,7 +82,7 @@ class Record:
         workers = [dataclasses.asdict(load) for load in self.loads]
         return {
             **{name: manifest[name] for name in ("generation", "kernel", "kernel_reason", "plan")},
-            **{name: getattr(self, name) for name in TOLD},
+            **{name: getattr(self, name) for name in STORY_FIELDS},
             "tokens": round(self.tokens_done),
             "tokens_per_second": self.tokens_done / seconds if self.train_seconds else None,
             **self.curve.epoch_losses(),

@@ -283,8 +283,8 @@ class ItemSlots:
             before = self.writer.read_items(self.shared_from)
         else:
             return
-        mine, theirs = items_in(image).outputs, items_in(before).outputs
-        mine.vectors[:num_rows], mine.squares[:num_rows] = theirs.vectors[:num_rows], theirs.squares[:num_rows]
+        own, newest = items_in(image).outputs, items_in(before).outputs
+        own.vectors[:num_rows], own.squares[:num_rows] = newest.vectors[:num_rows], newest.squares[:num_rows]
 
     def _take_pages(self) -> Bytes | None:
         return self._free.pop() if self._free else None

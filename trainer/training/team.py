@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch takes a second to import
     from trainer.workers.exchange import Exchange
 
 
-class Wishes(NamedTuple):
+class Requests(NamedTuple):
     """What a worker wishes after a position: to stop, or to commit because it is time."""
 
     is_stopping: bool
@@ -57,11 +57,11 @@ class Team:
         """Whether the workers meet there; all that was begun has to have ended then."""
         return False
 
-    def meet(self, position: int, own: Wishes) -> Iterator[Wishes]:
+    def meet(self, position: int, own: Requests) -> Iterator[Requests]:
         """Tell what was done and is wished up to a position; yields what was heard, which the record counts already."""
         yield own
 
-    def drain(self) -> Iterator[Wishes]:
+    def drain(self) -> Iterator[Requests]:
         """Yield what was told and not heard yet."""
         yield from ()
 
@@ -89,7 +89,7 @@ class Together(Team):
         self.tokens = 0.0
         self._lag = 1 if sharing.mode == "asynchronous" else 0
         self._before = record.loads[workers.rank] if record.loads else Load()
-        self._told_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
+        self._sent_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
         self._underway: deque[tuple[int, Callable[[], NDArray[np.float64]]]] = deque()
 
     def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
@@ -100,22 +100,22 @@ class Together(Team):
     def meets_at(self, position: int) -> bool:
         return self.course.num_exchanges(position - 1) > 0
 
-    def meet(self, position: int, own: Wishes) -> Iterator[Wishes]:
+    def meet(self, position: int, own: Requests) -> Iterator[Requests]:
         """Where the workers exchange: make up for exchanges that no user of this worker fell to, and tell."""
         if not self.meets_at(position):
             return
         self._exchanges += self.course.num_exchanges(position - 1)
         while self.exchange.num_exchanges < self._exchanges:
             self.exchange.run()
-        tokens, self._told_tokens = self.tokens - self._told_tokens, self.tokens
+        tokens, self._sent_tokens = self.tokens - self._sent_tokens, self.tokens
         numbers = [*self.curve.point_sums, tokens, *map(float, own), *astuple(self._load())]
         self.curve = Curve()
         self._underway.append((position, self.workers.gather(numbers)))
-        yield from self._hear(self._lag)
+        yield from self._receive(self._lag)
 
-    def drain(self) -> Iterator[Wishes]:
+    def drain(self) -> Iterator[Requests]:
         self.exchange.drain()
-        yield from self._hear(0)
+        yield from self._receive(0)
 
     def note_loads(self) -> None:
         self.record.loads = [Load(*row) for row in self.workers.gather(astuple(self._load()))().tolist()]
@@ -142,7 +142,7 @@ class Together(Team):
             staleness_sum=before.staleness_sum + exchange.staleness_sum,
         )
 
-    def _hear(self, most: int) -> Iterator[Wishes]:
+    def _receive(self, most: int) -> Iterator[Requests]:
         """Hear what all told until no more than `most` messages are under way, and count what they did."""
         started = time.perf_counter()
         while len(self._underway) > most:
@@ -154,5 +154,5 @@ class Together(Team):
             self.record.position = position
             self.record.tokens_done += total[4]
             self.record.loads = [Load(*row[-len(fields(Load)) :]) for row in rows]
-            yield Wishes(total[5] > 0, total[6] > 0)
+            yield Requests(total[5] > 0, total[6] > 0)
         self._meet_seconds += time.perf_counter() - started

@@ -30,7 +30,7 @@ class EventFile:
         with open(self.path, "ab", buffering=0) as file:
             file.write(f"{line}\n".encode())
 
-    def tell_error(self, rank: int, error: SurfError) -> None:
+    def write_error(self, rank: int, error: SurfError) -> None:
         """Write what ended a worker."""
         self(ERROR, {"rank": rank, "code": error.code, "message": str(error)})
 

@@ -58,10 +58,10 @@ class Workers:
         import torch
         import torch.distributed as dist
 
-        mine = torch.tensor(values, dtype=torch.float64)
-        parts = [torch.empty_like(mine) for _ in range(self.num)]
-        with self.told_if_lost():
-            work = dist.all_gather(parts, mine, async_op=True)
+        own = torch.tensor(values, dtype=torch.float64)
+        parts = [torch.empty_like(own) for _ in range(self.num)]
+        with self.raise_if_lost():
+            work = dist.all_gather(parts, own, async_op=True)
 
         def result() -> NDArray[np.float64]:
             self.wait(work)
@@ -73,7 +73,7 @@ class Workers:
         """Begin to replace numbers float32[n] by their sum over all workers; returns what to wait for."""
         import torch.distributed as dist
 
-        with self.told_if_lost():
+        with self.raise_if_lost():
             return dist.all_reduce(numbers, async_op=True)
 
     def pass_on(self, out: NDArray[np.uint8], into: NDArray[np.uint8]) -> list[Any]:
@@ -81,14 +81,14 @@ class Workers:
         import torch
         import torch.distributed as dist
 
-        with self.told_if_lost():
+        with self.raise_if_lost():
             return [
                 dist.isend(torch.from_numpy(out), (self.rank - 1) % self.num, group=self._ring),
                 dist.irecv(torch.from_numpy(into), (self.rank + 1) % self.num, group=self._ring),
             ]
 
     def wait(self, work: Any) -> None:
-        with self.told_if_lost():
+        with self.raise_if_lost():
             work.wait()
 
     def gather_json(self, value: Any) -> list[Any]:
@@ -99,17 +99,17 @@ class Workers:
         import torch.distributed as dist
 
         data = json.dumps(value).encode()
-        with self.told_if_lost():
+        with self.raise_if_lost():
             lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.num)]
             dist.all_gather(lengths, torch.tensor([len(data)]), group=self._commits)
             longest = max(int(length) for length in lengths)
-            mine = torch.from_numpy(np.frombuffer(data.ljust(longest), dtype=np.uint8).copy())
+            own = torch.from_numpy(np.frombuffer(data.ljust(longest), dtype=np.uint8).copy())
             parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.num)]
-            dist.all_gather(parts, mine, group=self._commits)
+            dist.all_gather(parts, own, group=self._commits)
         return [json.loads(part.numpy()[: int(length)].tobytes()) for part, length in zip(parts, lengths, strict=True)]
 
     @contextmanager
-    def told_if_lost(self) -> Iterator[None]:
+    def raise_if_lost(self) -> Iterator[None]:
         """Raise WorkerLostError for what torch.distributed raises when another worker is gone."""
         try:
             yield
