@@ -1,8 +1,8 @@
 """The trainer by itself: `python -m trainer --corpus DIR --store DIR --config FILE`, on any machine with torch and numba.
 
-Prints one JSON object, what the run's story records of the training, on standard output; progress on standard error. Several
-workers: `torchrun --nproc-per-node N -m trainer ...`, on one machine or more; the first of them prints. A flow gives its workers
-`--job FILE` in place of corpus, store and settings, and follows them by `--events FILE`.
+Prints one JSON object to standard output: the training's part of the run's story. Prints progress to standard error. For
+several workers: `torchrun --nproc-per-node N -m trainer ...`, on one or more machines; the first worker prints. A flow passes
+`--job FILE` to its workers in place of corpus, store and settings, and reads their events from `--events FILE`.
 """
 
 import argparse
@@ -28,7 +28,7 @@ GOES_ON = "the same command with --resume goes on from the last commit"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The arguments, and under them every setting with its default."""
+    """Return the parser of the arguments; its help lists every setting with its default."""
     settings = "\n".join(
         f"  {field.name:<15} {field.metadata['description']} (default {field.default!r})"
         for field in dataclasses.fields(TrainConfig)
@@ -52,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def read_config(path: Path | None) -> TrainConfig:
-    """The settings in a JSON or TOML file. Raises ConfigError for what cannot be read or is unknown."""
+    """Return the settings in a JSON or TOML file. Raises ConfigError when it cannot be read or has an unknown setting."""
     if path is None:
         return TrainConfig()
     try:
@@ -64,7 +64,7 @@ def read_config(path: Path | None) -> TrainConfig:
 
 
 class Progress:
-    """Lines on standard error: what was chosen, and the curve at most once in two seconds."""
+    """Prints to standard error: log messages, and points of the curve at most once in two seconds."""
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -80,7 +80,7 @@ class Progress:
 
 
 def parse_budget(text: str, rank: int, num_workers: int) -> int:
-    """Return a worker's budget in bytes: the only one, or by rank of several that commas divide. Raises ConfigError."""
+    """Return a worker's budget in bytes: the only one, or by rank from a list with commas. Raises ConfigError."""
     budgets = text.split(",")
     if len(budgets) not in (1, num_workers):
         raise ConfigError(f"{text!r} gives {len(budgets)} budgets for {num_workers} workers: give one, or one for each")
@@ -88,7 +88,7 @@ def parse_budget(text: str, rank: int, num_workers: int) -> int:
 
 
 def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
-    """Return what this worker is to train. Raises ConfigError when the arguments do not say it."""
+    """Return the job of this worker. Raises ConfigError when arguments are missing or contradict each other."""
     kernel = "gpu" if arguments.device == "cuda" else "cpu"
     if arguments.device_memory and kernel == "cpu":
         raise ConfigError("--device-memory is the budget on a GPU: give --device cuda with it, or leave it out")
@@ -108,7 +108,7 @@ def main() -> int:
     arguments = make_parser().parse_args()
     rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if num_workers > 1:
-        end_with_parent()  # torchrun's agent: without it nobody would start the others again
+        end_with_parent()  # torchrun's agent: without it the other workers would not be restarted
     file = EventFile(arguments.events) if arguments.events else None
     on_event: OnEvent = ignore_event if rank else file or Progress()
     try:
@@ -127,8 +127,8 @@ def main() -> int:
 
 
 def end(code: int) -> NoReturn:
-    """End this process at once: a compiler or thread of torch.distributed that still runs would now and then abort it
-    ("terminate called without an active exception"), and torchrun would start all workers again.
+    """End this process at once. Otherwise a compiler or a thread of torch.distributed that still runs sometimes aborts it
+    ("terminate called without an active exception"), and torchrun restarts all workers.
     """
     sys.stdout.flush()
     sys.stderr.flush()

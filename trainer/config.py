@@ -1,7 +1,7 @@
 """The settings of a training: frozen dataclasses, checked when they are made.
 
-Names and meanings are gensim's where the concept is the same. A field's title, description and bounds are the help of
-`python -m trainer`, the form in Prefect's UI and the check below.
+Names and meanings are gensim's where the concept is the same. A field's title, description and bounds are used in the help of
+`python -m trainer`, in the form in Prefect's UI and in the check below.
 """
 
 import dataclasses
@@ -21,13 +21,13 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 def setting(default: Any, title: str, description: str, **bounds: float) -> Any:
-    """A dataclass field with a title, a description and bounds (`ge`, `gt`, `le`, `lt`)."""
+    """Return a dataclass field with a title, a description and bounds (`ge`, `gt`, `le`, `lt`)."""
     return dataclasses.field(default=default, metadata={"title": title, "description": description, **bounds})
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """What a person sets of a training: in a TOML file, with `--set`, and in the form of Prefect's UI."""
+    """The settings that a person can change: in a TOML file, with `--set`, and in the form of Prefect's UI."""
 
     vector_size: int = setting(128, "Vector size", "Dimensions of user and item vectors.", ge=1, le=4096)
     epochs: int = setting(20, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
@@ -80,8 +80,8 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class TrainConfig(TrainSettings):
-    """All settings. Those beyond TrainSettings are constants wherever `surf2vec` trains; Python code and `python -m trainer`
-    can set them. Raises ConfigError when a value is out of bounds, or two do not go together.
+    """All settings. Those beyond TrainSettings are constant in `surf2vec`; Python code and `python -m trainer` can set them.
+    Raises ConfigError when a value is out of bounds, or when two values cannot be combined.
     """
 
     dbow_words: Literal[0, 1] = setting(
@@ -128,12 +128,12 @@ class TrainConfig(TrainSettings):
 
     @property
     def num_free(self) -> int:
-        """Coordinates of a user that move: all but the bias."""
+        """Coordinates of a user that are trained: all but the bias."""
         return self.vector_size - (self.bias > 0)
 
     @property
     def handicap(self) -> float:
-        """What a token's own score is lowered by: log `negative_weight` in a sampled softmax, else 0."""
+        """The amount subtracted from a token's own score: log `negative_weight` in a sampled softmax, else 0."""
         return math.log(self.negative_weight) if self.objective == "sampled_softmax" else 0.0
 
     @property
@@ -143,7 +143,7 @@ class TrainConfig(TrainSettings):
 
 
 def check_combination(config: TrainConfig) -> None:
-    """Raise ConfigError for settings that are no good together; trainer/README.md has the table of those that are."""
+    """Raise ConfigError for settings that cannot be combined; trainer/README.md has a table of those that can."""
     if config.min_alpha > config.alpha:
         raise ConfigError(
             f"train.min_alpha is {config.min_alpha:g}, above train.alpha {config.alpha:g}: "
@@ -205,19 +205,19 @@ def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
 
 
 def final_alpha(alpha: float) -> float:
-    """The learning rate at the last token, where nobody gives it: a tenth of that at the first."""
+    """Return the default learning rate at the last token: a tenth of that at the first."""
     return float(f"{alpha / 10:.6g}")
 
 
 def complete(settings: TrainSettings) -> TrainConfig:
-    """The settings with the trainer's own values beside them."""
+    """Return all settings: these, and the constants of TrainConfig."""
     if isinstance(settings, TrainConfig):
         return settings
     return TrainConfig(**vars(settings), min_alpha=final_alpha(settings.alpha))
 
 
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
-    """A TrainConfig from a dictionary. Raises ConfigError that names an unknown key and the known ones."""
+    """Return a TrainConfig from a dictionary. Raises ConfigError, which lists the known keys, for an unknown key."""
     known = sorted(field.name for field in dataclasses.fields(TrainConfig))
     for key in values:
         if key not in known:

@@ -1,7 +1,7 @@
 """Random draws that are pure functions of (seed, epoch, user hash, token position, purpose, draw).
 
-There is no generator whose state a checkpoint would have to keep: a resumed run, another order of the work or another
-thread draws the same numbers. A draw is SplitMix64 read at a counter: `mix(key + GAMMA * counter)`, where `key`
+No generator has a state that a checkpoint would have to keep. A resumed run, another order of the work or another thread
+draws the same numbers. A draw is SplitMix64 at a counter: `mix(key + GAMMA * counter)`, where `key`
 is a hash of (seed, epoch, user) and the counter packs (position, purpose, draw) into disjoint bits.
 Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014 (mix64variant13).
 """
@@ -15,7 +15,7 @@ MIX_2 = 0x94D049BB133111EB
 MASK = 2**64 - 1
 
 INIT, SUBSAMPLE, NEGATIVE, ORDER, HELDOUT, WINDOW, WORDS, ROUND = range(8)
-"""Purposes of a draw: no two purposes ever share a number."""
+"""Purposes of a draw: two purposes never use the same counter."""
 
 DRAW_BITS = 12
 PURPOSE_BITS = 4
@@ -29,27 +29,27 @@ def mix(x: int) -> int:
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """The key of an epoch, from which the keys of its users follow. Epoch -1 is what comes before the first."""
+    """Return the key of an epoch, from which its users' keys are computed. Epoch -1 is the initialization."""
     return mix((mix(seed & MASK) + GAMMA * (epoch + 2)) & MASK)
 
 
 def counter(position: int, purpose: int, draw: int) -> int:
-    """The counter of one draw: token position, purpose and number of the draw in disjoint bits."""
+    """Return the counter of one draw: token position, purpose and number of the draw in disjoint bits."""
     return (((position << PURPOSE_BITS) | purpose) << DRAW_BITS | draw) + 1
 
 
 def mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`mix` of every element; arithmetic modulo 2**64."""
+    """Return `mix` of every element; arithmetic modulo 2**64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX_2)
     return x ^ (x >> np.uint64(31))
 
 
 def user_keys(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The key of each user in an epoch, uint64[n], from the users' hashes, uint64[n]."""
+    """Return the key of each user in an epoch, uint64[n], from the users' hashes, uint64[n]."""
     return mix_array(hashes ^ np.uint64(epoch_key(seed, epoch)))
 
 
 def draws(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One 64-bit draw for each (key, counter), broadcast against each other."""
+    """Return one 64-bit draw for each (key, counter), broadcast against each other."""
     return mix_array(keys + counters * np.uint64(GAMMA))

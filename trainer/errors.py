@@ -1,17 +1,17 @@
-"""The errors a person is meant to read: each says what, where, and what to do, with the numbers.
+"""The errors for a person to read: each message says what failed, where, and what to do, with the numbers.
 
     SurfError                 exit  code              raised when
     ├── ConfigError             2   bad_config        a setting is unknown, out of bounds or contradicts another
-    ├── InputError              2   bad_input         the logs are not there, or not of a shape that can be read
+    ├── InputError              2   bad_input         the logs are missing, or their format cannot be read
     ├── RejectedError           1   too_many_rejects  more lines were unusable than ingest.max_reject_ratio allows
     ├── DamageError             1   damage            a file of the root is missing, truncated or altered
     ├── ResourceError           1   resources         memory, disk or permission do not suffice
-    │   └── UnavailableError    1   unavailable       a server did not answer, or failed: later it may do better
+    │   └── UnavailableError    1   unavailable       a server did not answer, or failed: a retry may succeed
     ├── TrainingError           1   training          the loss is not finite
-    ├── LeftElsewhereError      1   left_elsewhere    users who were forgotten here are still in what others registered
+    ├── LeftElsewhereError      1   left_elsewhere    forgotten users are still in models that others registered
     └── HeldBackError           3   held_back         the gate kept the release back
 
-The command line prints the message alone; a traceback is a bug of ours.
+The command line prints only the message. A traceback is a bug.
 """
 
 

@@ -8,9 +8,9 @@
         for batch, targets in loader:
             train_step(batch, targets)
 
-A batch in order is a view of the table on the CPU, without a copy; writing to it writes to the table (a table that was mapped
-read-only must not be written to at all, as torch cannot protect it). A shuffled batch is one gather of whole rows into memory
-of its own. On a GPU each batch goes through pinned memory and is copied one batch ahead on a stream of its own.
+A batch in order is a view of the table on the CPU, without a copy. Writing to it writes to the table; never write to a table
+that is mapped read-only, as torch cannot protect it. A shuffled batch is one gather of whole rows into new memory. On a GPU
+each batch goes through pinned memory and is copied one batch ahead on a separate stream.
 
 The price: a shuffled epoch first makes a full permutation, 4 bytes a row (8 above 2**31 rows). Over a memory-mapped table
 larger than memory, that is a random read from disk for every row. A table that fits into the GPU's memory needs no loader:
@@ -43,7 +43,7 @@ class FastLoader:
 
         `drop_last` leaves out the last batch of an epoch when it is not full. With `shuffle` the order is a function of
         (`seed`, epoch). `device` is "cpu", "cuda" or "cuda:1".
-        Raises ConfigError for tables that do not fit together, a batch size below 1, or a device that is not there.
+        Raises ConfigError for tables that do not fit together, a batch size below 1, or a missing device.
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}: it must be at least 1")
@@ -64,29 +64,29 @@ class FastLoader:
         return self.num_rows // self.batch_size if self.drop_last else -(-self.num_rows // self.batch_size)
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
-        """The batches of the next epoch: for each one tensor a table, [batch_size, ...]; the last one may be shorter."""
+        """Iterate over the batches of the next epoch: one tensor for each table, [batch_size, ...]; the last may be shorter."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self.device.type == "cuda":
             return self._batches_copied_ahead(epoch)
         return ([table.read(rows) for table in self.tables] for rows in self._row_sets(epoch))
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be epoch `epoch`, counted from 0, as after a restart. Raises ConfigError below 0."""
+        """Make the next iteration epoch `epoch`, counted from 0, as after a restart. Raises ConfigError below 0."""
         if epoch < 0:
             raise ConfigError(f"epoch is {epoch}: epochs are counted from 0")
         self.epoch = epoch
 
     def _row_sets(self, epoch: int) -> Iterator[Rows]:
-        """The rows of each batch of an epoch: a slice in order, a piece of the permutation when shuffled."""
+        """Yield the rows of each batch of an epoch: a slice, or a part of the permutation when shuffled."""
         order = permutation(self.num_rows, self.seed, epoch) if self.shuffle else None
         for batch in range(len(self)):
             rows = slice(batch * self.batch_size, min((batch + 1) * self.batch_size, self.num_rows))
             yield rows if order is None else order[rows]
 
     def _batches_copied_ahead(self, epoch: int) -> Iterator[list[torch.Tensor]]:
-        """On a GPU: while a batch is used, the next one has been gathered and its copy is under way."""
+        """Yield batches on a GPU: while one is used, the next is gathered and copied."""
         stream = torch.cuda.Stream(self.device)
-        # two: one is filled while the copy out of the other may still run
+        # two: one is filled while the other may still be copied from
         lanes = [_Lane(self.tables, min(self.batch_size, self.num_rows), stream) for _ in range(2)]
         before: _Lane | None = None
         try:
@@ -104,7 +104,7 @@ class FastLoader:
 
 
 class _Table:
-    """One table, and its rows as bytes where they lie one after the other."""
+    """One table, and its rows as bytes if it is contiguous."""
 
     def __init__(self, table: torch.Tensor | NDArray[Any], number: int) -> None:
         self.tensor = _as_tensor(table, number)
@@ -112,7 +112,7 @@ class _Table:
         self.row_bytes = _as_bytes(self.tensor) if self.tensor.is_contiguous() else None
 
     def read(self, rows: Rows) -> torch.Tensor:
-        """Rows as a tensor [rows, ...]: a view for a slice, memory of its own for row numbers."""
+        """Return rows as a tensor [rows, ...]: a view for a slice, a copy for row numbers."""
         if isinstance(rows, slice):
             return self.tensor[rows]
         return self.read_into(rows, torch.empty((len(rows), *self.row_shape), dtype=self.tensor.dtype))
@@ -123,8 +123,8 @@ class _Table:
             return out.copy_(self.tensor[rows])
         if self.row_bytes is None:
             return torch.index_select(self.tensor, 0, torch.from_numpy(rows), out=out)
-        # np.take copies whole rows, and was faster than torch.index_select, the more so in batches of a few thousand rows,
-        # where torch's threads cost more than they gain. "clip" spares a check: a permutation is within bounds.
+        # np.take copies whole rows. It was faster than torch.index_select, most of all in batches of a few thousand rows,
+        # where torch's threads cost more than they gain. "clip" saves a check: a permutation is within bounds.
         np.take(self.row_bytes, rows, axis=0, out=_as_bytes(out), mode="clip")
         return out
 
@@ -152,27 +152,27 @@ class _Lane:
             self.copied.record(self.stream)
 
     def hand_over(self) -> list[torch.Tensor]:
-        """The batch, for use on the caller's stream: that stream waits for the copy, the host does not."""
+        """Return the batch for use on the caller's stream: that stream waits for the copy, the host does not."""
         current = torch.cuda.current_stream(self.stream.device)
         current.wait_event(self.copied)
         batch, self.batch = self.batch, []
         for tensor in batch:
-            tensor.record_stream(current)  # made on the copies' stream: its memory must not be given out while in use
+            tensor.record_stream(current)  # allocated on the copy stream: its memory must not be reused too early
         return batch
 
 
 def permutation(num_rows: int, seed: int, epoch: int) -> NDArray[Any]:
-    """All rows in the order of an epoch, int32[num_rows] (int64 from 2**31 rows): a function of (seed, epoch)."""
+    """Return all rows in the order of an epoch, int32[num_rows] (int64 from 2**31 rows): a function of (seed, epoch)."""
     generator = torch.Generator().manual_seed(epoch_key(seed, epoch))
     dtype = torch.int32 if num_rows < 2**31 else torch.int64  # half the memory, and 0.6 of the time
     return torch.randperm(num_rows, generator=generator, dtype=dtype).numpy()
 
 
 def _as_tensor(table: torch.Tensor | NDArray[Any], number: int) -> torch.Tensor:
-    """The table as a tensor that shares its memory. Raises ConfigError for what cannot be one."""
+    """Return the table as a tensor that shares its memory. Raises ConfigError if that is impossible."""
     if isinstance(table, np.ndarray):
         try:
-            with warnings.catch_warnings():  # read-only memory maps are welcome; the module says what follows from that
+            with warnings.catch_warnings():  # read-only memory maps are allowed: see the module's docstring
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
                 table = torch.from_numpy(table)
         except (TypeError, ValueError) as error:
@@ -190,13 +190,13 @@ def _as_tensor(table: torch.Tensor | NDArray[Any], number: int) -> torch.Tensor:
 
 
 def _as_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """A contiguous tensor's rows as bytes, uint8[n, bytes a row], sharing its memory; also of dtypes unknown to numpy."""
+    """Return a contiguous tensor's rows as bytes, uint8[n, bytes a row], without a copy; for dtypes unknown to numpy, too."""
     flat = tensor.view(-1).view(torch.uint8).numpy()  # flat first: strides may be odd where a size is 1
     return flat.reshape(len(tensor), tensor[:1].numel() * tensor.element_size())
 
 
 def _find_device(name: str | torch.device) -> torch.device:
-    """The device called `name`. Raises ConfigError for one that is unknown or not there."""
+    """Return the device called `name`. Raises ConfigError if it is unknown or missing."""
     try:
         device = torch.device(name)
     except RuntimeError:

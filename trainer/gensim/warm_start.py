@@ -1,7 +1,7 @@
-"""Items that begin from vectors somebody else trained: a word2vec-format file, or a gensim model in memory. No pickle.
+"""Initializes items from given vectors: a word2vec-format file, or a gensim model in memory. No pickle.
 
-Rows are matched by URL; items that are not there begin as always. Adagrad's sum of a row that was found begins at 1, so that its
-first step is as large as SGD's: from 0 it would be thrown by alpha, however good it is.
+Rows are matched by URL. Items without a match are initialized as usual. Adagrad's sum of a matched row starts at 1, so that its
+first step is as large as SGD's. From 0 the first step would be about alpha, and would destroy a good vector.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ FIRST_SQUARES = 1.0
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Vectors to begin from: outputs rank items, inputs are context (those of `outputs` where there are none).
+    """Vectors to begin from: outputs rank items, inputs are context (`outputs` if None).
 
-    digest: of their content; it is part of what a training is, so a resumed one does not mix two starts.
+    digest: of their content. It is part of a training's identity, so a resumed training does not mix two starts.
     """
 
     outputs: NamedVectors
@@ -33,14 +33,14 @@ class WarmStart:
 
 
 def read_warm_start(path: Path) -> WarmStart:
-    """The vectors of a word2vec-format file. Raises ConfigError when it cannot be read as one."""
+    """Return the vectors of a word2vec-format file. Raises ConfigError when it cannot be read as one."""
     return WarmStart(read_word2vec(path), None, digest_file(path))
 
 
 def warm_start_of(model: Any) -> WarmStart:
-    """The vectors of a gensim Doc2Vec, Word2Vec or KeyedVectors in memory. Raises ConfigError for anything else.
+    """Return the vectors of a gensim Doc2Vec, Word2Vec or KeyedVectors in memory. Raises ConfigError for anything else.
 
-    Items are ranked by `syn1neg`: with dm=0 and dbow_words=0 it alone is trained. Without negative sampling there is only `wv`.
+    Items are ranked by `syn1neg`: with dm=0 and dbow_words=0 only it is trained. Without negative sampling only `wv` exists.
     """
     word_vectors = getattr(model, "wv", model)
     if not (hasattr(word_vectors, "index_to_key") and hasattr(word_vectors, "vectors")):
@@ -54,9 +54,9 @@ def warm_start_of(model: Any) -> WarmStart:
 
 
 def apply_warm_start(items: Items, corpus_dir: Path, start: WarmStart) -> int:
-    """Put the vectors into an item table that has just begun, in place; returns how many items were found.
+    """Write the vectors into an untrained item table, in place. Returns how many items were found.
 
-    Raises ConfigError when the vectors have other dimensions or none of them is an item of the corpus.
+    Raises ConfigError when the vectors have other dimensions or none of them belongs to an item of the corpus.
     """
     urls = pq.read_table(open_corpus(corpus_dir).vocabulary, columns=["url"]).column("url")
     for rows, named in ((items.inputs, start.inputs or start.outputs), (items.outputs, start.outputs)):

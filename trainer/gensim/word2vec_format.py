@@ -1,10 +1,10 @@
-"""Word2vec-format files, the way to and from gensim without pickle.
+"""Reads and writes word2vec-format files, which exchange vectors with gensim without pickle.
 
     text      a line `rows dimensions`, then a line a row: name, blank, the numbers, blanks between them
-    binary    the same first line, then a row after another: name, one space, the numbers as little-endian float32
+    binary    the same first line, then the rows: name, one space, the numbers as little-endian float32
 
-Either may be gzipped. Blanks and control characters of ASCII in names are percent-encoded (`a b` becomes `a%20b`). Names that
-become one by this are refused when read.
+Either may be gzipped. Blanks and control characters of ASCII in names are percent-encoded (`a b` becomes `a%20b`). Names
+that become equal by this are refused when read.
 """
 
 import gzip
@@ -43,7 +43,7 @@ class NamedVectors:
 
 
 def name_vectors(names: Names, vectors: NDArray[Any], what: str) -> NamedVectors:
-    """Put names[n] and finite numbers[n, D] together. Raises ConfigError, naming `what`, where they do not fit."""
+    """Return names[n] with finite numbers[n, D]. Raises ConfigError, naming `what`, when they do not fit."""
     array = _as_names(names)
     with np.errstate(over="ignore"):  # numbers beyond the range of float32 become infinite
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -64,7 +64,7 @@ def name_vectors(names: Names, vectors: NDArray[Any], what: str) -> NamedVectors
 
 
 def align_rows(named: NamedVectors, urls: Names) -> NDArray[np.int64]:
-    """The row of each of `urls`[m] in `named`, int64[m], also under its encoded name; -1: none."""
+    """Return the row of each of `urls`[m] in `named`, int64[m], matched by plain or encoded name; -1: none."""
     wanted = _as_names(urls)
     rows = pc.index_in(wanted, value_set=named.names)
     rows = pc.coalesce(rows, pc.index_in(_encode_names(wanted)[0], value_set=named.names), pa.scalar(-1, pa.int32()))
@@ -72,7 +72,7 @@ def align_rows(named: NamedVectors, urls: Names) -> NDArray[np.int64]:
 
 
 def _encode_names(names: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
-    """The names as they are written, and how many of them differ."""
+    """Return the encoded names, and how many of them changed."""
     count = pc.sum(pc.match_substring_regex(names, _BREAKING)).as_py() or 0
     if not count:
         return names, 0
@@ -86,9 +86,9 @@ def _as_names(names: Names) -> pa.LargeStringArray:
 
 
 def read_word2vec(path: Path) -> NamedVectors:
-    """The vectors of a word2vec-format file: text or binary, gzipped or not, as its content says.
+    """Read a word2vec-format file, text or binary, gzipped or not: detected from its content.
 
-    Raises ConfigError, which says where, for whatever is wrong with the file; ResourceError when memory does not suffice.
+    Raises ConfigError, with the place, when the file is invalid; ResourceError when memory does not suffice.
     """
     try:
         with open(path, "rb") as file:
@@ -146,14 +146,14 @@ def _parse(path: Path, data: bytes | mmap.mmap) -> NamedVectors:
 
 
 def _is_text(line: bytes) -> bool:
-    """Whether a first row is text: nothing but characters, and a number behind the name."""
+    """Return whether a first row is text: only characters, with a number after the name."""
     if line.decode(errors="replace").encode() != line or _CONTROL.search(line):
         return False
     return any(_NUMBER.fullmatch(field) for field in line.split()[1:])
 
 
 def _read_line(data: bytes | mmap.mmap, at: int, size: int) -> tuple[bytes, Any, int]:
-    """The name and numbers of a line of text, and where the next begins. The last fields are the numbers."""
+    """Return the name and numbers of a line of text, and the start of the next line. The last fields are the numbers."""
     if at >= len(data):
         raise EOFError
     end = data.find(b"\n", at)
@@ -168,7 +168,7 @@ def _read_line(data: bytes | mmap.mmap, at: int, size: int) -> tuple[bytes, Any,
 
 
 def _read_row(data: bytes | mmap.mmap, at: int, size: int) -> tuple[bytes, Any, int]:
-    """The name and numbers of a binary row, and where the next begins."""
+    """Return the name and numbers of a binary row, and the start of the next row."""
     space = data.find(b" ", at, at + MAX_NAME_BYTES)
     if space < 0 and len(data) >= at + MAX_NAME_BYTES:
         raise ValueError(f"no end of its name within {MAX_NAME_BYTES:,} bytes")
@@ -182,11 +182,11 @@ def _read_row(data: bytes | mmap.mmap, at: int, size: int) -> tuple[bytes, Any, 
 def write_word2vec(
     path: Path, batches: Iterable[tuple[Names, NDArray[np.float32]]], num_rows: int, vector_size: int, binary: bool = True
 ) -> int:  # fmt: skip
-    """Replace `path`, durably, by a word2vec-format file of all batches; gzipped when it ends in .gz.
+    """Replace `path`, durably, by a word2vec-format file of all batches, gzipped if it ends in .gz.
 
-    A batch is names[n] and vectors float32[n, D]; in all they must have `num_rows` rows of `vector_size` numbers. Returns
-    how many names had to be percent-encoded. Raises ConfigError for other shapes, numbers that are not finite and names
-    that cannot be written, ResourceError when the disk refuses: then `path` is as it was.
+    A batch is names[n] and vectors float32[n, D]. All batches together have `num_rows` rows of `vector_size` numbers. Returns
+    how many names were percent-encoded. Raises ConfigError for other shapes, numbers that are not finite and names
+    that cannot be written, ResourceError when the disk refuses. `path` is then unchanged.
     """
     row = num_encoded = 0
     try:
@@ -214,7 +214,7 @@ def write_word2vec(
 
 
 def _lines(named: NamedVectors, row: int, binary: bool) -> Iterable[bytes]:
-    """The rows of a batch, which begins at `row`. Raises ConfigError for names that cannot be written."""
+    """Yield the rows of a batch, which begins at `row`, as bytes. Raises ConfigError for names that cannot be written."""
     for name, vector in zip(named.names.cast(pa.large_binary()).to_pylist(), named.vectors, strict=True):
         row += 1
         if not 0 < len(name) < MAX_NAME_BYTES:

@@ -1,6 +1,6 @@
-"""Brings a training that began anew into the space of an older one: the rotation that lays its items best on the older ones.
+"""Rotates a new training into the space of an older one, by the rotation that fits its items best to the older ones.
 
-A rotation changes no dot product and no length, so rankings stay; row-wise Adagrad's sums, of squared lengths, stay too.
+A rotation keeps dot products and lengths, so rankings stay the same, and so do row-wise Adagrad's sums of squared lengths.
 Source: Schönemann, "A generalized solution of the orthogonal Procrustes problem", Psychometrika 31, 1966.
 """
 
@@ -25,7 +25,7 @@ BATCH_ROWS = 8192
 
 @dataclass(frozen=True)
 class Rotation:
-    """matrix float64[D, D], orthogonal: rows times it are in the older space; cosine: the mean of the `num_items` fitted."""
+    """matrix float64[D, D], orthogonal: rows @ matrix are in the older space; cosine: the mean of the `num_items` fitted."""
 
     matrix: NDArray[np.float64]
     cosine: float
@@ -35,10 +35,10 @@ class Rotation:
 def find_rotation(
     pairs: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]], vector_size: int, num_free: int
 ) -> Rotation:
-    """The rotation of new item vectors that brings them nearest to old ones by direction: each item counts the same.
+    """Return the rotation that turns new item vectors nearest to the old ones by direction. All items count the same.
 
-    pairs: (new, old) float32[n, D], in batches of any size. Items without a direction count nothing; without any the rotation
-    is the identity. Only the first `num_free` coordinates turn: a bias, which comes after them, means the same in every space.
+    pairs: (new, old) float32[n, D], in batches of any size. Items without a direction are left out; without
+    any items the rotation is the identity. Only the first `num_free` coordinates turn; the bias after them does not.
     """
     matrix, moment, num_items = np.eye(vector_size), np.zeros((num_free, num_free)), 0
     for new, old in pairs:
@@ -57,10 +57,10 @@ def find_rotation(
 def align_generation(
     store_dir: Path, rotation: Rotation, values: dict[str, Any], on_event: OnEvent = ignore_event
 ) -> Generation:
-    """Commit the current generation rotated: users a micro-partition at a time, then the item table a block at a time.
+    """Commit the current generation rotated: one micro-partition of users at a time, then one item block at a time.
 
-    values: more for the manifest. An aligned generation is returned as it is. Raises ResourceError when the store is locked or
-    the disk is full.
+    values: further values for the manifest. Returns an aligned generation unchanged. Raises ResourceError when the store is
+    locked or the disk is full.
     """
     with lock_store(store_dir):
         generation = open_generation(store_dir)
@@ -83,7 +83,7 @@ def align_generation(
 
 
 def _rotate_rows(rows: Rows, matrix: NDArray[np.float32], seed: int) -> None:
-    """Rotate rows where they are, a batch at a time; the optimizer's sums stay as they are."""
+    """Rotate rows in place, a batch at a time. The optimizer's sums do not change."""
     for start in range(0, len(rows.vectors), BATCH_ROWS):
         batch = slice(start, start + BATCH_ROWS)
         turned = Rows(rows.vectors[batch], rows.squares[batch]).widened() @ matrix

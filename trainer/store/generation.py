@@ -1,16 +1,16 @@
-"""The vectors on disk: one file a micro-partition and generation, and a manifest that says which of them count.
+"""The vectors on disk: one file for each micro-partition and generation, and a manifest that lists the valid files.
 
     store/MANIFEST.json            the current generation: position of training, name, size and checksum of each file, a digest
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
-                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows. Which rows
-                                   of the item table a block of several has, "rows" uint32[R] says: blocks share the first
-    store/pinned/<release>.json    a copy of a manifest whose files must stay: a release that may be served or returned to
+                                   with context "inputs" and "input_squares"; with a tree, outputs are its rows. One of
+                                   several blocks has "rows" uint32[R], its rows of the table; all share the first ones
+    store/pinned/<release>.json    a copy of a manifest whose files are kept: a release that may be served or restored
 
-New files are written beside the old, and written over until they count; when all are on the disk the manifest is renamed;
-only then are files that no manifest names removed. So a crash at any moment leaves the last generation whole. What is damaged
-later, by a disk or a hand, is refused by name. No older generation is kept for that: it would take a third more of disk.
+New files are written beside the old ones; until a manifest lists them they may be overwritten. When all are on the disk, a rename
+replaces the manifest. Then files that no manifest names are removed. So a crash at any moment leaves the last generation intact.
+Reading a file damaged later raises an error with its name. No older generation is kept for that: it would take a third more disk.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlie
 from trainer.system.files import read_json, verify_size
 
 PIECE_ROWS = 65_536
-"""Rows are copied so many at a time, which bounds what lies between."""
+"""Rows copied at a time, which bounds the memory of intermediate arrays."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Generation:
     manifest: dict[str, Any]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process: not the mapped blocks."""
+        """Return what is pickled for another process: everything but the mapped blocks."""
         return {"folder": self.folder, "manifest": self.manifest}
 
     @property
@@ -68,21 +68,21 @@ class Generation:
 
     @property
     def has_seen_held_out(self) -> bool:
-        """Whether the held-out users were fitted again on all they did, so that it cannot be evaluated."""
+        """Whether held-out users were refitted on their full histories, so that it cannot be evaluated."""
         return self.manifest["stage"] not in ("training", "trained")
 
     @property
     def config(self) -> TrainConfig:
-        """The settings that it was trained with; those of later versions have the values that had no effect."""
+        """The settings that it was trained with. Settings added since have values without effect."""
         return config_from_dict({"bias": 0.0, "discount": 0.0, "negative_weight": 1.0} | self.manifest["config"])
 
     @property
     def bias(self) -> float:
-        """The last coordinate of every user, 0 where it is none of its own."""
+        """The last coordinate of every user; 0 without a bias."""
         return self.config.bias
 
     def read_users(self, partition: int) -> NDArray[np.float32]:
-        """The user vectors of a micro-partition, float32[n, D]. Raises DamageError when its file was altered."""
+        """Return the user vectors of a micro-partition, float32[n, D]. Raises DamageError when its file was altered."""
         entry = self.manifest["users"].get(str(partition))
         if entry is None:
             return np.empty((0, self.vector_size), dtype=np.float32)
@@ -90,18 +90,18 @@ class Generation:
 
     @property
     def has_item_vectors(self) -> bool:
-        """Whether items have vectors of their own: not with a tree."""
+        """Whether items have vectors: False with a tree."""
         return not self.config.hs
 
     @property
     def num_blocks(self) -> int:
-        """The blocks that the item table is divided into."""
+        """The number of blocks of the item table."""
         return len(self.manifest["items"])
 
     def read_items(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        """The vectors of items `start` to `stop`, or all, float32[n, D], whose dot products with a user's rank them.
+        """Return the vectors of items `start` to `stop`, or all, float32[n, D]. Their dot products with a user's rank items.
 
-        Raises DamageError when a file was altered, ConfigError when a tree was trained, whose rows are no items.
+        Raises DamageError when a file was altered, ConfigError with a tree, whose rows are not items.
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
@@ -116,7 +116,7 @@ class Generation:
         return vectors
 
     def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
-        """All that training keeps of an item block. The first `num_shared_rows`, which all blocks have, are the newest.
+        """Return an item block with its optimizer state. The first `num_shared_rows`, shared by all blocks, are the newest.
 
         Raises DamageError when a file was altered.
         """
@@ -130,18 +130,18 @@ class Generation:
         return items
 
     def block_rows(self, block: int) -> NDArray[np.uint32] | None:
-        """Which rows of the item table a block of several has, uint32[R]; None for the only one."""
+        """Return the rows of the item table in one of several blocks, uint32[R]; None for the only block."""
         return self._mapped_blocks[block]["rows"] if self.num_blocks > 1 else None
 
     def map_items(self) -> Items:
-        """The items of a table in one block, read-only on disk. Raises DamageError when the file was altered."""
+        """Return the items of a table in one block, mapped read-only from disk. Raises DamageError when the file was altered."""
         (arrays,) = self._mapped_blocks.values()
         return items_of(arrays)
 
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
-        """The image of an item block with these rows uint32[n] of the table, or all, from all blocks, in about that memory.
+        """Return the image of an item block with these rows uint32[n] of the table, or all, gathered from all blocks.
 
-        Rows of blocks that were not trained yet are zero, as they begin. Raises DamageError when a file was altered.
+        Takes little more memory than the image. Rows of untrained blocks are zero. Raises DamageError when a file was altered.
         """
         image = make_image(shapes_of_items(num_rows, self.vector_size, has_rows=rows is not None))
         outputs, blocks, places = items_in(image).outputs, list(self._iterate_blocks()), None
@@ -161,19 +161,19 @@ class Generation:
 
     @cached_property
     def _mapped_blocks(self) -> dict[int, Arrays]:
-        """The arrays of the blocks that were trained, mapped from the disk, where they take no memory of the process."""
+        """The arrays of the trained blocks, mapped from disk, so that they take no memory of the process."""
         with explain_damage(self.folder):
             entries = self.item_entries().items()
             return {block: map_image(self.folder / entry["file"], entry) for block, entry in entries}
 
     def _iterate_blocks(self) -> Iterator[tuple[NDArray[np.uint32], Arrays]]:
-        """The rows of the table and the arrays of each trained block; last the one that was in memory last, so the newest."""
+        """Yield the table rows and the arrays of each trained block. The one that was last in memory, the newest, comes last."""
         last = self.manifest.get("resident_block", 0)
         for _, arrays in sorted(self._mapped_blocks.items(), key=lambda item: item[0] == last):
             yield arrays["rows"] if "rows" in arrays else np.arange(len(arrays["outputs"]), dtype=np.uint32), arrays
 
     def files(self) -> dict[str, dict[str, Any]]:
-        """Every file of the generation with its size and checksum, by name."""
+        """Return every file of the generation by name, with its size and checksum."""
         items = self.manifest["items"]
         users = self.manifest["users"].values()
         deltas = [entry["delta"] for entry in users if "delta" in entry]
@@ -181,14 +181,14 @@ class Generation:
         return {entry["file"]: entry for entry in entries if entry}
 
     def item_entries(self) -> dict[int, dict[str, Any]]:
-        """The files of the item blocks that were trained, by block."""
+        """Return the manifest entries of the trained item blocks, by block."""
         return {block: entry for block, entry in enumerate(self.manifest["items"]) if entry}
 
 
 def open_generation(folder: Path) -> Generation:
-    """The current generation of a store. Raises DamageError when there is none, or a file is altered, missing or cut short.
+    """Return the current generation of a store. Raises DamageError when it, or a file of it, is missing, altered or truncated.
 
-    Of the vectors only the sizes are looked at; reading a file checks its bytes.
+    Only the sizes of vector files are checked here. Reading a file checks its bytes.
     """
     with explain_damage(folder):
         generation = Generation(folder, read_manifest(folder / STORE_MANIFEST))
@@ -198,11 +198,11 @@ def open_generation(folder: Path) -> Generation:
 
 
 def has_generation(folder: Path) -> bool:
-    """Whether anything was ever committed to the store."""
+    """Return whether the store has a generation."""
     return (folder / STORE_MANIFEST).exists()
 
 
 def is_outdated(folder: Path) -> bool:
-    """Whether the current generation was written by an earlier version of the program, so that it cannot be gone on with."""
+    """Return whether an earlier version of the program wrote the current generation, so that it cannot be continued."""
     with explain_damage(folder):
         return is_of_earlier_version(read_json(folder / STORE_MANIFEST))

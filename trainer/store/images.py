@@ -1,11 +1,11 @@
-"""Arrays in safetensors files that are read and written past the page cache, each in one piece.
+"""Reads and writes arrays in safetensors files past the page cache, each file in one piece.
 
-In memory an *image* is the bytes of such a file in whole pages, and its arrays are views of them: a micro-partition is read
-to where it is trained and written from there by the disk itself (O_DIRECT). Through the page cache a processor that should
-train would copy every byte, and the corpus would be pushed out of memory. The price: a header of at least a page.
+An *image* is the bytes of such a file in memory, in full pages. Its arrays are views of them. The disk itself (O_DIRECT) reads
+a micro-partition to where it is trained, and writes it from the same memory. The page cache would cost a copy of every byte,
+and would push the corpus out of memory. The price: a header of at least a page.
 
-The checksum is sha256 of the sums of each 64 KiB as 64-bit numbers, at the speed of memory. It finds damage by disks and
-crashes, not by forgers.
+The checksum is sha256 of the sums of each 64 KiB as 64-bit numbers, at the speed of memory. It detects damage by
+disks and crashes, not forgery.
 """
 
 import errno
@@ -37,7 +37,7 @@ Shapes = dict[str, tuple[Any, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Image:
-    """pages uint8[...]: the file's bytes, then what is left of the last page; arrays: views of them by name."""
+    """pages uint8[...]: the file's bytes, padded to full pages; arrays: views of them by name."""
 
     pages: Bytes
     num_bytes: int
@@ -45,7 +45,7 @@ class Image:
 
 
 def make_image(shapes: Shapes, spare: Bytes | None = None) -> Image:
-    """An image of arrays, not filled yet: name → (dtype, shape); in the pages `spare` where they suffice."""
+    """Return an unfilled image of arrays: name → (dtype, shape). Uses the pages `spare` if they suffice."""
     header: dict[str, Any] = {}
     end = 0
     for name, (dtype, shape) in shapes.items():
@@ -59,7 +59,7 @@ def make_image(shapes: Shapes, spare: Bytes | None = None) -> Image:
 
 
 def image_of(arrays: Arrays, spare: Bytes | None = None) -> Image:
-    """An image with copies of these arrays."""
+    """Return an image with copies of these arrays."""
     image = make_image({name: (array.dtype, array.shape) for name, array in arrays.items()}, spare)
     for name, array in arrays.items():
         image.arrays[name][:] = array
@@ -67,9 +67,9 @@ def image_of(arrays: Arrays, spare: Bytes | None = None) -> Image:
 
 
 def write_image(path: Path, image: Image) -> dict[str, Any]:
-    """Write the file, over what it held; returns `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses.
+    """Write or overwrite the file. Returns `{"bytes", "checksum"}`. Raises OSError when the disk is full or refuses.
 
-    The caller syncs the file. One that exists is not cut off first: its places on the disk are used again, which is faster.
+    The caller syncs the file. An existing file is not truncated first: its disk blocks are used again, which is faster.
     """
 
     def write(descriptor: int) -> None:
@@ -83,7 +83,7 @@ def write_image(path: Path, image: Image) -> dict[str, Any]:
 
 
 def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None) -> Image:
-    """The file with the bytes and checksum that a manifest recorded. Raises DamageError when it was altered."""
+    """Read a file and check it against its manifest entry. Raises DamageError when it was altered."""
     verify_size(path, expected)
     num_bytes = expected["bytes"]
     pages = read_pages(path, num_bytes, spare)
@@ -93,14 +93,14 @@ def read_image(path: Path, expected: dict[str, Any], spare: Bytes | None = None)
 
 
 def read_pages(path: Path, num_bytes: int, spare: Bytes | None = None) -> Bytes:
-    """The pages of a file of so many bytes; in the pages `spare` where they suffice. Raises DamageError when it ends before."""
+    """Read a file of `num_bytes` into pages, `spare` if they suffice. Raises DamageError when the file is shorter."""
     pages = _pages_for(num_bytes, spare)
 
     def read(descriptor: int) -> None:
         done = 0
         while done < num_bytes and (found := os.preadv(descriptor, [pages[done:].data], done)):
             done += found
-        if done < num_bytes:  # behind it the pages may hold another file
+        if done < num_bytes:  # the rest of the pages may hold another file
             raise DamageError(f"{path} ends after {done:,} of {num_bytes:,} bytes: it was cut short")
 
     _with_file(path, os.O_RDONLY, read)
@@ -108,13 +108,13 @@ def read_pages(path: Path, num_bytes: int, spare: Bytes | None = None) -> Bytes:
 
 
 def map_image(path: Path, expected: dict[str, Any]) -> Arrays:
-    """The arrays of the file, verified, then mapped read-only without private memory. Raises DamageError when it was altered."""
+    """Verify a file and map its arrays read-only, without private memory. Raises DamageError when it was altered."""
     verify_image(path, expected)
     return _arrays_in(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")))
 
 
 def verify_image(path: Path, expected: dict[str, Any]) -> None:
-    """Raise DamageError unless the file has the bytes and checksum that a manifest recorded; in a bounded memory."""
+    """Raise DamageError unless the file matches its manifest entry. Takes a bounded memory."""
     verify_size(path, expected)
     with open(path, "rb") as file:
         pieces = (np.frombuffer(piece, dtype=np.uint8) for piece in iter(lambda: file.read(_PIECE_BYTES), b""))
@@ -122,7 +122,7 @@ def verify_image(path: Path, expected: dict[str, Any]) -> None:
 
 
 def checksum(pieces: Iterator[Bytes]) -> str:
-    """The checksum of a file from its bytes in order, in pieces of whole SUM_BYTES but for the last; 64 hex digits."""
+    """Return the checksum of a file, 64 hex digits. All pieces but the last have a multiple of SUM_BYTES bytes."""
     digest, num_bytes = hashlib.sha256(), 0
     for piece in pieces:
         end = len(piece) - len(piece) % SUM_BYTES
@@ -142,7 +142,7 @@ def _views(header: dict[str, Any], data: Bytes) -> Arrays:
 
 
 def _arrays_in(data: Bytes) -> Arrays:
-    """The arrays of a file, whose bytes these are."""
+    """Return the arrays of a file with these bytes."""
     begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
     return _views(json.loads(data[8:begin].tobytes()), data[begin:])
 
@@ -158,7 +158,7 @@ def _pages_for(num_bytes: int, spare: Bytes | None) -> Bytes:
 
 
 def _with_file(path: Path, flags: int, work: Callable[[int], None]) -> None:
-    """Open the file past the page cache and do the work; where the filesystem has no such thing (tmpfs), in the usual way."""
+    """Open the file past the page cache, or normally on a filesystem without O_DIRECT (tmpfs), and do the work."""
     for direct in (os.O_DIRECT, 0):
         descriptor = -1
         try:

@@ -1,7 +1,7 @@
-"""What is in a file of the store: the rows of users, an item block, and where each array lies in the file's image.
+"""The contents of the store's files: rows of users, item blocks, and the arrays in a file's image.
 
-A *delta* has rows of a micro-partition beside its file: what a night changed, without the others being written again. In a
-manifest it stands in the entry of that file. Rows beyond the file's are those of users who came since.
+A *delta* is a second file of a micro-partition. It has only the rows that a night changed, so the others are not written again.
+A manifest has it in the entry of the first file. Rows beyond the first file's belong to users who came later.
 """
 
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from trainer.system.memory import Bytes
 
 @dataclass(frozen=True)
 class Delta:
-    """places uint32[k], ascending: which rows of a micro-partition these are."""
+    """places uint32[k], ascending: the row numbers in the micro-partition."""
 
     places: NDArray[np.uint32]
     rows: Rows
 
     def arrays(self) -> Arrays:
-        """As its file has it."""
+        """Return the arrays of its file."""
         return {"rows": self.places, "vectors": self.rows.vectors, "squares": self.rows.squares}
 
 
 def delta_in(arrays: Arrays) -> Delta:
-    """The delta in the arrays of its file."""
+    """Return the delta in the arrays of its file."""
     return Delta(arrays["rows"], Rows(arrays["vectors"], arrays["squares"]))
 
 
 def lay_over(rows: Rows, delta: Delta) -> Rows:
-    """The rows with those of the delta in their places; as many as either has."""
+    """Return the rows with the delta's in their places; new rows are appended."""
     num_rows = max(len(rows.squares), int(delta.places[-1]) + 1 if len(delta.places) else 0)
     vectors = np.zeros((num_rows, delta.rows.vectors.shape[1]), dtype=delta.rows.vectors.dtype)
     squares = np.zeros(num_rows, dtype=np.float32)
@@ -45,14 +45,14 @@ def lay_over(rows: Rows, delta: Delta) -> Rows:
 
 
 def merge_deltas(older: Delta, newer: Delta) -> Delta:
-    """One delta that does what laying over the older and then the newer does."""
+    """Return one delta with the effect of the older, then the newer."""
     places = np.union1d(older.places, newer.places)
     rows = lay_over(lay_over(Rows(older.rows.vectors[:0], older.rows.squares[:0]), older), newer)
     return Delta(places, Rows(rows.vectors[places], rows.squares[places]))
 
 
 def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
-    """The rows of a manifest's entry for users, as stored, with its delta. Raises DamageError when a file was altered."""
+    """Read the rows of a manifest's entry for users, as stored, with its delta. Raises DamageError when a file was altered."""
     with explain_damage(folder):
         rows = rows_in(read_image(folder / entry["file"], entry))
         delta = entry.get("delta")
@@ -60,27 +60,27 @@ def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
 
 
 def rows_in(image: Image) -> Rows:
-    """The users' rows whose file an image is."""
+    """Return the users' rows in an image."""
     return Rows(image.arrays["vectors"], image.arrays["squares"])
 
 
 def items_in(image: Image) -> Items:
-    """The item table, or block of it, whose file an image is."""
+    """Return the item table, or block of it, in an image."""
     return items_of(image.arrays)
 
 
 def items_of(arrays: Arrays) -> Items:
-    """The same from the arrays of the file."""
+    """Return the item table, or block of it, in the arrays of a file."""
     return Items(Rows(arrays["outputs"], arrays["output_squares"]), Rows(arrays["inputs"], arrays["input_squares"]))
 
 
 def image_of_rows(rows: Rows) -> Image:
-    """The image of a users' file with a copy of these rows."""
+    """Return the image of a users' file with a copy of these rows."""
     return image_of({"vectors": rows.vectors, "squares": rows.squares})
 
 
 def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: Bytes | None = None) -> Image:
-    """The image of an item block's file with a copy of this table; `rows`: which rows of the table a block of several has."""
+    """Return the image of an item block's file with a copy of these items. rows: the table rows in one of several blocks."""
     arrays = {
         "outputs": items.outputs.vectors, "inputs": items.inputs.vectors,
         "output_squares": items.outputs.squares, "input_squares": items.inputs.squares,
@@ -89,9 +89,9 @@ def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: 
 
 
 def shapes_of_items(num_outputs: int, vector_size: int, num_inputs: int = 0, has_rows: bool = False) -> Shapes:
-    """The arrays in the image of a table, as `image_of_items` makes it; has_rows: of a block of several, which has no inputs.
+    """Return the arrays in the image of a table, as of `image_of_items`. has_rows: for one of several blocks, without inputs.
 
-    Vectors come first, so that rows which are whole cache lines begin where one does.
+    Vectors come first, so that rows of full cache lines are aligned to cache lines.
     """
     return {
         "outputs": (np.float32, (num_outputs, vector_size)), "inputs": (np.float32, (num_inputs, vector_size)),

@@ -1,4 +1,4 @@
-"""The manifests of a store: what makes files count. Each carries a digest of all that it says."""
+"""The manifests of a store, which list its valid files. Each has a digest of its content."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ STORE_MANIFEST = "MANIFEST.json"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest in `path`. Raises DamageError when it is missing, altered or of another version."""
+    """Read the manifest in `path`. Raises DamageError when it is missing, altered or of another version."""
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
         raise DamageError(
@@ -23,20 +23,20 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
-    """Replace the file `name` of a store by the manifest and its digest."""
+    """Write the manifest and its digest to the file `name` of a store."""
     with raise_if_unwritten(folder, name):
         write_manifest_json(folder / name, manifest)
 
 
 def is_of_earlier_version(manifest: Any) -> bool:
-    """Whether a manifest, as `read_json` has it, was written by an earlier version of the program."""
+    """Return whether an earlier version of the program wrote a manifest, given as `read_json` returns it."""
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
     return isinstance(version, int) and version < FORMAT_VERSION
 
 
 @contextmanager
 def explain_damage(folder: Path) -> Iterator[None]:
-    """Add to a DamageError in the block what a person can do about it."""
+    """Add to a DamageError in the block how a person can repair it."""
     try:
         yield
     except DamageError as error:
@@ -47,6 +47,6 @@ def explain_damage(folder: Path) -> Iterator[None]:
 
 
 def next_generation(store_dir: Path) -> int:
-    """The number of the generation that the next commit makes: higher than any before, pinned ones included."""
+    """Return the number of the next generation: above that of all generations, pinned ones included."""
     paths = [store_dir / STORE_MANIFEST, *(store_dir / "pinned").glob("*.json")]
     return 1 + max((read_json(path)["generation"] for path in paths if path.exists()), default=0)

@@ -1,11 +1,11 @@
-"""Reads a corpus: tokens, sliced a micro-partition at a time, never copied whole; memory-mapped, or read to where one says.
+"""Reads a corpus one micro-partition at a time, memory-mapped or into given pages, and never the whole of it.
 
 Layout: `manifest.json` and for each micro-partition `p00012.users.parquet` (user_id, hash, last_day), `.offsets.npy` int64[n+1],
-`.tokens.npy` int32[...], `.held_out.npy` int32[n]. Where a corpus continues another one, rows may be holes (user_id null, hash 0,
-no tokens), and its folder has another corpus, `changed/`: the rows to train, with `p00012.rows.npy` uint32[k], which rows of the
-whole they are, and `counts.npy` int64[V], training tokens of the whole. `tasks/corpus/build.py` writes all this.
+`.tokens.npy` int32[...], `.held_out.npy` int32[n]. A corpus that continues another may have holes among its rows (user_id null,
+hash 0, no tokens). Its folder then has a second corpus, `changed/`, with the rows to train: `p00012.rows.npy` uint32[k] has their
+row numbers in the full corpus, `counts.npy` int64[V] the training tokens of the full corpus. `tasks/corpus/build.py` writes it.
 
-Before a process reads a file for the first time it compares its sha256 with the manifest's.
+Before a process reads a file for the first time, it compares its sha256 with the manifest's.
 """
 
 import io
@@ -34,7 +34,7 @@ class Histories:
     """The users of one micro-partition and their tokens.
 
     hashes uint64[n]; tokens int32[...]; offsets int64[n+1]: user i's tokens are tokens[offsets[i]:offsets[i+1]]; ends int64[n]:
-    training sees them up to ends[i]; is_held_out bool[n].
+    training uses them up to ends[i]; is_held_out bool[n].
     """
 
     hashes: NDArray[np.uint64]
@@ -52,24 +52,24 @@ class Histories:
         return len(self.hashes)
 
     def held_out_items(self) -> NDArray[np.int32]:
-        """The held-out item of each held-out user, in row order."""
+        """Return the held-out item of each held-out user, in row order."""
         return self.tokens[self.ends[self.is_held_out]]
 
     def withheld_items(self) -> NDArray[np.int32]:
-        """What training does not see: the items of held-out users from the held-out one on."""
+        """Return the items that training does not use: those of held-out users from the held-out one on."""
         return gather_spans(self.tokens, self.ends, self.offsets[1:] - self.ends)[1]
 
 
 def gather_spans(
     tokens: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Spans of tokens from `starts` on, int64[m], one after the other in memory: offsets int64[m+1] and tokens int32[...]."""
+    """Copy spans of tokens from `starts` int64[m] on, one after the other: returns offsets int64[m+1] and tokens int32[...]."""
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     return offsets, tokens[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
 
 
 def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The keys by which users are chosen for evaluation, uint64[n]: those up to the manifest's held_out_key_max are."""
+    """Return the users' keys for held-out sampling, uint64[n]: those up to the manifest's held_out_key_max are held out."""
     return ((hashes >> np.uint64(32)) ^ hashes) * np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -90,7 +90,7 @@ class Corpus:
 
     @property
     def num_users(self) -> int:
-        """Users, holes not counted."""
+        """Users, without holes."""
         return self.manifest["num_users"]
 
     @cached_property
@@ -100,7 +100,7 @@ class Corpus:
 
     @property
     def holes(self) -> list[int]:
-        """Holes of each micro-partition, of users who left."""
+        """Holes of each micro-partition: rows of users who left."""
         return self.manifest.get("holes") or [0] * self.num_partitions
 
     @cached_property
@@ -109,7 +109,7 @@ class Corpus:
         return np.array(self.manifest["tokens"], dtype=np.int64)
 
     def read(self, partition: int, pages: Bytes | None = None) -> Histories:
-        """The histories of one micro-partition; the tokens in `pages`, read past the page cache, or memory-mapped without them.
+        """Read the histories of one micro-partition; tokens go past the page cache into `pages`, or are memory-mapped without.
 
         Raises DamageError when a file of it is missing or was altered.
         """
@@ -128,20 +128,20 @@ class Corpus:
         return Histories(hashes, tokens, offsets, ends, is_held_out)
 
     def rows(self, partition: int) -> NDArray[np.uint32] | None:
-        """What rows of the whole corpus those of a micro-partition are, uint32[k], ascending; None in a whole corpus."""
+        """Return the row numbers of a micro-partition in the full corpus, uint32[k], ascending; None in a full corpus."""
         name = f"p{partition:05d}.rows.npy"
         return self._array(name) if name in self.manifest["files"] else None
 
     def read_users(self, partition: int) -> pa.Table:
-        """The users of one micro-partition, in row order: user_id (null in a hole), hash, last_day."""
+        """Read the users of one micro-partition, in row order: user_id (null in a hole), hash, last_day."""
         return pq.read_table(self.path(f"p{partition:05d}.users.parquet"))
 
     def read_ids(self, partition: int) -> pa.ChunkedArray:
-        """The users' ids of one micro-partition as an Arrow column, in row order; null in a hole."""
+        """Read the user ids of one micro-partition as an Arrow column, in row order; null in a hole."""
         return self._column(f"p{partition:05d}.users.parquet", "user_id")
 
     def count_training_tokens(self) -> NDArray[np.int64]:
-        """How often training sees each item in an epoch, int64[V]. A corpus of changed rows has the counts of the whole."""
+        """Count how often training sees each item in an epoch, int64[V]; for changed rows, the counts of the full corpus."""
         if COUNTS in self.manifest["files"]:
             return self._array(COUNTS)
         counts = np.zeros(self.num_items, dtype=np.int64)
@@ -153,11 +153,11 @@ class Corpus:
 
     @property
     def vocabulary(self) -> Path:
-        """The file of the items, verified; the rows of a night that changed have that of the whole corpus."""
+        """The verified file of the items; for changed rows, that of the full corpus."""
         return (self if VOCABULARY in self.manifest["files"] else open_corpus(self.folder.parent)).path(VOCABULARY)
 
     def path(self, name: str) -> Path:
-        """The path of a file of the corpus. Raises DamageError unless its bytes are those of the manifest."""
+        """Return the path of a file of the corpus. Raises DamageError unless its bytes match the manifest."""
         way_out = f"remove {self.folder} and give the same `surf2vec run` again: it is built anew (--full if its night has ended)"
         if name not in self.manifest["files"]:
             raise DamageError(f"the manifest in {self.folder} does not name {name}; {way_out}")
@@ -167,12 +167,12 @@ class Corpus:
         return np.load(self.path(name), allow_pickle=False)
 
     def _column(self, name: str, column: str) -> Any:
-        with pq.ParquetFile(self.path(name)) as file:  # a third of what `read_table` takes, for each micro-partition
+        with pq.ParquetFile(self.path(name)) as file:  # a third of the time of `read_table`, for each micro-partition
             return file.read(columns=[column], use_threads=False).column(column)
 
 
 def _read_array(path: Path, pages: Bytes) -> NDArray[Any]:
-    """The array of a file, read to these pages."""
+    """Read the array of a file into these pages."""
     num_bytes = path.stat().st_size
     data = read_pages(path, num_bytes, pages)[:num_bytes]
     header = io.BytesIO(data[:PAGE_BYTES].tobytes())
@@ -182,10 +182,10 @@ def _read_array(path: Path, pages: Bytes) -> NDArray[Any]:
 
 
 def whole_window(window_id: str) -> str:
-    """The window id of a whole corpus, given its own or that of its changed rows, `<window-id>/changed`."""
+    """Return the window id of the full corpus, given it or that of its changed rows, `<window-id>/changed`."""
     return window_id.removesuffix(f"/{CHANGED}")
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """The corpus in `folder`. Raises DamageError when there is none or its manifest cannot be read."""
+    """Open the corpus in `folder`. Raises DamageError when it is missing or its manifest cannot be read."""
     return Corpus(folder, read_json(folder / "manifest.json"))

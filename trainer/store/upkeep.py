@@ -1,8 +1,8 @@
-"""What is done to a store beside training: examined, rows erased, its micro-partitions split or joined.
+"""Maintains a store: checks it, erases rows, and switches to a manifest with more or fewer micro-partitions.
 
-The manifest of a store whose micro-partitions were split or joined waits as `pinned/repartitioned.json`, so that its files are
-not removed. What decides is the number of micro-partitions that the root names in one file of its own: the next writer makes
-the waiting manifest the current one, or removes it.
+When micro-partitions were split or joined, the new manifest waits as `pinned/repartitioned.json`, so that its files are not
+removed. A file of the root has the valid number of micro-partitions. If the waiting manifest has the same number, the next
+writer makes it the current one, otherwise it removes it.
 """
 
 import os
@@ -26,7 +26,7 @@ _WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trai
 
 
 def examine_store(folder: Path) -> list[tuple[str, str, str]]:
-    """What `doctor` says of a store: (level "ok" | "warning" | "damage", place, message) a finding. Reads every file."""
+    """Return the findings of `doctor` for a store: (level "ok" | "warning" | "damage", place, message). Reads every file."""
     findings: list[tuple[str, str, str]] = []
     manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
     for path in (path for path in manifests if path.exists()):
@@ -55,11 +55,11 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
 def erase_rows(
     generation: Generation, going: dict[int, NDArray[np.int64]], num_users: list[int], number: int
 ) -> dict[str, Any]:
-    """The entries of users' files for a generation `number` that has not these rows; files are written, nothing counts yet.
+    """Write users' files without these rows for a generation `number`, and return their entries. Nothing is committed.
 
-    going: micro-partition → rows, ascending; num_users: rows of each micro-partition as they are. A file that has some is
-    written anew, without gaps, with what its delta changed; all other rows stay the same bits. One micro-partition is in
-    memory at a time. Raises DamageError when a file has another number of rows, or was altered.
+    going: micro-partition → rows, ascending; num_users: current rows of each micro-partition. A file with rows to erase is
+    rewritten without gaps and with its delta's changes. All other rows keep their bits. One micro-partition is in memory at a
+    time. Raises DamageError when a file has another number of rows, or was altered.
     """
     writer = Writer(generation.folder, number, generation.manifest["users"])
     for partition, gone in going.items():
@@ -79,20 +79,20 @@ def erase_rows(
 
 
 def has_waiting(folder: Path) -> bool:
-    """Whether a manifest waits in the store."""
+    """Return whether a manifest waits in the store."""
     return (folder / _WAITING).exists()
 
 
 def hold_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Let a manifest, whose files are written, wait. The caller holds the store's lock."""
+    """Write a waiting manifest; its files are written. The caller holds the store's lock."""
     write_manifest(folder, _WAITING, manifest)
 
 
 def settle_manifest(folder: Path, partitions: int | None) -> None:
-    """Make the manifest that waits the current one if it has so many micro-partitions; remove it otherwise.
+    """Make the waiting manifest the current one if it has `partitions` micro-partitions; otherwise remove it.
 
-    The caller holds the store's lock. Killed anywhere, the same call completes it. A store that was trained on meanwhile
-    stays as it is.
+    The caller holds the store's lock. After a crash, calling it again completes it. If the store was trained on meanwhile, its
+    current manifest stays.
     """
     if not has_waiting(folder):
         return

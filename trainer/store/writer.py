@@ -1,4 +1,4 @@
-"""Writing to a store: its lock, the next generation, pinned manifests, and the removal of files that no manifest names."""
+"""Writes to a store: its lock, the next generation, pinned manifests, and the removal of files that no manifest names."""
 
 import fcntl
 import os
@@ -23,9 +23,9 @@ _DATA_FILE = re.compile(r"(?:users|items|delta)-\d{5}-g(\d{6,})\.safetensors")
 
 @contextmanager
 def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
-    """Hold the store's writer lock, which the kernel releases when the process dies; of several workers each has its own.
+    """Hold the store's writer lock, which the operating system releases when the process dies. Each worker has its own.
 
-    Raises ResourceError, naming the process that has it, when another trainer does.
+    Raises ResourceError, naming the process, when another trainer holds it.
     """
     way_out = "give another folder or permit writing"
     try:
@@ -45,17 +45,17 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
                 f"{holder} is training on the store {folder}: wait for it, or give another store"
             ) from None
         file.truncate(0)
-        with suppress(OSError):  # a full disk: who has the lock is then not said
+        with suppress(OSError):  # a full disk: messages then do not name the holder
             os.write(file.fileno(), f"process {os.getpid()}".encode())
         yield
         file.truncate(0)
 
 
 class Writer:
-    """Writes the next generation of a store: files first, then one manifest that makes them count.
+    """Writes the next generation of a store: files first, then the manifest that lists them.
 
-    Not for several threads at once. A file belongs to the generation that is next when it is written. A caller that names its
-    files in a manifest without `commit` calls `sync` before. has_others: whether other workers write for the same generations.
+    Not thread-safe. A file belongs to the next generation at the time it is written. A caller that writes a
+    manifest itself, without `commit`, calls `sync` before. has_others: whether other workers write for the same generations.
     """
 
     def __init__(
@@ -70,34 +70,34 @@ class Writer:
         self._unsynced: set[str] = set()
 
     def has_users(self, partition: int) -> bool:
-        """Whether a file has vectors of this micro-partition."""
+        """Return whether a file has vectors of this micro-partition."""
         return str(partition) in self.users
 
     def read_users(self, partition: int, spare: Bytes | None = None) -> Image:
-        """The image of a micro-partition as last written, committed or not."""
+        """Read the image of a micro-partition as last written, committed or not."""
         return self._read(self.users[str(partition)], spare)
 
     def read_items(self, block: int, spare: Bytes | None = None) -> Image:
-        """The image of an item block as last written, committed or not."""
+        """Read the image of an item block as last written, committed or not."""
         return self._read(self.items[block], spare)
 
     def write_users(self, partition: int, image: Image) -> None:
-        """Write a micro-partition; it counts from the next commit on."""
+        """Write a micro-partition; the next commit includes it."""
         entry = self._write(f"users-{partition:05d}", image)
         self.users[str(partition)] = self._fresh["users"][str(partition)] = entry
 
     def write_delta(self, partition: int, delta: Delta) -> None:
-        """Write a delta beside a micro-partition's file, in place of the one before; it counts from the next commit on."""
+        """Write a delta beside a micro-partition's file, replacing an older delta; the next commit includes it."""
         entry = {name: value for name, value in self.users[str(partition)].items() if name != "delta"}
         written = self._write(f"delta-{partition:05d}", image_of(delta.arrays()))
         self.users[str(partition)] = entry | {"delta": written}
 
     def write_items(self, block: int, image: Image) -> None:
-        """Write an item block; it counts from the next commit on."""
+        """Write an item block; the next commit includes it."""
         self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
 
     def sync(self) -> None:
-        """Wait until all that this writer wrote is on the disk, with its names. Raises ResourceError when it cannot be."""
+        """Wait until all files of this writer are on the disk, with their names. Raises ResourceError when that fails."""
         if self._unsynced:
             with raise_if_unwritten(self.folder, f"{len(self._unsynced):,} files"):
                 sync_files(self.folder / name for name in self._unsynced)
@@ -105,22 +105,22 @@ class Writer:
             self._unsynced.clear()
 
     def take_fresh(self) -> dict[str, dict[str, Any]]:
-        """The entries of what was written since the last call, by micro-partition and by block, as in JSON."""
+        """Return the entries of files written since the last call, by micro-partition and by block, with JSON keys."""
         fresh, self._fresh = self._fresh, {"users": {}, "items": {}}
         return fresh
 
     def add_written(self, fresh: dict[str, dict[str, Any]]) -> None:
-        """Count what another writer wrote for this generation."""
+        """Add the files that another writer wrote for this generation."""
         self.users |= fresh["users"]
         self.items |= {int(block): entry for block, entry in fresh["items"].items()}
 
     def commit(self, values: dict[str, Any]) -> Generation:
-        """Make the next generation of what was written: the manifest with `values`, then remove files that are not named."""
+        """Commit the written files as the next generation, with `values` in its manifest; then remove unreferenced files."""
         items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
         return self._put_manifest(values | {"users": dict(self.users), "items": items})
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
-        """Make the next generation of the files of an older one: the way back to the best."""
+        """Commit the files of an older generation as the next one, to return to the best epoch."""
         names = ("users", "items", "num_blocks", "resident_block", "recency")
         kept = {name: older.manifest[name] for name in names if name in older.manifest}
         return self._put_manifest(values | kept)
@@ -142,29 +142,29 @@ class Writer:
         path = self.folder / name
         with raise_if_unwritten(self.folder, f"{name} ({image.num_bytes:,} bytes)"):
             if name not in self._unsynced:
-                path.unlink(missing_ok=True)  # of a run that was killed: somebody may have it under a second name
+                path.unlink(missing_ok=True)  # left by a killed run; it may be hard-linked elsewhere, so it is not overwritten
             self._unsynced.add(name)
             try:
                 written = write_image(path, image)
             except OSError:
                 self._unsynced.discard(name)
-                path.unlink(missing_ok=True)  # a part of it would only take room
+                path.unlink(missing_ok=True)  # a partial file only takes space
                 raise
         return {"file": name, **written}
 
 
 def pin_generation(folder: Path, name: str) -> None:
-    """Keep the files of the current generation under a name, a release's or "best", whatever comes after."""
+    """Keep the files of the current generation under a name: a release's or "best"."""
     write_manifest(folder, f"pinned/{name}.json", open_generation(folder).manifest)
 
 
 def open_pinned(folder: Path, name: str) -> Generation:
-    """The generation that is kept under a name. Raises DamageError when there is none."""
+    """Return the generation pinned under a name. Raises DamageError when there is none."""
     return Generation(folder, read_manifest(folder / "pinned" / f"{name}.json"))
 
 
 def find_pinned(folder: Path, name: str) -> Generation | None:
-    """`open_pinned`, but None where there is none that this version can read. Raises DamageError for an altered manifest."""
+    """Return the pinned generation, or None if it is missing or of an earlier version. Raises DamageError if it was altered."""
     path = folder / "pinned" / f"{name}.json"
     with explain_damage(folder):
         return (
@@ -175,27 +175,27 @@ def find_pinned(folder: Path, name: str) -> Generation | None:
 
 
 def unpin_best(folder: Path) -> None:
-    """Let go of the generation that early stopping kept; its files go at the next commit or gc, if nothing names them."""
+    """Unpin the generation that early stopping kept. The next commit or gc removes its files, unless a manifest names them."""
     (folder / "pinned" / "best.json").unlink(missing_ok=True)
 
 
 def unpin_generations(folder: Path, keep: set[str]) -> None:
-    """Let go of all pinned releases but `keep`; their files go at the next commit or gc."""
+    """Unpin all releases but `keep`. The next commit or gc removes their files."""
     for path in (folder / "pinned").glob("*.json"):
         if path.stem not in keep:
             path.unlink()
 
 
 def referenced_files(folder: Path) -> set[str]:
-    """Names of the files that the current or a pinned manifest names."""
+    """Return the names of all files in the current and the pinned manifests."""
     manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
     return {name for path in manifests if path.exists() for name in Generation(folder, read_json(path)).files()}
 
 
 def remove_unreferenced(folder: Path, before: int | None = None) -> int:
-    """Remove vector files that no manifest names, and temporary files and folders; returns the bytes set free.
+    """Remove vector files that no manifest names, and temporary files and folders. Returns the freed bytes.
 
-    before: only files of generations before this one, and no temporary ones, which others may be writing.
+    before: remove only files of generations before this one, and no temporary ones, which others may be writing.
     """
     referenced = referenced_files(folder)
     freed_bytes = 0
@@ -204,7 +204,7 @@ def remove_unreferenced(folder: Path, before: int | None = None) -> int:
         is_stale = found and path.name not in referenced and (before is None or int(found[1]) < before)
         if is_stale or (before is None and path.name.endswith(TEMPORARY_SUFFIX)):
             freed_bytes += sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
-            if path.is_dir():  # what was refitted when a process was killed
+            if path.is_dir():  # left by a refit that was killed
                 shutil.rmtree(path)
             else:
                 path.unlink()

@@ -1,1 +1,1 @@
-"""What comes from the operating system: files, memory, signals, processes, and units to show them in."""
+"""Operating system services: files, memory, signals, processes, and units of bytes."""

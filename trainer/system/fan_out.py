@@ -1,8 +1,8 @@
-"""How work is divided: into parts that know nothing of each other, each done by a function of a module on plain data.
+"""Divides work into independent parts. A module-level function does each part, on plain data.
 
-By default this process does all of it as one part; `flows/ray_cluster.py` has another FanOut. A part names files and ranges;
-its work writes files under names of their own and returns names, sizes and counts. Only the caller commits, so a part that
-dies is done again and nothing half-written counts.
+By default this process does all of it as one part; `flows/ray_cluster.py` has another FanOut. A part names files and ranges.
+Its function writes files under unique names and returns names, sizes and counts. Only the caller commits, so a part that
+fails is repeated, and no half-written file is used.
 """
 
 import os
@@ -23,21 +23,21 @@ Result = TypeVar("Result")
 
 
 class FanOut:
-    """Does the parts of a step: one after another in this process, unless a subclass has more hands."""
+    """Runs the parts of a step, one after another in this process. Subclasses may run them elsewhere."""
 
     @property
     def num_parts(self) -> int:
-        """The most parts to divide a step into; 1: this process does it all."""
+        """The most parts to divide a step into; 1: this process does everything."""
         return 1
 
     def choose_threads(self, threads: int) -> int:
-        """Threads that a part may use where the settings ask for so many; 0 is all of a machine's."""
+        """Return the threads of a part, given the setting; 0 means all of the machine."""
         return threads or os.cpu_count() or 1
 
     def run(
         self, work: Callable[[Part, OnEvent], Result], parts: Sequence[Part], on_event: OnEvent
     ) -> Iterator[Result]:
-        """What `work`, a function of a module, returns for each part, in their order. Its errors are raised here."""
+        """Return the results of `work`, a module-level function, for each part, in order. Raises its errors."""
         return (work(part, on_event) for part in parts)
 
 
@@ -45,7 +45,7 @@ HERE = FanOut()
 
 
 def cut(weights: Sequence[int], num_parts: int) -> list[range]:
-    """Consecutive ranges of things with these weights, at most `num_parts` and about as heavy as each other, none empty."""
+    """Cut items with these weights into at most `num_parts` consecutive ranges of about equal weight, none empty."""
     ends = np.cumsum([0, *weights])
     goals = ends[-1] * np.arange(1, num_parts) / num_parts
     edges = np.unique([0, *np.searchsorted(ends, goals), len(weights)])
@@ -56,7 +56,7 @@ def cut(weights: Sequence[int], num_parts: int) -> list[range]:
 def deliver_files(scratch: Path, target: Path) -> Iterator[Path]:
     """Yield a new folder in `scratch`, on the same disk, whose files move into `target` when the block ends well.
 
-    So an attempt that was given up, on a machine out of reach, never writes into the files of the next. The caller syncs them.
+    So an abandoned attempt on an unreachable machine never writes into the files of the next attempt. The caller syncs the files.
     """
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="part."))
     try:

@@ -1,6 +1,6 @@
 """Files that survive a crash: write under a temporary name, fsync, rename, fsync the folder.
 
-A reader sees the old file or the new one, never half of one. Nothing here knows what is in the files.
+A reader sees the old file or the new one, never a part. This module does not depend on the content of files.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from trainer.errors import DamageError, ResourceError
 TEMPORARY_SUFFIX = ".tmp"
 SYNCED_AT_ONCE = 8
 VERIFIED_AT_ONCE = 2
-_DIGEST = "digest"  # the key in a JSON file under which it has the digest of all else that it says
+_DIGEST = "digest"  # the key of the digest of all other values in a JSON file
 _DOCTOR = "`surf2vec doctor` says what mends it"
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which becomes `path`, durably, when the block ends well, and is removed otherwise."""
+    """Yield a temporary path beside `path`. It durably replaces `path` when the block succeeds, and is removed otherwise."""
     make_folder(path.parent)
-    own = f"{secrets.token_hex(4)}.{os.getpid()}"  # of two machines that write the same file, both may have this process id
+    own = f"{secrets.token_hex(4)}.{os.getpid()}"  # two machines that write the same file may have equal process ids
     temporary = path.with_name(f".{path.name}.{own}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
@@ -42,7 +42,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def raise_if_unwritten(folder: Path, what: str) -> Iterator[None]:
-    """Raise ResourceError, with the numbers, when the block cannot write `what` to `folder`: a full disk, or no permission."""
+    """Raise ResourceError, with the free bytes, when the block cannot write `what` to `folder`: disk full, or no permission."""
     try:
         yield
     except OSError as error:
@@ -60,14 +60,14 @@ def sync_file(path: Path) -> None:
 
 
 def sync_files(paths: Iterable[Path]) -> None:
-    """`sync_file` for many files, several at a time: a disk takes them faster so."""
+    """`sync_file` for many files, several at a time, which is faster."""
     with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
         for _ in pool.map(sync_file, paths):
             pass
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in the folder `path` are on the disk (a rename is durable only then)."""
+    """Wait until the names in the folder `path` are on the disk. Only then a rename is durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -78,7 +78,7 @@ def sync_folder(path: Path) -> None:
 def sync_folders(path: Path) -> None:
     """`sync_folder` for `path` and every folder below it."""
     for folder, _, _ in os.walk(path, topdown=False):
-        with suppress(FileNotFoundError):  # another process's, gone meanwhile
+        with suppress(FileNotFoundError):  # another process removed its folder meanwhile
             sync_folder(Path(folder))
 
 
@@ -89,7 +89,7 @@ def sync_tree(path: Path) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make `path`, and the folders above it that are missing, durably."""
+    """Make `path` and its missing parent folders, durably."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode, parents=True, exist_ok=True)
     for folder in missing:
@@ -97,7 +97,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def link_file(path: Path, second: Path) -> None:
-    """A second name of a file that nobody changes, or a copy, synced, where the file system has no links."""
+    """Hard-link a file that never changes, or copy and sync it on a file system without links."""
     make_folder(second.parent)
     try:
         os.link(path, second)
@@ -107,19 +107,19 @@ def link_file(path: Path, second: Path) -> None:
 
 
 def write_manifest_json(path: Path, value: dict[str, Any]) -> None:
-    """`write_json` with the digest of all that `value` says, which `read_json` checks."""
+    """`write_json` with the digest of `value`, which `read_json` checks."""
     write_json(path, value | {_DIGEST: digest_json(value)})
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by `value` as indented JSON with sorted keys, durably: the same value is the same bytes."""
+    """Durably replace `path` by `value` as indented JSON with sorted keys: equal values give equal bytes."""
     text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     with replace_file(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in `path`, without its digest. Raises DamageError when it is missing, cannot be parsed, or its digest is wrong."""
+    """Read the JSON in `path` without its digest. Raises DamageError when it is missing or invalid, or its digest is wrong."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -132,24 +132,24 @@ def read_json(path: Path) -> Any:
 
 
 def digest_file(path: Path) -> str:
-    """sha256 of the bytes of `path`, as 64 hex digits, read in a bounded memory."""
+    """Return the sha256 of a file, 64 hex digits. Takes a bounded memory."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_json(value: Any) -> str:
-    """sha256 of a JSON value, the same for equal values whatever the order of their keys."""
+    """Return the sha256 of a JSON value, independent of the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """`{"bytes", "sha256"}`: what a manifest records of a file."""
+    """Return `{"bytes", "sha256"}` of a file, for a manifest."""
     return {"bytes": path.stat().st_size, "sha256": digest_file(path)}
 
 
 def verify_size(path: Path, expected: dict[str, Any]) -> None:
-    """Raise DamageError unless `path` is there and as long as a manifest recorded."""
+    """Raise DamageError unless `path` exists with the size that a manifest recorded."""
     if not path.exists():
         raise DamageError(f"{path} is missing")
     found_bytes = path.stat().st_size
@@ -162,15 +162,15 @@ def verify_file(path: Path, expected: dict[str, Any]) -> None:
     verify_size(path, expected)
     try:
         found = digest_file(path)
-    except OSError as error:  # of a disk that fails
+    except OSError as error:  # the disk fails
         raise DamageError(f"{path} cannot be read ({error.strerror})") from None
     if found != expected["sha256"]:
         raise DamageError(f"{path} does not have the sha256 its manifest says: its bytes were altered")
 
 
 def verify_once(path: Path, expected: dict[str, Any], way_out: str) -> Path:
-    """`path`, once its bytes are those that a manifest recorded. A process reads a file for that once, unless it is written or
-    replaced meanwhile. Raises DamageError that ends in `way_out`: what to run.
+    """Return `path` after verifying its bytes against a manifest's. A process verifies a file only once, unless it is written or
+    replaced meanwhile. Raises DamageError, which ends in `way_out`: how to repair it.
     """
     try:
         verify_size(path, expected)
@@ -181,13 +181,13 @@ def verify_once(path: Path, expected: dict[str, Any], way_out: str) -> Path:
     return path
 
 
-@lru_cache(maxsize=1 << 18)  # what it raises is not kept
+@lru_cache(maxsize=1 << 18)  # errors are not cached
 def _verify_bytes(path: Path, num_bytes: int, sha256: str, stamp: tuple[int, int, int]) -> None:
     verify_file(path, {"bytes": num_bytes, "sha256": sha256})
 
 
 def verify_all(files: Iterable[tuple[Path, dict[str, Any], str]]) -> None:
-    """`verify_once` for many files, two at a time: a digest takes a core."""
+    """`verify_once` for many files, two at a time, as a digest takes a core."""
     with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:
         for _ in pool.map(lambda file: verify_once(*file), files):
             pass

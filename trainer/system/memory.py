@@ -1,4 +1,4 @@
-"""Pages of memory from the operating system, what of them this process holds, and how much of a GPU it may take."""
+"""Allocates memory pages, measures a process's private memory, and limits its GPU memory."""
 
 import mmap
 import re
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAGE_BYTES = 4096
-DEVICE_CONTEXT_BYTES = 700 * 10**6  # what a GPU's driver and libraries take before the first row
+DEVICE_CONTEXT_BYTES = 700 * 10**6  # taken by the GPU's driver and libraries before the first row
 Bytes = NDArray[np.uint8]
 
 _PRIVATE = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def make_pages(num_bytes: int) -> Bytes:
-    """Pages for so many bytes, not filled yet. They go back when nobody holds them, where an allocator may keep what is freed."""
+    """Return unfilled pages for so many bytes. Freed pages return to the system at once; an allocator may keep them."""
     wanted = whole_pages(num_bytes)
     pages = mmap.mmap(-1, max(wanted, PAGE_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages
@@ -24,12 +24,12 @@ def make_pages(num_bytes: int) -> Bytes:
 
 
 def whole_pages(num_bytes: int) -> int:
-    """So many bytes, rounded up to whole pages."""
+    """Return a number of bytes rounded up to full pages."""
     return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def private_bytes(process: int | str = "self") -> int:
-    """Anonymous and shared memory that a process holds now, what a budget is measured by; 0 when it is no more."""
+    """Return the anonymous and shared memory of a process, which budgets limit; 0 when the process has ended."""
     try:
         with open(f"/proc/{process}/status", "rb", buffering=0) as file:
             status = file.read()
@@ -39,7 +39,7 @@ def private_bytes(process: int | str = "self") -> int:
 
 
 def limit_device_memory(budget_bytes: int) -> None:
-    """Let torch's allocator take no more of the GPU than the budget without the driver's own part."""
+    """Limit torch's allocator to the budget less the driver's part."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,6 +1,6 @@
-"""SIGTERM, and for commands Ctrl-C, as a wish to stop well: a training commits at the next micro-partition's end and then ends.
+"""Handles SIGTERM, and in commands Ctrl-C: a training commits at the end of the micro-partition, then stops.
 
-All other work ends where it stands, as after a kill -9: what was committed is whole. A process can end with its parent, too.
+Other work stops immediately, as after kill -9; commits stay intact. A process can also be stopped when its parent ends.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ _interrupted = threading.Event()
 
 
 def heed_signals() -> None:
-    """Let SIGTERM raise KeyboardInterrupt, once; let Ctrl-C be SIGTERM, and a second Ctrl-C end the process at once.
+    """Make SIGTERM raise KeyboardInterrupt once, Ctrl-C send SIGTERM, and a second Ctrl-C end the process at once.
 
-    Where SIGINT is ignored, as for what a shell runs in the background, it stays so.
+    An ignored SIGINT stays ignored, as in a shell's background jobs.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -29,12 +29,12 @@ def heed_signals() -> None:
 
 
 def is_stopping() -> bool:
-    """Whether a signal that `heed_signals` takes has come."""
+    """Return whether a signal handled by `heed_signals` was received."""
     return _interrupted.is_set() or signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if not _interrupted.is_set():  # a second one would interrupt the ending
+    if not _interrupted.is_set():  # a second one would interrupt the shutdown
         _interrupted.set()
         raise KeyboardInterrupt
 
@@ -45,7 +45,7 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 
 
 def _send_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Where a signal came in a destructor or callback, Python passes over what it raised: send it again a moment later."""
+    """Send a signal again, a moment later, whose exception Python ignored in a destructor or callback."""
     if isinstance(unraisable.exc_value, (Exception, SystemExit, GeneratorExit)):
         sys.__unraisablehook__(unraisable)
         return
@@ -55,7 +55,7 @@ def _send_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 @contextmanager
 def stop_on_sigterm(stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Yield an event, `stop` or a new one, that the first SIGTERM sets while the block runs; outside the main thread no signal
+    """Yield an event, `stop` or a new one, which the first SIGTERM during the block sets. Outside the main thread no signal
     sets it.
     """
     stop = stop or threading.Event()
@@ -75,7 +75,7 @@ def stop_on_sigterm(stop: threading.Event | None = None) -> Iterator[threading.E
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Have this process get SIGTERM when its parent ends, however; at once, if that was not `parent` any more. Linux only."""
+    """Send this process SIGTERM when its parent ends; at once if its parent is not `parent` any more. Linux only."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

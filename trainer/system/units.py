@@ -1,4 +1,4 @@
-"""Bytes as people write and read them: 4GB, 512MiB; 1.5 GB."""
+"""Formats and parses bytes as people write them: 4GB, 512MiB; 1.5 GB."""
 
 import re
 
@@ -9,7 +9,7 @@ _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 def size(num_bytes: int) -> str:
-    """Bytes for a person: `1.5 GB`."""
+    """Return bytes as text: `1.5 GB`."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if abs(num_bytes) >= factor:
             return f"{num_bytes / factor:.1f} {unit}"
@@ -17,7 +17,7 @@ def size(num_bytes: int) -> str:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from `4GB`, `512MiB` or a plain number. Raises ConfigError for anything else."""
+    """Return the bytes of `4GB`, `512MiB` or a plain number. Raises ConfigError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", str(text).lower())
     unit = match and (match[2] if match[2].endswith("b") or not match[2] else match[2] + "b")
     if not match or unit not in _UNITS:

@@ -1,7 +1,7 @@
-"""What workers report, as lines of JSON in a file that the process which started them follows.
+"""A file of JSON lines in which workers report to the process that started them.
 
-The first worker writes its events and its result, every worker the error that ended it. A line is one write, so lines of
-several workers do not mix; one that a killed worker left half written is skipped.
+The first worker writes its events and its result. Every worker writes the error that ended it. A line is one write, so lines
+of several workers do not mix. The reader skips a line that a killed worker left incomplete.
 """
 
 import json
@@ -16,11 +16,11 @@ RESULT, ERROR = "result", "error"
 
 
 class EventFile:
-    """The side that writes."""
+    """Writes events to the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._append("")  # ends the line that was left half written
+        self._append("")  # ends an incomplete line
 
     def __call__(self, name: str, values: dict[str, Any]) -> None:
         """Write an event (trainer/events.py)."""
@@ -31,18 +31,18 @@ class EventFile:
             file.write(f"{line}\n".encode())
 
     def write_error(self, rank: int, error: SurfError) -> None:
-        """Write what ended a worker."""
+        """Write the error that ended a worker."""
         self(ERROR, {"rank": rank, "code": error.code, "message": str(error)})
 
 
 class EventReader:
-    """The side that follows."""
+    """Reads events from the file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.position, self.rest = path, 0, b""
 
     def read(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Names and values of the events that were written since."""
+        """Yield the name and values of each event since the last call."""
         with open(self.path, "rb") as file:
             file.seek(self.position)
             data = file.read()
@@ -55,7 +55,7 @@ class EventReader:
 
 
 def error_of(values: dict[str, Any]) -> SurfError:
-    """The error that a worker wrote, of the class that has its code."""
+    """Return the error that a worker wrote, of the class with its code."""
     kinds = [SurfError]
     for kind in kinds:
         kinds += kind.__subclasses__()

@@ -1,10 +1,10 @@
-"""Rows that every worker has: what each changed since the last exchange is added up, and all go on from the sum.
+"""Exchanges rows that every worker has: the changes since the last exchange are summed, and all continue from the sum.
 
     the rows of all   base + sum over workers of (rows - base)
 
-Adagrad's sums of squares add up likewise. With staleness 0 a worker waits for the sum, and all have the same bits after it.
-With staleness s it goes on, and adds what the others changed as soon as it is there; only where more than s exchanges are under
-way it waits ("stale synchronous parallel", Ho et al., NIPS 2013).
+Adagrad's sums of squares are summed in the same way. With staleness 0 a worker waits for the sum; then all have the same bits.
+With staleness s it continues training, and adds the others' changes when they arrive. It waits only if more than s exchanges are
+in progress ("stale synchronous parallel", Ho et al., NIPS 2013).
 """
 
 import time
@@ -22,7 +22,7 @@ from trainer.workers.group import Workers
 
 @dataclass
 class Underway:
-    """An exchange under way. own float32[n]: what this worker changed; total: becomes what all did; number: which one it is."""
+    """An exchange in progress. own float32[n]: this worker's changes; total: becomes the sum of all; number: its number."""
 
     own: torch.Tensor
     total: torch.Tensor
@@ -33,7 +33,7 @@ class Underway:
 class Exchange:
     """Exchanges of the first `num_rows` rows of the items' outputs, and of all their inputs, where there are any.
 
-    staleness_most, staleness_sum: of the exchanges so far, how many others had begun before their sum was there.
+    staleness_most, staleness_sum: maximum and sum over exchanges of how many others began before the sum arrived.
     """
 
     def __init__(self, workers: Workers, num_rows: int, staleness: int) -> None:
@@ -46,19 +46,19 @@ class Exchange:
         self._underway: deque[Underway] = deque()
 
     def attach(self, tables: Sequence[torch.Tensor]) -> None:
-        """Exchange these rows from now on, which have the values of those before."""
+        """Exchange these rows from now on. They have the values of the previous ones."""
         self._tables = tables
         if self._base is None:
             self._base = [table.clone() for table in tables]
 
     def attach_items(self, items: Items) -> None:
-        """`attach` items in the host's memory."""
+        """`attach` for items in the host's memory."""
         outputs, inputs = items.outputs, items.inputs
         arrays = (outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows], inputs.vectors, inputs.squares)
         self.attach([torch.from_numpy(array) for array in arrays if array.size])
 
     def run(self) -> None:
-        """Send what changed, and take what the others changed, as far as it is there."""
+        """Send this worker's changes, and add the others' changes that have arrived."""
         self.num_exchanges += 1
         if not self._tables:  # a table too small for blocks to share any of it
             return
@@ -80,13 +80,13 @@ class Exchange:
         self.wait_seconds += time.perf_counter() - started
 
     def drain(self) -> None:
-        """Take all that is under way."""
+        """Wait for all exchanges in progress, and add their changes."""
         started = time.perf_counter()
         self._take(0)
         self.wait_seconds += time.perf_counter() - started
 
     def _take(self, most: int) -> None:
-        """Add what the others changed, as far as it is there, and wait until no more than `most` are under way."""
+        """Add the others' changes that have arrived; wait until at most `most` exchanges are in progress."""
         while self._underway and (len(self._underway) > most or self._underway[0].work.is_completed()):
             first = self._underway.popleft()
             self.workers.wait(first.work)
@@ -104,6 +104,6 @@ class Exchange:
         return self._free.pop() if self._free else torch.empty(num, device=self._tables[0].device)
 
     def _parts(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """A buffer as the tables lie in it, one after the other."""
+        """Return views of a buffer as the tables, one after the other."""
         parts = buffer.split([table.numel() for table in self._tables])
         return [part.view(table.shape) for part, table in zip(parts, self._tables, strict=True)]

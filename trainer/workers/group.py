@@ -1,7 +1,7 @@
-"""The workers of a training: processes that torchrun started, each with a share of the users, and what they send each other.
+"""The workers of a training: processes started by torchrun, each with a share of the users, and their communication.
 
-torchrun sets RANK, WORLD_SIZE, ... and has the store where they meet. They send by torch.distributed: gloo between processors,
-NCCL between GPUs. Nothing is pickled: numbers, or JSON. A training of one worker imports none of it.
+torchrun sets RANK, WORLD_SIZE, ... and serves the store by which they connect. They use torch.distributed: gloo between CPUs,
+NCCL between GPUs. They send numbers or JSON, never pickles. A training of one worker imports none of it.
 """
 
 import json
@@ -25,17 +25,17 @@ if TYPE_CHECKING:  # torch takes a second to import
 
 POLL_SECONDS = 0.02
 TIMEOUT_SECONDS = 600
-"""After so long without a word a worker is taken to be lost."""
+"""A worker that is silent for so long counts as lost."""
 
 
 class WorkerLostError(SurfError):
-    """Another worker of the training ended or does not answer."""
+    """Another worker of the training ended or does not respond."""
 
     code = "worker_lost"
 
 
 class Workers:
-    """Worker `rank` of `num`. Every worker calls the same methods in the same order; errors of the others are WorkerLostError."""
+    """Worker `rank` of `num`. All workers call the same methods in the same order. Raises WorkerLostError when another fails."""
 
     def __init__(self, rank: int = 0, num: int = 1) -> None:
         self.rank, self.num = rank, num
@@ -54,7 +54,7 @@ class Workers:
         return self.rank == 0
 
     def gather(self, values: Sequence[float]) -> Callable[[], NDArray[np.float64]]:
-        """Begin to send all workers these numbers; returns what waits for the numbers of each, float64[W, n] by rank."""
+        """Begin to send these numbers to all workers. Returns a function that waits for those of all, float64[W, n] by rank."""
         import torch
         import torch.distributed as dist
 
@@ -70,14 +70,14 @@ class Workers:
         return result
 
     def add_up(self, numbers: "torch.Tensor") -> Any:
-        """Begin to replace numbers float32[n] by their sum over all workers; returns what to wait for."""
+        """Begin to replace numbers float32[n] by their sum over all workers. Returns the handle to wait for."""
         import torch.distributed as dist
 
         with self.raise_if_lost():
             return dist.all_reduce(numbers, async_op=True)
 
     def pass_on(self, out: NDArray[np.uint8], into: NDArray[np.uint8]) -> list[Any]:
-        """Begin to send bytes to the worker before this one, and to receive those of the one after; returns what to wait for."""
+        """Begin to send bytes to the previous worker, and to receive bytes from the next. Returns the handles to wait for."""
         import torch
         import torch.distributed as dist
 
@@ -92,7 +92,7 @@ class Workers:
             work.wait()
 
     def gather_json(self, value: Any) -> list[Any]:
-        """Send a JSON value; returns those of all workers, by rank. Any thread may call it, one at a time."""
+        """Send a JSON value. Returns the values of all workers, by rank. Any thread may call it, one at a time."""
         if self.is_alone:
             return [value]
         import torch
@@ -110,7 +110,7 @@ class Workers:
 
     @contextmanager
     def raise_if_lost(self) -> Iterator[None]:
-        """Raise WorkerLostError for what torch.distributed raises when another worker is gone."""
+        """Raise WorkerLostError when torch.distributed reports that another worker is lost."""
         try:
             yield
         except RuntimeError as error:
@@ -125,7 +125,7 @@ ALONE = Workers()
 
 
 def join_workers(on_gpu: bool) -> Workers:
-    """Meet the workers that torchrun started with this one; the only worker where it did not, or started one."""
+    """Connect to the workers that torchrun started with this one. Returns ALONE without torchrun, or if it started one."""
     num = int(os.environ.get("WORLD_SIZE", "1"))
     if num == 1 or "RANK" not in os.environ:
         return ALONE
@@ -144,10 +144,10 @@ def join_workers(on_gpu: bool) -> Workers:
 
 
 def find_each_other(store: "Store", rank: int, num: int) -> str:
-    """Return a name for this start of the workers, under which they write their addresses.
+    """Return a name for this start of the workers, the prefix of their addresses in the store.
 
-    torchrun keeps the store when it starts workers again, with what the dead ones wrote. So each writes that it is there, the
-    first lists all it found, and they agree once the list has everybody. Raises WorkerLostError after TIMEOUT_SECONDS.
+    When torchrun restarts workers, it keeps the store with the entries of the dead ones. So each worker writes its id, the first
+    lists all ids, and the start begins once the list has every worker's. Raises WorkerLostError after TIMEOUT_SECONDS.
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + TIMEOUT_SECONDS
     store.set(f"there/{rank}", own)
@@ -173,9 +173,9 @@ def find_each_other(store: "Store", rank: int, num: int) -> str:
 
 
 def commit_together(writer: Writer, workers: Workers, values: dict[str, Any], write_last: Callable[[], None]) -> None:
-    """Write what is left by `write_last`; then the first worker writes the manifest, and what all wrote counts.
+    """Write the remaining files by `write_last`; then the first worker writes the manifest with the files of all.
 
-    Raises what `write_last` or the manifest raised here; ResourceError for what another worker could not write.
+    Raises the errors of `write_last` and of the manifest; ResourceError when another worker could not write.
     """
 
     def write() -> None:
@@ -195,7 +195,7 @@ def commit_together(writer: Writer, workers: Workers, values: dict[str, Any], wr
 
 
 def agree_on(workers: Workers, work: Callable[[], Any]) -> None:
-    """Do the work; where one worker cannot, it raises what went wrong, and the others ResourceError that says it."""
+    """Do the work. If it fails on one worker, that worker raises its error, and the others ResourceError with its message."""
     failure: SurfError | OSError | None = None
     try:
         work()
@@ -210,5 +210,5 @@ def agree_on(workers: Workers, work: Callable[[], Any]) -> None:
 
 
 def first_does(workers: Workers, work: Callable[[], Any]) -> None:
-    """Let the first worker do the work; the others wait for it, and raise ResourceError where it fails."""
+    """Do the work on the first worker. The others wait, and raise ResourceError if it fails."""
     agree_on(workers, work if workers.is_first else lambda: None)
