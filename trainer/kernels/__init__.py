@@ -1,4 +1,4 @@
-"""Kernels: the inner loop of training, several implementations of one signature. Picked once, with the reason said."""
+"""Kernels: the inner loop of training, in several implementations of one signature. Picked once, with a logged reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # torch takes a second to import, and the CPU kernel does wit
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, its name and why it was picked; accelerator: where its rows should stay, if not in the host's memory;
-    is_compiling: whether its code was not found compiled and has to be.
+    """A kernel. reason: describes the choice for the log; accelerator: the device of its rows, if not the host;
+    is_compiling: whether its code was not in the cache and must be compiled.
     """
 
     name: str
@@ -26,9 +26,9 @@ class Kernel:
 
 
 def pick_kernel(name: str, config: TrainConfig) -> Kernel:
-    """The kernel called `name`: `cpu` or `gpu`.
+    """Return the kernel called `name`: `cpu` or `gpu`.
 
-    Raises ConfigError for another name or settings that the kernel does not know, ResourceError without a GPU.
+    Raises ConfigError for another name or for settings that the kernel does not support, ResourceError without a GPU.
     """
     if name == "cpu":
         from trainer.kernels import cpu

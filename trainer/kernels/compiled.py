@@ -1,4 +1,4 @@
-"""The compiled part of the CPU kernel: `train_order`, into which all is inlined, and what goes over a user's tokens in it."""
+"""The compiled part of the CPU kernel: `train_order`, and the loops over a user's tokens, which are inlined into it."""
 # mypy: no-check-untyped-defs
 
 import math
@@ -28,7 +28,7 @@ _32 = np.uint64(32)
 
 @inlined
 def weight_of(turn, position, recency):
-    """What a token counts for the user's vector: half at `recency` tokens before the newest; 0 for always 1."""
+    """Return a token's weight for the user's vector: half at `recency` tokens before the newest; with recency 0 always 1."""
     if recency == 0:
         return np.float32(1)
     return np.float32(1) / (np.float32(1) + np.float32(turn.history.shape[0] - 1 - position) / recency)
@@ -36,13 +36,13 @@ def weight_of(turn, position, recency):
 
 @inlined
 def move_user(model, turn, weight):
-    """One step up of the user's row, but for its bias, by scratch.step and L2 times `weight`."""
+    """Make one step up of the user's row, except its bias, by scratch.step and L2 times `weight`."""
     prefer_wide_vectors()
     rule, user, step = model.rule, model.scratch.user, model.scratch.step
     num_dims = user.shape[0]
     l2 = weight * rule.l2 / np.float32(math.sqrt(np.float32(max(1, turn.history.shape[0]))))
     bias, square = user[num_dims - 1], np.float32(0)
-    if rule.num_free < num_dims:  # set aside: loops over all dimensions are whole vectors
+    if rule.num_free < num_dims:  # the bias is set aside, so that loops run over full SIMD vectors
         user[num_dims - 1] = step[num_dims - 1] = np.float32(0)
     for d in range(num_dims):
         gradient = step[d] - l2 * user[d]
@@ -57,7 +57,7 @@ def move_user(model, turn, weight):
 
 @inlined
 def move_input(model, word, alpha):
-    """One step up of an item's row as context, by scratch.step."""
+    """Make one step up of an item's input row, by scratch.step."""
     rule, inputs, step = model.rule, model.inputs, model.scratch.step
     num_dims = step.shape[0]
     if rule.is_frozen:
@@ -72,13 +72,13 @@ def move_input(model, word, alpha):
 
 @inlined
 def reach_of(turn, place, window):
-    """Tokens on each side that are context: word2vec's window, shrunk at random."""
+    """Return the number of context tokens on each side: word2vec's window, shrunk at random."""
     return window - np.int64(((draw(turn.key, turn.kept[place], WINDOW, 0) >> _32) * np.uint64(window)) >> _32)
 
 
 @written_out
 def train_words(model, turn, place):
-    """Each token of the context predicts the token at `place`: skip-gram."""
+    """Train the context's tokens to predict the token at `place`: skip-gram."""
     rule, hidden = model.rule, model.scratch.hidden
     reach = reach_of(turn, place, rule.window)
     for j in range(max(0, place - reach), min(turn.num_kept, place + reach + 1)):
@@ -94,7 +94,7 @@ def train_words(model, turn, place):
 
 @written_out
 def train_dbow(model, turn):
-    """The user predicts its tokens, a block at a time; with dbow_words a token's context predicts it first."""
+    """Train the user to predict its tokens, a block at a time; with dbow_words a token's context predicts it first."""
     rule, weights = model.rule, model.scratch.weights
     for start in range(0, turn.num_kept, rule.block_tokens):
         num_own = min(rule.block_tokens, turn.num_kept - start)
@@ -112,7 +112,7 @@ def train_dbow(model, turn):
 
 @written_out
 def train_dm(model, turn):
-    """The mean of the user and the context predicts each token."""
+    """Train the mean of the user and the context to predict each token."""
     user, hidden, step = model.scratch.user, model.scratch.hidden, model.scratch.step
     num_dims = user.shape[0]
     for place in range(turn.num_kept):
@@ -141,7 +141,7 @@ def train_dm(model, turn):
 
 @inlined
 def prefetch_users(histories, users, place, last):
-    """Ask for what the next two users of the order begin with: where one's history is, the other's row and first tokens."""
+    """Prefetch for the next two users of the order: the row and first tokens of the first, the offsets of the second."""
     tokens, starts, ends, hashes, order, _, _ = histories
     if place + 1 < last:
         prefetch_row(users.vectors, order[place + 1])
@@ -157,7 +157,7 @@ def prefetch_users(histories, users, place, last):
 
 @written_out
 def train_stretch(model, histories, epoch_key, first, last):
-    """Train the users from `first` to `last` of the order, one after the other; returns how many tokens were kept."""
+    """Train the users from `first` to `last` of the order, one after the other. Returns how many tokens were kept."""
     tokens, starts, ends, hashes, order, alphas, keep = histories
     user_vectors, row, kept = model.users.vectors, model.scratch.user, model.scratch.kept
     num_kept = 0
@@ -167,7 +167,7 @@ def train_stretch(model, histories, epoch_key, first, last):
         key = mix(hashes[user] ^ epoch_key)
         length = 0
         for position in range(history.shape[0]):
-            kept[length] = position  # a branch at random would be guessed wrong
+            kept[length] = position  # without a random branch, which would be mispredicted
             length += (draw(key, position, SUBSAMPLE, 0) >> _32) < keep[history[position]]
         if not model.rule.has_tree:
             for i in range(min(length, ROWS_AHEAD)):
@@ -191,11 +191,11 @@ def train_order(
     users, outputs, inputs, noise, paths, rule, ledger, histories, epoch_key, ends, taken, arrived, stretch, num_threads,
     thread, scratch, sorting,
 ):  # fmt: skip
-    """Train users in steps of the order, which end at `ends` int64[S]; returns how many tokens were kept.
+    """Train users in steps of the order, which end at `ends` int64[S]. Returns how many tokens were kept.
 
-    The threads take `stretch` users of a step at a time until all are taken. When gradients are accumulated they meet then, and
-    each moves the outputs that are its own. taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or
-    more]: how often a thread has come to a meeting; both zero at first.
+    The threads take `stretch` users of a step at a time until all are taken. With gradient accumulation they then wait for each
+    other, and each moves its own outputs. taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or
+    more]: how often threads have arrived at a barrier; both zero at first.
     """
     model = Model(users, outputs, inputs, noise, paths, rule, scratch, ledger)
     start, num_kept, num_met = 0, 0, 0
@@ -217,7 +217,7 @@ def train_order(
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
 def score_each(users, outputs, rows, scores):
-    """Fill scores float32[n, K] of users float32[n, D] with those outputs float32[V, D] that rows int64[n, K] name."""
+    """Fill scores float32[n, K]: dot products of users float32[n, D] with the rows int64[n, K] of outputs float32[V, D]."""
     prefer_wide_vectors()
     for i in range(rows.shape[0]):
         if i + 1 < rows.shape[0]:

@@ -1,4 +1,4 @@
-"""The draws of trainer/draws.py, compiled: what training draws, how users begin and are rounded, the negatives of a curve."""
+"""The draws of trainer/draws.py, compiled: for training, users' first vectors, rounding, and the curve's negatives."""
 # mypy: no-check-untyped-defs
 
 import numba
@@ -27,22 +27,22 @@ def mix(x):
 
 @inlined
 def draw(key, position, purpose, number):
-    """One 64-bit draw, as trainer.draws defines it."""
+    """Return one 64-bit draw, as trainer.draws defines it."""
     count = ((((np.uint64(position) << _PURPOSE_BITS) | np.uint64(purpose)) << _DRAW_BITS) | np.uint64(number)) + _ONE
     return mix(key + _GAMMA * count)
 
 
 @inlined
 def draw_negative(bits, noise):
-    """The item that 64 random bits choose from the noise distribution."""
+    """Return the item of the noise distribution for 64 random bits."""
     slot = np.int64(((bits >> _32) * np.uint64(noise.aliases.shape[0])) >> _32)
-    alias = np.int64(noise.aliases[slot])  # read in any case: a branch at random is guessed wrong half of the time
+    alias = np.int64(noise.aliases[slot])  # always read: a random branch is mispredicted half of the time
     return slot if (bits & _LOW_32) < noise.thresholds[slot] else alias
 
 
 @numba.njit(nogil=True, cache=True, **OPTIONS | {"fastmath": False})
 def draw_vectors(keys, half_range, vectors):
-    """First vectors of users by their keys, uint64[n]: fills vectors float32[n, D], uniform in ±half_range."""
+    """Fill vectors float32[n, D], the first of users with keys uint64[n], uniform in ±half_range."""
     for i in range(vectors.shape[0]):
         for d in range(vectors.shape[1]):
             steps = np.float32(np.int32(draw(keys[i], d, INIT, 0) >> _40))
@@ -51,9 +51,9 @@ def draw_vectors(keys, half_range, vectors):
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
 def round_vectors(keys, numbers, halves):
-    """The upper halves, uint16[n, D], of float32 numbers as they are stored, uint32[n, D], rounded at random by users' keys.
+    """Fill halves uint16[n, D] with the upper halves of float32 bits uint32[n, D], rounded at random by users' keys.
 
-    What is added to number d is the quarter d % 4 of draw d // 4, so that one draw does for four.
+    The random bits of number d are the quarter d % 4 of draw d // 4, so that one draw suffices for four.
     """
     for i in range(numbers.shape[0]):
         for d in range(numbers.shape[1]):
@@ -63,7 +63,7 @@ def round_vectors(keys, numbers, halves):
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
 def draw_each(keys, purpose, noise, items):
-    """For each key, uint64[n], as many items of the noise as fill its row of items int64[n, K]; the draws are of position 0."""
+    """Fill items int64[n, K] with draws from the noise, one row for each key uint64[n], at position 0."""
     for i in range(items.shape[0]):
         for k in range(items.shape[1]):
             items[i, k] = draw_negative(draw(keys[i], 0, purpose, k), noise)

@@ -1,9 +1,9 @@
-"""The kernel for CPUs: numba, a thread takes users, a user's row stays in the cache over all of its tokens.
+"""The kernel for CPUs, in numba: each thread trains users, and a user's row stays in the cache over all of its tokens.
 
 No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with several threads
-an update may be lost, and the result differs in its last digits from run to run. One thread is deterministic and does what
-the reference of the tests does, up to the rounding of reordered sums. So do any number of threads, to the same bits, when
-gradients are accumulated: items stand still while users are trained, then each is moved by one thread.
+an update may be lost, and the result differs in its last digits from run to run. One thread is deterministic and agrees with
+the reference of the tests, up to the rounding of reordered sums. With gradient accumulation any number of threads gives the same
+bits: items do not change while users are trained, then one thread moves each item.
 """
 
 import functools
@@ -27,23 +27,23 @@ from trainer.model.rows import Items, Rows
 from trainer.model.trees import Tree
 
 MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
-GAP_FLOATS = 256  # more than a loop takes at a time
+GAP_FLOATS = 256  # more than one iteration of a vectorized loop reads
 _pool = functools.cache(lambda threads: ThreadPoolExecutor(threads - 1, "kernel"))
-_beginning = threading.Lock()  # all threads of a call, which wait for each other, come before those of another
+_beginning = threading.Lock()  # all threads of one call, which wait for each other, start before those of the next
 
 
 def max_threads() -> int:
-    """Threads that this process may use at once; workers on one machine, which torchrun counts, share it."""
+    """Return the threads that this process may use. Workers that torchrun started on one machine share its cores."""
     return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def used_threads(config: TrainConfig) -> int:
-    """Threads that a training with these settings uses."""
+    """Return the threads that a training with these settings uses."""
     return min(config.threads or max_threads(), max_threads())
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
-    """Train the users `work.order` once, in place, without the GIL; returns how many tokens were kept by subsampling."""
+    """Train the users `work.order` once, in place, without the GIL. Returns how many tokens subsampling kept."""
     threads = used_threads(work.config)
     train = _prepare(users, items, work, threads)
     with _beginning:
@@ -52,14 +52,14 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
 
 
 def stretch_users(num_users: int, threads: int) -> int:
-    """How many users a thread takes at once: few enough that no thread waits long for the last stretch of another."""
+    """Return how many users a thread takes at once: few, so that threads do not wait long for the last one."""
     if threads == 1:
         return num_users
     return min(max(1, num_users // (threads * STRETCHES_A_THREAD)), MAX_STRETCH_USERS)
 
 
 def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
-    """`num` items of the noise for each key, uint64[n]: int64[n, num], by draws of position 0 for the purpose."""
+    """Draw `num` items of the noise for each key uint64[n]: int64[n, num], at position 0, for a purpose."""
     items = np.empty((len(keys), num), dtype=np.int64)
     draw_each(*_read_only(keys), purpose, _noise(sampling), items)
     return items
@@ -68,14 +68,14 @@ def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, n
 def score_rows(
     users: NDArray[np.float32], outputs: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """The dot products of each user, float32[n, D], with its rows, int64[n, K], of the outputs, float32[V, D]: float32[n, K]."""
+    """Return dot products float32[n, K] of users float32[n, D] with their rows int64[n, K] of outputs float32[V, D]."""
     scores = np.empty(rows.shape, dtype=np.float32)
     score_each(*_read_only(users, outputs, rows), scores)
     return scores
 
 
 def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[int], int]:
-    """What each thread calls with its number; each has arrays of its own."""
+    """Return the function that each thread calls with its number; each thread has its own arrays."""
     sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
@@ -87,7 +87,7 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     ledger = _ledger(lengths[work.order], ends, rule, num_dims)
     num_sorted = len(items.outputs.vectors) if rule.is_accumulating else 0
     owns = [(_scratch(num_dims, longest, num_rows), _sorting(len(ledger.rows), num_sorted)) for _ in range(threads)]
-    taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # a number that threads write, in lines of its own
+    taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # threads write these numbers: each has its own cache lines
     arrived = np.zeros(LINE_NUMBERS, dtype=np.int64)
     stretch = stretch_users(int(np.diff(ends, prepend=0).max(initial=0)), threads)
     tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs, items.inputs))
@@ -99,7 +99,7 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
 
 
 def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num_dims: int) -> Ledger:
-    """A ledger for the largest step of users with histories of these lengths, int64[M], in their order."""
+    """Return a ledger for the largest step of users with these history lengths, int64[M], in order."""
     lengths = lengths if rule.is_accumulating else lengths[:0]
     predictions = -(-lengths // rule.block_tokens)
     first_predictions, most_predictions = _firsts(predictions, ends)
@@ -112,7 +112,7 @@ def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num
 
 
 def _firsts(nums: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Where each user's begin, of nums int64[M] each, counted from the first of the user's step; the most of a step."""
+    """Return the start of each user's entries within its step, given their numbers int64[M], and the most of a step."""
     if not len(nums):
         return nums, 0
     before = np.concatenate(([0], np.cumsum(nums)))
@@ -133,7 +133,7 @@ def _noise(sampling: Sampling) -> Noise:
 
 
 def _read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Views that cannot be written: numba would compile anew for arrays in memory beside those mapped from files."""
+    """Return read-only views: otherwise numba compiles once for arrays in memory and once for those mapped from files."""
     views = tuple(array.view() for array in arrays)
     for view in views:
         view.flags.writeable = False
@@ -169,10 +169,10 @@ def _rule(work: Pass) -> Rule:
 
 
 def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
-    """Arrays that begin where a cache line does, GAP_FLOATS apart.
+    """Return arrays that are aligned to cache lines, GAP_FLOATS apart.
 
-    Compiled loops take a slower path, which rounds otherwise, where one array lies closely behind another: that must not depend
-    on the allocator.
+    Compiled loops take a slower path, with other rounding, if one array closely follows another. This must not depend on the
+    allocator.
     """
     sizes = {"user": num_dims, "hidden": num_dims, "step": num_dims} | dict.fromkeys(
         ("rows", "dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows", "root_slots"),

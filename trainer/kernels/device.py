@@ -1,8 +1,8 @@
-"""What a kernel finds on a device, as tensors, and streams of work on it, events between them, and pinned host memory.
+"""A kernel's data on a device as tensors, streams of work on it, events between them, and pinned host memory.
 
-A stream does its work in order and beside the others; only an event makes one wait. Where the device is the CPU (Triton's
-interpreter) a stream does its work at once, an event is a moment, and memory needs no preparation: all that differs between
-the two is in this file. trainer/training/device_engine.py puts the tensors there.
+A stream does its work in order and in parallel to others; only an event makes it wait. On a CPU (Triton's interpreter) a stream
+does its work at once, an event is a time, and memory is not pinned: all differences between the two are in this file.
+trainer/training/device_engine.py copies the tensors to the device.
 """
 
 import time
@@ -42,7 +42,7 @@ class DeviceSampling:
 class DevicePass:
     """trainer.kernels.signature.Pass on the device.
 
-    hashes int64[N]: the bits of the unsigned hashes, for torch does no arithmetic on uint64; the rest as in Pass.
+    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; the rest as in Pass.
     """
 
     config: TrainConfig
@@ -60,9 +60,9 @@ class DevicePass:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What a pass writes for itself, for as many users and tokens as it has or more.
+    """Temporary arrays of a pass, for at least its users and tokens.
 
-    keys int64[N]; kept int32[T]: the positions that subsampling keeps of a history, where its tokens begin; num_kept int32[M].
+    keys int64[N]; kept int32[T]: the kept positions of each history, from the start of its tokens on; num_kept int32[M].
     """
 
     keys: torch.Tensor
@@ -71,7 +71,7 @@ class Scratch:
 
 
 def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scratch:
-    """Scratch for passes of up to so many users and tokens."""
+    """Return scratch arrays for passes of up to so many users and tokens."""
     return Scratch(
         torch.empty(num_users, dtype=torch.int64, device=device),
         torch.empty(num_tokens, dtype=torch.int32, device=device),
@@ -80,12 +80,12 @@ def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scrat
 
 
 Launch = Callable[[DeviceRows, DeviceRows, DevicePass, Scratch], None]
-"""`launch(users, items, work, scratch)` has the device train users as a kernel does, in the current stream; it does not wait."""
+"""`launch(users, items, work, scratch)` starts the training of users on the device, in the current stream, without waiting."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device, and the way to train what is on it."""
+    """A device, and the function that trains on it."""
 
     device: torch.device
     launch: Launch
@@ -101,58 +101,58 @@ class Event:
             self._event.record(stream)
 
     def wait(self) -> None:
-        """Wait until the stream has come to it."""
+        """Wait until the stream has reached this event."""
         if self._event:
             self._event.synchronize()
 
     def hold(self, stream: torch.cuda.Stream | None) -> None:
-        """Let later work of this stream wait for it."""
+        """Make later work of this stream wait for this event."""
         if stream and self._event:
             stream.wait_event(self._event)
 
     def seconds_since(self, earlier: "Event") -> float:
-        """Seconds from an earlier event to this one; both have come."""
+        """Return the seconds from an earlier event to this one; both have happened."""
         if self._event and earlier._event:
             return earlier._event.elapsed_time(self._event) / 1000
         return self._at - earlier._at
 
 
 class Stream:
-    """Work that the device does in order, beside that of other streams."""
+    """Work that the device does in order, in parallel to other streams."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def run(self, work: Callable[[], None]) -> None:
-        """Enqueue what `work` calls of torch and Triton; on a GPU it is done later than `run` returns."""
+        """Enqueue the torch and Triton calls of `work`. On a GPU `run` returns before they are done."""
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             work()
 
     def after(self, event: Event) -> None:
-        """Let later work wait for an event of another stream."""
+        """Make later work wait for an event of another stream."""
         event.hold(self._stream)
 
     def mark(self) -> Event:
-        """The moment when all work so far is done."""
+        """Return the event that all work so far is done."""
         return Event(self._stream)
 
 
 class PinnedPages:
-    """Pages of host memory that stay where they are until `release`, so that the device can copy from and to them at any time."""
+    """Pages of host memory that are pinned until `release`, so that the device can copy from and to them at any time."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_needed = device.type == "cuda"
         self._pages: dict[int, NDArray[Any]] = {}
 
     def make(self, dtype: Any, *shape: int) -> NDArray[Any]:
-        """An array in pinned pages, not filled yet."""
+        """Return an unfilled array in pinned pages."""
         num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         pages = make_pages(num_bytes)
         self.pin(pages)
         return pages[:num_bytes].view(dtype).reshape(shape)
 
     def pin(self, pages: NDArray[Any]) -> None:
-        """Pin these whole pages, once. Raises ResourceError when the driver refuses."""
+        """Pin these pages, once. Raises ResourceError when the driver refuses."""
         address = pages.ctypes.data
         if not self._is_needed or address in self._pages or pages.nbytes == 0:
             return
@@ -165,12 +165,12 @@ class PinnedPages:
         self._pages[address] = pages
 
     def release(self) -> None:
-        """Unpin all; nothing may be on its way."""
+        """Unpin all pages. No copy may be in progress."""
         for address in self._pages:
             torch.cuda.cudart().cudaHostUnregister(address)
         self._pages.clear()
 
 
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor that is the array's memory; unsigned numbers as signed ones of the same bits."""
+    """Return a tensor that shares the array's memory; unsigned numbers become signed ones of the same bits."""
     return torch.from_numpy(array.view(np.dtype(array.dtype.str.replace("u", "i"))))

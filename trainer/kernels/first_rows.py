@@ -1,7 +1,7 @@
-"""The first vectors of users and items, and user vectors in half the bytes: bfloat16 at rest, float32 for arithmetic.
+"""The first vectors of users and items, and user vectors in half the bytes: stored as bfloat16, computed in float32.
 
-bfloat16 is the upper half of a float32. Rounding to the nearest would lose a change smaller than half a unit every epoch, so
-rounding is stochastic: up with the probability of what is cut off, which keeps the mean (Gupta et al., ICML 2015).
+bfloat16 is the upper half of a float32. Rounding to nearest would lose changes smaller than half a unit in every epoch. So
+rounding is stochastic: up with a probability equal to the cut-off fraction, which keeps the mean (Gupta et al., ICML 2015).
 All random bits are draws of (seed, epoch, user or item, dimension), so a resumed run draws the same.
 """
 
@@ -15,10 +15,10 @@ from trainer.system.memory import make_pages
 
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
-    """The first rows of users with these hashes; the bias, where there is one, comes last.
+    """Return the first rows of users with these hashes; the bias, if any, comes last.
 
     They are uniform in ± 1 / vector_size with SGD, as in gensim 4, and in ± alpha with Adagrad. Adagrad's first step moves a
-    coordinate by about alpha, however small the gradient: a row that began far below would be thrown, one far above hardly moves.
+    coordinate by about alpha, however small the gradient. Much smaller rows would be overwritten, much larger ones hardly moved.
     """
     from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
 
@@ -30,14 +30,14 @@ def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
 
 
 def at_rest(config: TrainConfig, epoch: int, hashes: NDArray[np.uint64], rows: Rows) -> Rows:
-    """Users' rows as they are stored after an epoch (-1: before the first)."""
+    """Return users' rows as stored after an epoch (-1: before the first)."""
     if config.dtype == "float32":
         return rows
     return Rows(round_to_bfloat16(rows.vectors, config.seed, epoch, hashes), rows.squares)
 
 
 def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
-    """The first item table: outputs begin at zero as in word2vec, inputs like users."""
+    """Return the first item table: outputs are zero as in word2vec, inputs are like users."""
     outputs = Rows(_make_vectors(num_outputs, config), np.zeros(num_outputs, dtype=np.float32))
     num_inputs = num_items if config.has_inputs else 0
     inputs = begin_users(config, mix_array(np.arange(num_inputs, dtype=np.uint64) + np.uint64(1)))
@@ -45,8 +45,8 @@ def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
 
 
 def _make_vectors(num_rows: int, config: TrainConfig) -> NDArray[np.float32]:
-    """Zeros, float32[num_rows, D], from the beginning of a page: rows of 16 n dimensions are then whole cache lines, which train
-    up to a tenth faster.
+    """Return zeros, float32[num_rows, D], aligned to a page: rows of 16 n dimensions are then full cache lines, which train up
+    to a tenth faster.
     """
     num_floats = num_rows * config.vector_size
     return make_pages(4 * num_floats).view(np.float32)[:num_floats].reshape(num_rows, config.vector_size)
@@ -55,7 +55,7 @@ def _make_vectors(num_rows: int, config: TrainConfig) -> NDArray[np.float32]:
 def round_to_bfloat16(
     vectors: NDArray[np.float32], seed: int, epoch: int, hashes: NDArray[np.uint64]
 ) -> NDArray[np.uint16]:
-    """bfloat16 halves, uint16[n, D], of user vectors float32[n, D]; one 64-bit draw rounds four numbers."""
+    """Round user vectors float32[n, D] to bfloat16 bits, uint16[n, D]; one 64-bit draw rounds four numbers."""
     from trainer.kernels.compiled_draws import round_vectors  # numba takes half a second to import
 
     halves = np.empty(vectors.shape, dtype=np.uint16)

@@ -1,12 +1,12 @@
 """The kernel for NVIDIA GPUs, in Triton: a program takes a user, whose row stays in registers over all of its tokens.
 
-It learns what the reference of the tests learns, by the same draws and in the same order, for PV-DBOW with drawn items;
-`check_supported` names what it leaves to the CPU. The programs of an order run side by side and share the item rows without
-locks (Hogwild): a row is read once a block and moved by atomic adds, so no step is lost, though steps may have been computed
-by rows that others moved since. Adagrad's rate comes from the sum that the atomic add returns: of a thousand programs that
-meet on one fresh row each takes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which
-does not see other processors' atomics. So a run on a GPU is not deterministic in its last digits; in Triton's interpreter
-(TRITON_INTERPRET=1, tests) programs run one after the other, and it is.
+It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW with drawn items.
+`check_supported` lists the settings that need the CPU. The programs of an order run in parallel and share item rows without
+locks (Hogwild). A row is read once a block and moved by atomic adds, so no step is lost, but a step may be computed from a row
+that others moved since. Adagrad's rate comes from the sum that the atomic add returns: if a thousand programs update one fresh
+row, each makes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which does not see other
+processors' atomics. So a run on a GPU is not deterministic in its last digits. In Triton's interpreter (TRITON_INTERPRET=1,
+tests) programs run one after the other, and it is deterministic.
 
 Bytes a pair, D dims, K private negatives, float32. Naive: user, positive and negatives are read and written,
 2 * 4 D (2 + K) = 7,168 at D 128, K 5. Here: the user's row moves once a history of T tokens, 8 D / T; rows of items 8 D (1 + K),
@@ -35,7 +35,7 @@ KEEP_CHUNK = 64
 
 
 def check_supported(config: TrainConfig) -> None:
-    """Raise ConfigError, naming the setting, for what this kernel does not do."""
+    """Raise ConfigError, naming the setting, for settings that this kernel does not support."""
     for name, only in (("dm", 0), ("dbow_words", 0), ("hs", 0), ("accumulate", 1)):
         value = getattr(config, name)
         if value != only:
@@ -53,7 +53,7 @@ def check_supported(config: TrainConfig) -> None:
 
 
 def find_device() -> torch.device:
-    """The GPU, or the CPU when Triton interprets. Raises ResourceError when there is neither."""
+    """Return the GPU, or the CPU with Triton's interpreter. Raises ResourceError when there is neither."""
     if not isinstance(train_user, triton.JITFunction):
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -62,9 +62,9 @@ def find_device() -> torch.device:
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
-    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling.
+    """Train the users `work.order` once, in place. Returns how many tokens subsampling kept.
 
-    Copies all rows to the device and back: for users who come and go beside the training see trainer/training/device_engine.py.
+    Copies all rows to the device and back. trainer/training/device_engine.py copies users while others are trained.
     """
     device = find_device()
     device_users, device_outputs = copy_rows(users, device), copy_rows(items.outputs, device)
@@ -78,10 +78,10 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
 
 
 def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Scratch) -> None:
-    """Give the device a pass over the users `work.order`, in the current stream, and do not wait for it.
+    """Start a pass over the users `work.order` on the device, in the current stream, without waiting.
 
-    Subsampling is a launch of its own, which leaves the kept positions of a history where its tokens begin: blocks of
-    kept tokens are then plain slices, without branches in the loop that matters.
+    Subsampling is a separate launch, which writes the kept positions of a history from the start of its tokens on. Blocks of
+    kept tokens are then plain slices, without branches in the inner loop.
     """
     config, num_users = work.config, len(work.order)
     num_items, dims = outputs.vectors.shape
@@ -105,30 +105,30 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
 
 
 def num_warps(config: TrainConfig) -> int:
-    """Warps a program: as many as leave a thread `NUMBERS_A_THREAD` numbers of item rows; 1 for 128 dims and 5 negatives."""
+    """Return the warps of a program: a thread has `NUMBERS_A_THREAD` numbers of item rows; 1 for 128 dims and 5 negatives."""
     num_rows = triton.next_power_of_2(config.share_negatives) + triton.next_power_of_2(config.negative)
     warps = num_rows * triton.next_power_of_2(config.vector_size) // (32 * NUMBERS_A_THREAD)
     return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 16)
 
 
 def copy_rows(rows: Rows, device: torch.device) -> DeviceRows:
-    """A copy of rows on the device."""
+    """Copy rows to the device."""
     return DeviceRows(**_copies(rows, device))
 
 
 def copy_sampling(sampling: Sampling, device: torch.device) -> DeviceSampling:
-    """A copy of the tables on the device; one serves a whole training."""
+    """Copy the sampling tables to the device; once for a training."""
     return DeviceSampling(**_copies(sampling, device))
 
 
 def copy_pass(work: Pass, sampling: DeviceSampling) -> DevicePass:
-    """A copy of a pass on the device where `sampling` is."""
+    """Copy a pass to the device of `sampling`."""
     copies = _copies(work, sampling.keep.device) | {"sampling": sampling}
     return DevicePass(**{name: value for name, value in copies.items() if name != "tree"})
 
 
 def _copies(fields: Any, device: torch.device) -> dict[str, Any]:
-    """The fields of a dataclass; arrays as tensors on the device, unsigned numbers as signed ones of the same bits."""
+    """Return the fields of a dataclass, with arrays copied to the device; uint64 becomes int64 of the same bits."""
     copies = dict(vars(fields))
     for name, value in copies.items():
         if isinstance(value, np.ndarray):

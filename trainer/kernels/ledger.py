@@ -1,4 +1,4 @@
-"""Gradient accumulation, compiled: users enter what they ask of items, which stand still; then one thread moves each item.
+"""Gradient accumulation, compiled: users enter their gradients of items, then one thread moves each item.
 
 With SGD the sum keeps the learning rate of single steps, which is the linear rule for a mean over n (Goyal et al., 2017).
 With Adagrad the sum enters the row's squares as one gradient; README.md derives why alpha stays as it is.
@@ -20,12 +20,12 @@ from trainer.kernels.llvm import (
 from trainer.kernels.predictions import rate_of
 
 _32 = np.uint64(32)
-_PATIENT_LOOKS = 256  # at whether others have arrived, before a thread gives way to one that may wait for its core
+_PATIENT_LOOKS = 256  # polls of the others' arrival before a thread yields its core to one that may need it
 
 
 @inlined
 def enter(model, turn, start, num_own):
-    """Put into the ledger what the block from the place `start` on asks of the outputs, before the user moves."""
+    """Enter the outputs' gradients of the block from place `start` on into the ledger, before the user moves."""
     ledger, scratch, num_negatives = model.ledger, model.scratch, model.rule.num_negatives
     num_blocks = start // model.rule.block_tokens  # before this one
     prediction = ledger.first_predictions[turn.place] + num_blocks
@@ -42,16 +42,16 @@ def enter(model, turn, start, num_own):
 
 @inlined
 def is_moved_by(row, thread, num_threads):
-    """Whether a thread moves a row: neighbouring ones are dealt to all evenly (Fibonacci hashing; Knuth, volume 3)."""
+    """Return whether a thread moves a row: neighbouring rows are spread evenly (Fibonacci hashing; Knuth, volume 3)."""
     hashed = np.uint64(np.uint32(row * np.uint32(0x9E3779B1)))
     return (hashed * np.uint64(num_threads)) >> _32 == np.uint64(thread)
 
 
 @written_out
 def sort_entries(ledger, sorting, first, last, thread, num_threads):
-    """Sort by row what the users from `first` to `last` entered for the rows that the thread moves; returns how many these are.
+    """Sort the entries of the users from `first` to `last` by row, for rows that the thread moves. Returns how many rows.
 
-    Entries of a row keep their order, so that it moves by the same sum, to the bit, whichever thread moves it.
+    Entries of a row keep their order, so that its sum has the same bits in any thread.
     """
     num_entries = 0
     for place in range(first, last):
@@ -84,7 +84,7 @@ def sort_entries(ledger, sorting, first, last, thread, num_threads):
 
 @written_out
 def move_outputs(model, sorting, num_rows, alpha):
-    """Move each row that was sorted, by the sum of its gradients, pull * hidden less L2 where it is a token's own."""
+    """Move each sorted row by the sum of its gradients: pull * hidden, less L2 for each entry of a token's own row."""
     prefer_wide_vectors()
     rule, scratch, vectors, first = model.rule, model.scratch, model.outputs.vectors, 0
     total, num_dims = scratch.step, vectors.shape[1]
@@ -98,7 +98,7 @@ def move_outputs(model, sorting, num_rows, alpha):
             total[d] = np.float32(0)
         add_rows(model.ledger.hiddens, sorting.predictions, sorting.pulls, first, last, total)
         if rule.num_free < num_dims:
-            total[num_dims - 1] += l2 * vectors[row, num_dims - 1]  # which L2 takes off again: the bias has none
+            total[num_dims - 1] += l2 * vectors[row, num_dims - 1]  # L2 below subtracts it again: the bias has none
         square = np.float32(0)
         for d in range(num_dims):
             gradient = total[d] - l2 * vectors[row, d]
@@ -112,7 +112,7 @@ def move_outputs(model, sorting, num_rows, alpha):
 
 @inlined
 def meet(arrived, num_expected):
-    """Arrive, and wait until so many have."""
+    """Arrive at a barrier, and wait until `num_expected` threads have."""
     take(arrived, 1)
     num_looks = 0
     while look_at(arrived) < num_expected:

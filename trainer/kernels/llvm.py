@@ -1,7 +1,6 @@
-"""What numba does not say by itself: asking for memory ahead, numbers that threads share, sums that stay in registers.
+"""LLVM code that numba does not generate itself: prefetches, atomic numbers shared by threads, sums kept in registers.
 
-No arrays are made and no references counted (`_nrt=False`: numba would count them with atomic additions that cost more than the
-rows).
+Compiled code makes no arrays and counts no references (`_nrt=False`): numba's atomic counting would cost more than the rows.
 """
 # mypy: no-check-untyped-defs
 # numba itself gives an intrinsic its first argument
@@ -29,14 +28,14 @@ _TILE_LINES = 4  # of two vectors, the step and what predicts: the 16 registers 
 
 OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy", "_nrt": False}
 inlined = numba.njit(forceinline=True, **OPTIONS)
-# For the large ones, which numba would compile by themselves before they are inlined: 20 s more.
+# For large functions: numba would first compile them separately before inlining, which takes 20 s more.
 written_out = numba.njit(inline="always", **OPTIONS)
 
 
 def _cache_folder() -> str:
-    """The folder for machine code of these sources alone.
+    """Return the cache folder for machine code of exactly these sources.
 
-    numba unpickles what it kept before it compares it with the sources, and fails on types that were removed since.
+    numba unpickles its cache before it compares it with the sources, and fails on types that were removed since.
     """
     files = [*_FOLDER.glob("*.py"), *(Path(str(module.__file__)) for module in (draws, objectives, rows))]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
@@ -50,11 +49,11 @@ numba.config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]  # before
 
 @intrinsic
 def prefer_wide_vectors(typing_context):
-    """Let the loops of the function that begins with this use vectors of 512 bits where there are any: LLVM would use half."""
+    """Make the loops of the calling function use vectors of 512 bits if available: LLVM would use half."""
 
     def generate(context, builder, signature, arguments):
         attributes = builder.function.attributes
-        set.add(attributes, '"prefer-vector-width"="512"')  # their own `add` refuses those with values
+        set.add(attributes, '"prefer-vector-width"="512"')  # llvmlite's own `add` refuses attributes with values
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -62,7 +61,7 @@ def prefer_wide_vectors(typing_context):
 
 @intrinsic
 def prefetch(typing_context, array, place):
-    """Ask for the cache line of the number at a place of an array, as it lies in memory, which is about to be used."""
+    """Prefetch the cache line of the number at a flat index of an array."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -84,7 +83,7 @@ def _ask_for(builder, address, is_to_write):
 
 @inlined
 def prefetch_row(vectors, row):
-    """Ask for a row that is about to be read and written."""
+    """Prefetch a row that is about to be read and written."""
     start = np.int64(row) * vectors.shape[1]
     for place in range(start, start + vectors.shape[1], LINE_NUMBERS):
         prefetch(vectors, place)
@@ -92,7 +91,7 @@ def prefetch_row(vectors, row):
 
 @intrinsic
 def take(typing_context, taken, number):
-    """Add to the first number of an array, int64, that threads share; returns what it was, to no two threads the same."""
+    """Atomically add to the first number of an array, int64, that threads share. Returns the number before."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -103,7 +102,7 @@ def take(typing_context, taken, number):
 
 @intrinsic
 def look_at(typing_context, numbers):
-    """The first number of an array, int64, that threads share; what they wrote before they added to it is there to be read."""
+    """Atomically load the first number of a shared array, int64. Writes before other threads' additions are then visible."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -114,7 +113,7 @@ def look_at(typing_context, numbers):
 
 @intrinsic
 def give_way(typing_context):
-    """Let another thread have the processor, where one waits for it."""
+    """Yield the core to another waiting thread."""
 
     def generate(context, builder, signature, arguments):
         function_type = ir.FunctionType(ir.IntType(32), [])
@@ -125,12 +124,12 @@ def give_way(typing_context):
 
 
 def _line_at(builder, data, place):
-    """A pointer to the line of numbers from a place of an array on."""
+    """Return a pointer to the line of numbers from an index of an array on."""
     return builder.bitcast(builder.gep(data, [place]), _LINE_TYPE.as_pointer())
 
 
 def _in_all_lanes(builder, number):
-    """A line of nothing but one number."""
+    """Return a line filled with one number."""
     none, lane = ir.Constant(_LINE_TYPE, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     every = ir.Constant(ir.VectorType(ir.IntType(32), LINE_NUMBERS), None)
     return builder.shuffle_vector(builder.insert_element(none, number, lane), none, every)
@@ -141,14 +140,14 @@ def _times_plus(builder, factor, line, added):
 
 
 def _num_tiled(builder, num_dims):
-    """How many of so many dimensions fill tiles."""
+    """Return how many of the dimensions are in full tiles."""
     tile_size = ir.Constant(num_dims.type, _TILE_LINES * LINE_NUMBERS)
     return builder.mul(builder.sdiv(num_dims, tile_size), tile_size)
 
 
 @contextmanager
 def _each_tile(builder, num_dims, total):
-    """A loop over tiles: where the lines of one begin, and what is kept of `total` in registers, to be put back at its end."""
+    """Loop over tiles: yields the starts of a tile's lines, and `total`'s lines in registers, which are stored at its end."""
     kept, step = [cgutils.alloca_once(builder, _LINE_TYPE) for _ in range(_TILE_LINES)], _TILE_LINES * LINE_NUMBERS
     zero = ir.Constant(num_dims.type, 0)
     with cgutils.for_range_slice(builder, zero, _num_tiled(builder, num_dims), zero.type(step)) as (start, _):
@@ -162,7 +161,7 @@ def _each_tile(builder, num_dims, total):
 
 @intrinsic
 def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks, grows, num_rows, num_free):
-    """`pull_rows` for the dimensions that fill tiles of _TILE_LINES lines; returns how many these are.
+    """`pull_rows` for the dimensions in full tiles of _TILE_LINES lines. Returns how many these are.
 
     A tile of the step stays in registers over all rows, where LLVM's own loops load and store it for each row. The last
     number of the last tile, if it is a bias (dimension `num_free`), does not shrink.
@@ -205,8 +204,8 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
 
 @intrinsic
 def add_tiles(typing_context, vectors, rows, factors, first, last, total):
-    """`add_rows` for the dimensions that fill tiles; returns how many these are. A tile of the sum stays in registers over all
-    rows, which are asked for ROWS_AHEAD before they are needed: rows has so many numbers more.
+    """`add_rows` for the dimensions in full tiles. Returns how many these are. A tile of the sum stays in registers over all
+    rows, which are prefetched ROWS_AHEAD of their use: `rows` has so many more numbers.
     """
 
     def generate(context, builder, signature, arguments):
@@ -237,7 +236,7 @@ def add_tiles(typing_context, vectors, rows, factors, first, last, total):
 
 @inlined
 def add_rows(vectors, rows, factors, first, last, total):
-    """total += sum of factor * row, of the rows at the places from `first` to `last`."""
+    """Add the sum of factor * row to total, for the rows at the places from `first` to `last`."""
     for d in range(add_tiles(vectors, rows, factors, first, last, total), total.shape[0]):
         for place in range(first, last):
             total[d] += factors[place] * vectors[rows[place], d]

@@ -1,4 +1,4 @@
-"""What compiled code is given: tables, settings as numbers, arrays to work in. Tuples, which it takes apart for nothing."""
+"""The arguments of compiled code: tables, settings as numbers, scratch arrays. As tuples, which cost nothing to unpack."""
 
 from collections import namedtuple
 
@@ -9,14 +9,14 @@ Noise = namedtuple("Noise", "thresholds aliases corrections")
 """The tables of trainer.model.objectives.Sampling that negatives need."""
 
 Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_rows")
-"""The arrays of trainer.model.trees.Tree; max_rows: the most rows on a way to a class."""
+"""The arrays of trainer.model.trees.Tree; max_rows: the most rows on a path to a class."""
 
 Rule = namedtuple(
     "Rule",
     "is_softmax handicap is_adagrad is_dm has_words has_tree is_frozen is_accumulating "
     "window num_negatives block_tokens num_free recency l2 item_l2",
 )
-"""What is learned, as numbers."""
+"""The settings of the objective and the optimizer, as numbers."""
 
 Scratch = namedtuple(
     "Scratch",
@@ -24,28 +24,28 @@ Scratch = namedtuple(
 )
 """A thread's own arrays.
 
-kept int64[n]: the positions that subsampling keeps of a history, at its beginning; user, hidden, step float32[D]: the user's row,
-what predicts, and the step up of it that `learn` leaves; of the rows of a prediction: rows uint32[R] (unsigned: numba wraps
-negative indices), dots ... grows float32[R]; root_slots uint32[R]: where a block's tokens leave the root.
+kept int64[n]: the kept positions of a history; user, hidden, step float32[D]: the user's row, the predicting vector, and its step
+up as `learn` leaves it; for the rows of a prediction: rows uint32[R] (unsigned: numba wraps negative indices), dots ... grows
+float32[R]; root_slots uint32[R]: the child slots of a block's tokens at the root.
 """
 
 Ledger = namedtuple("Ledger", "hiddens rows pulls askers first_predictions first_entries num_entries")
-"""How the users of a step move the outputs, which stand still until all are trained (gradient accumulation).
+"""The gradients of the outputs by a step's users. Outputs move after all users are trained (gradient accumulation).
 
-hiddens float32[P, D]: what predicted, a row a prediction. An entry is a row of the outputs in a prediction: rows uint32[E],
-pulls float32[E], and askers uint32[E], twice the prediction, and one more where the row is a token's own. Of the users in
-their order, int64[M]: first_predictions and first_entries, counted from the step's first, and num_entries.
+hiddens float32[P, D]: the predicting vector of each prediction. An entry is a row of the outputs in a prediction: rows uint32[E],
+pulls float32[E], and askers uint32[E], twice the prediction's number, plus one if the row is a token's own. For the users in
+order, int64[M]: first_predictions and first_entries, counted from the step's first, and num_entries.
 """
 
 Sorting = namedtuple("Sorting", "entries touched counts owns starts predictions pulls")
 """A thread's own arrays, in which it sorts the entries of the rows that it moves, by row.
 
-entries, touched uint32[E]: entries, and the rows; of all rows, int32[V]: counts and owns, how many entries and how many of them
-are tokens' own, zero between steps, and starts, in predictions uint32[E + ROWS_AHEAD] and pulls float32[E].
+entries, touched uint32[E]: entries, and distinct rows; for all rows, int32[V]: counts and owns, the entries and those of them
+that are tokens' own, zero between steps, and starts in predictions uint32[E + ROWS_AHEAD] and pulls float32[E].
 """
 
 Model = namedtuple("Model", "users outputs inputs noise paths rule scratch ledger")
-"""All that a thread trains with."""
+"""All arguments of a thread's training."""
 
 Turn = namedtuple("Turn", "place user history kept num_kept key alpha")
 """A user's turn: place in the order, row, history int32[n], kept positions int64[num_kept or more], key and alpha."""

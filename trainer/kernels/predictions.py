@@ -1,4 +1,4 @@
-"""A prediction, compiled: its rows are scored, and they and what predicts pull each other. The formulas are in README.md.
+"""A prediction, compiled: its rows are scored, then they and the predicting vector move. README.md has the formulas.
 
 Exponentials and rates are computed for all rows at once, as vectors.
 """
@@ -31,9 +31,9 @@ _VECTOR = 8  # numbers of AVX2's vectors
 
 @numba.njit(forceinline=True, **OPTIONS | {"fastmath": {"contract"}})
 def exp(x):
-    """e to the power of x in [-87, 80], to 2e-7 of it: 2**n times a polynomial (Cephes' expf), as vector code where it can be.
+    """Return e**x for x in [-87, 80], within a relative 2e-7: 2**n times a polynomial (Cephes' expf), which LLVM can vectorize.
 
-    Of fastmath only what fuses: all of it would take the two parts of log(2) together. math.exp is a call for each number.
+    Only fastmath's fusing is on: all of it would merge the two parts of log(2). math.exp is a call for each number.
     """
     x = min(max(x, np.float32(-87)), _MAX_EXPONENT)
     # Cut off above zero: math.floor without its call. The difference is one of floats, as of int32 numba makes an int64.
@@ -52,7 +52,7 @@ def exp(x):
 
 @inlined
 def whole_vectors(num):
-    """So many numbers, and the rest of their last vector: scratch arrays have room for it, and one by one takes longer."""
+    """Return `num` rounded up to full SIMD vectors, which are faster; scratch arrays have room for the rest."""
     return (num + _VECTOR - 1) & -_VECTOR
 
 
@@ -63,13 +63,13 @@ def sigmoid(x):
 
 @inlined
 def clipped_sigmoid(x, is_own):
-    """The probability of a score; what was to be learned already, where the score takes no step."""
+    """Return the probability of a score; the target itself if the score makes no step."""
     return sigmoid(x) if abs(x) < _MAX_SCORE else np.float32(is_own)
 
 
 @inlined
 def rate_of(squares, row, square, num_dims, alpha, is_adagrad):
-    """The learning rate of a row's step with a squared gradient: alpha, or Adagrad's, to whose sum the step is added."""
+    """Return the learning rate of a step with this squared gradient: alpha, or Adagrad's, after adding it to the row's sum."""
     if not is_adagrad:
         return alpha
     squares[row] += max(square, np.float32(0)) / np.float32(num_dims)
@@ -78,7 +78,7 @@ def rate_of(squares, row, square, num_dims, alpha, is_adagrad):
 
 @inlined
 def score_rows(table, hidden, num_rows, scratch):
-    """dots = hidden . row and squares = row . row of the rows of a prediction."""
+    """Compute dots = hidden . row and squares = row . row for the rows of a prediction."""
     prefer_wide_vectors()
     vectors = table.vectors
     for i in range(num_rows):
@@ -94,7 +94,7 @@ def score_rows(table, hidden, num_rows, scratch):
 
 @inlined
 def pull_rows(model, hidden, num_rows, num_own, alpha):
-    """The rows of a prediction and the hidden vector pull each other, one row after the other.
+    """Move the rows of a prediction, and sum up the step of the hidden vector, one row after the other.
 
     step += sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows but not for
     their bias; the rates are those of the rows as they were scored.
@@ -124,7 +124,7 @@ def pull_rows(model, hidden, num_rows, num_own, alpha):
 
 @inlined
 def set_rates(model, hidden, num_rows, num_own, alpha):
-    """Each row's step as row * shrink + hidden * grow; adds to Adagrad's sums. Short loops, which become vector code."""
+    """Express each row's step as row * shrink + hidden * grow; add to Adagrad's sums. Short loops are vectorized."""
     rule, scratch, table_squares = model.rule, model.scratch, model.outputs.squares
     rows, pulls, squares, shrinks, grows = scratch.rows, scratch.pulls, scratch.squares, scratch.shrinks, scratch.grows
     num_dims, hidden_square = hidden.shape[0], np.float32(0)
@@ -153,9 +153,9 @@ def set_rates(model, hidden, num_rows, num_own, alpha):
 
 @written_out
 def learn(model, hidden, turn, place, num_own, purpose, first_draw):
-    """Let `hidden` predict the tokens at `num_own` places from `place`: moves the outputs, leaves its step in scratch.step.
+    """Train `hidden` to predict the tokens at `num_own` places from `place`: moves the outputs, writes its step to scratch.step.
 
-    A token has its weight in scratch.weights for `hidden`, but always 1 for the outputs.
+    scratch.weights has the tokens' weights for `hidden`; for the outputs the weight is always 1.
     """
     step = model.scratch.step
     for d in range(step.shape[0]):
@@ -168,7 +168,7 @@ def learn(model, hidden, turn, place, num_own, purpose, first_draw):
 
 @inlined
 def fill_rows(model, turn, place, num_own, purpose, first_draw):
-    """Fill scratch.rows with the block's own tokens, then the negatives they share."""
+    """Fill scratch.rows with the block's own tokens, then their shared negatives."""
     rows = model.scratch.rows
     for i in range(num_own):
         rows[i] = turn.history[turn.kept[place + i]]
@@ -180,7 +180,7 @@ def fill_rows(model, turn, place, num_own, purpose, first_draw):
 
 @inlined
 def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
-    """Sampled softmax or negative sampling: every token of the block against the same negatives."""
+    """Learn by sampled softmax or negative sampling: every token of the block against the same negatives."""
     rule, noise, scratch = model.rule, model.noise, model.scratch
     rows, scores, pulls, step_pulls = scratch.rows, scratch.scores, scratch.pulls, scratch.step_pulls
     weights = scratch.weights
@@ -231,7 +231,7 @@ def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
 
 @written_out
 def learn_by_tree(model, hidden, turn, place, num_own):
-    """Hierarchical softmax of a block: the nodes on each token's way, from the leaf up, then the root, once for all of them."""
+    """Learn a block by hierarchical softmax: the nodes on each token's path, from the leaf up, then the root once for all."""
     for i in range(num_own):
         num_rows = pull_on_the_way(model, hidden, turn, place, i)
         pull_rows(model, hidden, num_rows, 0, turn.alpha)
@@ -242,7 +242,7 @@ def learn_by_tree(model, hidden, turn, place, num_own):
 
 @inlined
 def pull_on_the_way(model, hidden, turn, place, own):
-    """The pulls of the nodes between the block's token `own` and the root, and its slot at the root; returns their rows."""
+    """Compute the pulls of the nodes between token `own` and the root, and its slot at the root. Returns the number of rows."""
     paths, scratch = model.paths, model.scratch
     rows, pulls = scratch.rows, scratch.pulls
     leaf = np.int64(turn.history[turn.kept[place + own]])
@@ -273,7 +273,7 @@ def pull_on_the_way(model, hidden, turn, place, own):
 
 @inlined
 def pull_at_the_root(model, hidden, num_own):
-    """The pulls of the root for all tokens of a block; returns its rows."""
+    """Compute the pulls of the root for all tokens of a block. Returns the number of its rows."""
     paths, scratch = model.paths, model.scratch
     pulls, step_pulls, weights = scratch.pulls, scratch.step_pulls, scratch.weights
     num_rows = rows_of(paths.widths[0])
@@ -297,13 +297,13 @@ def pull_at_the_root(model, hidden, num_own):
 
 @inlined
 def rows_of(width):
-    """The parameter rows of a node with so many children."""
+    """Return the number of parameter rows of a node with so many children."""
     return np.int64(width) if width > 2 else np.int64(width) - 1
 
 
 @inlined
 def choose(scratch, start, stop):
-    """pulls[start:stop] of a node's rows: minus the probability of each child, of one row that of slot 0."""
+    """Set pulls[start:stop] of a node's rows to minus the probability of each child; of a single row, of slot 0."""
     dots, pulls = scratch.dots, scratch.pulls
     if stop - start == 1:
         pulls[start] = -sigmoid(dots[start])

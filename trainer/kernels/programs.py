@@ -1,4 +1,4 @@
-"""The parts of the GPU kernel that Triton compiles: a program thins a user's tokens, a program trains a user.
+"""The parts of the GPU kernel that Triton compiles: one program subsamples a user's tokens, one trains a user.
 
 Shapes: D dims, B tokens in a block, K negatives. Arrays in a program are padded to powers of two, the rest masked.
 """
@@ -19,7 +19,7 @@ _MAX_SCORE = tl.constexpr(MAX_SCORE)
 
 @triton.jit
 def _range(n: tl.constexpr):
-    """0, 1, ... up to n's next power of two, as Triton's arrays are."""
+    """Return 0, 1, ... up to n's next power of two, the size of Triton's arrays."""
     return tl.arange(0, triton.next_power_of_2(n))
 
 
@@ -32,14 +32,14 @@ def _mix(x):
 
 @triton.jit
 def _draw(key, position, purpose: tl.constexpr, number):
-    """One 64-bit draw, as trainer.draws defines it; key, position and number are uint64."""
+    """Return one 64-bit draw, as trainer.draws defines it; key, position and number are uint64."""
     count = ((((position << _PURPOSE_BITS) | purpose) << _DRAW_BITS) | number) + 1
     return _mix(key + count * _GAMMA)
 
 
 @triton.jit
 def keep_tokens(tokens, starts, ends, keys, order, keep, kept, num_kept, CHUNK: tl.constexpr):
-    """Writes the positions of a user's tokens that subsampling keeps to kept[starts[user]:], how many to num_kept."""
+    """Write the kept positions of a user's tokens to kept[starts[user]:], and their number to num_kept."""
     user = tl.load(order + tl.program_id(0))
     start = tl.load(starts + user)
     length = (tl.load(ends + user) - start).to(tl.int32)
@@ -58,14 +58,14 @@ def keep_tokens(tokens, starts, ends, keys, order, keep, kept, num_kept, CHUNK: 
     tl.store(num_kept + tl.program_id(0), num)
 
 
-@triton.jit(do_not_specialize=["num_items"])  # else Triton compiles anew for 1, and for multiples of 16
+@triton.jit(do_not_specialize=["num_items"])  # otherwise Triton compiles again for 1 and for multiples of 16
 def train_user(
     users, user_squares, outputs, output_squares, tokens, starts, ends, keys, order, alphas, kept, num_kept,
     thresholds, aliases, corrections, num_items, recency_rate, l2, item_l2, handicap,
     D: tl.constexpr, B: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr,
     IS_SOFTMAX: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr,
 ):  # fmt: skip
-    """One user over all its kept tokens, a block at a time."""
+    """Train one user over all its kept tokens, a block at a time."""
     user = tl.load(order + tl.program_id(0))
     alpha = tl.load(alphas + tl.program_id(0))
     count = tl.load(num_kept + tl.program_id(0))
@@ -100,7 +100,7 @@ def train_user(
 
 @triton.jit
 def _draw_negatives(bits_K, has_K, thresholds, aliases, num_items):
-    """The items that 64 random bits each choose from the noise distribution, int64."""
+    """Return the items of the noise distribution for 64 random bits each, int64."""
     slots_K = (((bits_K >> 32) * num_items) >> 32).to(tl.int64)
     thresholds_K = tl.load(thresholds + slots_K, mask=has_K, other=0).to(tl.uint64)
     aliases_K = tl.load(aliases + slots_K, mask=has_K, other=0).to(tl.int64)
@@ -113,7 +113,7 @@ def _learn(
     D: tl.constexpr, B: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr,
     IS_SOFTMAX: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr,
 ):  # fmt: skip
-    """The user's row predicts the tokens of a block against K negatives: moves the outputs, answers the step up of u_D."""
+    """The user's row predicts the tokens of a block against K negatives: moves the outputs, returns the step up of u_D."""
     d, has_K = _range(D), _range(K) < K
     at_BD, has_BD = outputs + rows_B[:, None] * D + d[None, :], has_B[:, None] & (d < D)[None, :]
     at_KD, has_KD = outputs + rows_K[:, None] * D + d[None, :], has_K[:, None] & (d < D)[None, :]
@@ -155,7 +155,7 @@ def _learn(
 def _probabilities(
     scores_B, scores_K, rows_B, has_B, rows_K, has_K, corrections, handicap, IS_SOFTMAX: tl.constexpr
 ):  # fmt: skip
-    """How far each token is from certain, [B], and the probability of each negative against each token, [B, K].
+    """Return 1 - probability of each token, [B], and the probability of each negative against each token, [B, K].
 
     A negative that is the token itself does not count for this token.
     """
@@ -179,7 +179,7 @@ def _probabilities(
 
 @triton.jit
 def _adagrad_rates(at, mean_squares, has, alpha):
-    """Adds the steps' mean squared gradients to the rows' sums; returns the learning rates."""
+    """Add the steps' mean squared gradients to the rows' sums. Returns the learning rates."""
     before = tl.atomic_add(at, mean_squares, mask=has, sem="relaxed")
     return alpha / tl.sqrt(tl.where(has, before, 0.0) + mean_squares + _EPSILON)
 
@@ -188,9 +188,9 @@ def _adagrad_rates(at, mean_squares, has, alpha):
 def _moved_before(
     rows_B, has_B, grows_B, decays_B, rows_K, has_K, grows_K, B: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
-    """What a row is when its turn comes, left * v + added * u, where v was loaded before the moves of a block.
+    """Return (left, added): a row is left * v + added * u when its turn comes; v was loaded before the block's moves.
 
-    An item that is in a block twice has moved by then. Loading it again would tell the same, a row's latency later.
+    An item that is in a block twice has moved by then. Loading it again would give the same, a row's latency later.
     """
     b, k = _range(B), _range(K)
     left_B, added_B = tl.full(has_B.shape, 1.0, tl.float32), tl.full(has_B.shape, 0.0, tl.float32)

@@ -1,7 +1,7 @@
 """The one signature of all kernels: `train_users(users, items, work) -> int`.
 
-A kernel trains the users of `work.order` once, each over all its tokens, and changes the rows of both in place; items move at
-once, or once in `accumulate` users. It returns how many tokens subsampling kept.
+A kernel trains the users of `work.order` once, each over all its tokens, and changes both tables in place. Items move at once,
+or after every `accumulate` users. It returns how many tokens subsampling kept.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from trainer.model.trees import Tree
 
 @dataclass(frozen=True)
 class Pass:
-    """What one call of a kernel does.
+    """The input of one call of a kernel.
 
     tokens int32[T]; starts, ends int64[N]: user i's tokens are tokens[starts[i]:ends[i]]; hashes uint64[N];
     order int64[M]: the rows to train, in this order; alphas float32[M]: their learning rates;

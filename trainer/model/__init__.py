@@ -1,1 +1,1 @@
-"""The rows and tables of doc2vec and its objectives: pure."""
+"""The rows and tables of doc2vec and its objectives. Pure functions."""

@@ -6,7 +6,7 @@
 v_k is drawn with probability q_k ∝ count_k ** ns_exponent. Subtracting log q makes the sampled softmax estimate the full
 one: u·v + t log n_i, with an item's count n_i and t = `discount`, is then the log of its probability whatever the exponent
 (Bengio and Senécal, 2008; Jean et al., ACL 2015), and u·v ranks by probability / n_i ** t (Menon et al., ICLR 2021).
-w = `negative_weight` tells how many items a drawn one stands for; in code s⁺ has a handicap of log w, which is the same.
+w = `negative_weight` is the number of items that a drawn one stands for. The code subtracts log w from s⁺, which is the same.
 Negative sampling: Mikolov et al., NIPS 2013; for documents Le and Mikolov, ICML 2014.
 """
 
@@ -20,10 +20,10 @@ from trainer.config import TrainConfig
 RANGE_32 = 2**32
 
 SHARED_PART = 32
-"""One item in so many is in every item block."""
+"""One item in so many is shared by all item blocks."""
 
 MAX_SCORE = 6.0
-"""With negative sampling a score beyond ± this takes no step, as in gensim: it is certain, or an outlier."""
+"""With negative sampling a score beyond ± this makes no step, as in gensim: it is certain, or an outlier."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Sampling:
 
     thresholds uint64[V], aliases int32[V]: Walker's alias table of the noise distribution, in units of 2**-32.
     keep uint64[V]: a token of the item stays when 32 random bits are below it.
-    corrections float32[V]: what sampled softmax subtracts from an item's score, log q - t log n up to a constant; zeros
+    corrections float32[V]: sampled softmax subtracts them from an item's score; log q - t log n up to a constant; zeros
     for negative sampling.
     """
 
@@ -43,33 +43,33 @@ class Sampling:
 
 
 def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
-    """The tables for items with these counts in the training tokens, int64[V]; an item with count 0 is drawn as if it had 1."""
+    """Return the tables for items with these counts of training tokens, int64[V]. A count of 0 is taken as 1 for draws."""
     weights, corrections = _weigh(counts, config)
     keep = keep_thresholds(counts, int(counts.sum()), config.sample)
     return Sampling(*alias_table(weights), keep, corrections)
 
 
 def _weigh(counts: NDArray[np.int64], config: TrainConfig) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """How much each item is drawn, float64[V], and the corrections, float32[V], both up to a constant."""
+    """Return the items' weights for draws, float64[V], and the corrections, float32[V], both up to a constant."""
     known = np.maximum(counts, 1).astype(np.float64)
     exponent = config.ns_exponent - config.discount if config.objective == "sampled_softmax" else 0.0
     return known**config.ns_exponent, (exponent * np.log(known)).astype(np.float32)
 
 
 def shared_items(num_items: int) -> int:
-    """How many items, the most frequent ones, are in every item block, at most."""
+    """Return the maximal number of items, the most frequent, that all item blocks share."""
     return num_items // SHARED_PART
 
 
 def block_sampling(
     counts: NDArray[np.int64], config: TrainConfig, rows: NDArray[np.uint32], num_shared: int, num_blocks: int
 ) -> Sampling:
-    """The tables of the items `rows`, one of B blocks, of which the first `num_shared` are in every block; counts int64[V]
+    """Return the tables of one of B blocks, with the items `rows`; all blocks share the first `num_shared`. counts int64[V]:
     of all items.
 
     Negatives come from the block. A shared item is drawn with 1 / B of its weight, so that over all blocks every item is drawn
     as often as without blocks. The shared items make scores of different blocks comparable, which a softmax of a block alone
-    would not. A row one beyond the last stands for items of other blocks: none of their tokens is kept.
+    would not. The row after the last stands for items of other blocks: none of their tokens is kept.
     """
     own = counts[rows]
     weights, corrections = _weigh(own, config)
@@ -79,18 +79,18 @@ def block_sampling(
 
 
 def thinning_alone(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
-    """The tables for a tree: which tokens are kept of items with these counts, int64[V]. Nothing is drawn."""
+    """Return the tables for a tree: only subsampling, of items with these counts, int64[V]. Nothing is drawn."""
     keep = keep_thresholds(counts, int(counts.sum()), config.sample)
     return Sampling(np.empty(0, np.uint64), np.empty(0, np.int32), keep, np.empty(0, np.float32))
 
 
 def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Walker's alias table of `weights` float64[V]: thresholds uint64[V] in units of 2**-32, and aliases int32[V].
+    """Return Walker's alias table of `weights` float64[V]: thresholds uint64[V] in units of 2**-32, and aliases int32[V].
 
     Drawing i uniformly and taking i when 32 random bits are below thresholds[i], else aliases[i], gives each item with
-    probability weight / sum, to 2**-32. Built without a loop: light items (below the mean) are served by heavy ones in
-    order, as the running sums of what they lack and have to spare tell; a heavy item that gave too much is served by the
-    next (the sweep of Hübschle-Schneider and Sanders, ESA 2019).
+    probability weight / sum, to 2**-32. Built without a loop: heavy items (above the mean) fill light ones in order,
+    found by the running sums of deficits and surpluses; a heavy item that gave too much is filled by the next
+    (the sweep of Hübschle-Schneider and Sanders, ESA 2019).
     """
     num_items = len(weights)
     scaled = weights * (num_items / weights.sum())
@@ -113,9 +113,9 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArr
 
 
 def keep_thresholds(counts: NDArray[np.int64], num_tokens: int, sample: float) -> NDArray[np.uint64]:
-    """For each item the 32-bit threshold below which a token of it is kept, uint64[V]; 2**32 keeps all.
+    """Return for each item the 32-bit threshold below which a token is kept, uint64[V]; 2**32 keeps all.
 
-    `num_tokens`: of all items, of which these may be a part. As gensim and word2vec: an item with share f of all tokens is
+    `num_tokens`: of all items; `counts` may be of some. As in gensim and word2vec, an item with share f of all tokens is
     kept with probability sqrt(sample / f) + sample / f.
     """
     if sample == 0 or num_tokens == 0:

@@ -1,6 +1,6 @@
-"""The parameters in memory: rows of vectors, each with one number of optimizer state, and how they begin.
+"""The parameters in memory: rows of vectors, each with one number of optimizer state.
 
-Row-wise Adagrad keeps for a row the sum over its steps of the mean squared gradient: one float32 instead of one a
+For each row, row-wise Adagrad sums the mean squared gradients of its steps: one float32 instead of one for each
 dimension (Duchi, Hazan and Singer, JMLR 2011; by rows as in FBGEMM's and PyTorch-BigGraph's tables).
 """
 
@@ -16,7 +16,7 @@ EPSILON = 1e-10
 
 @dataclass
 class Rows:
-    """vectors float32[n, D], or at rest uint16[n, D] that hold bfloat16; squares float32[n], Adagrad's sums."""
+    """vectors float32[n, D], or uint16[n, D] with bfloat16 bits as stored; squares float32[n], Adagrad's sums."""
 
     vectors: NDArray[Any]
     squares: NDArray[np.float32]
@@ -26,7 +26,7 @@ class Rows:
         return self.vectors.nbytes + self.squares.nbytes
 
     def widened(self) -> NDArray[np.float32]:
-        """The vectors to compute with: themselves, or bfloat16 ones as float32."""
+        """Return the vectors as float32, without a copy if they are."""
         return widen(self.vectors) if self.vectors.dtype == np.uint16 else self.vectors
 
     def copy(self) -> "Rows":
@@ -35,9 +35,9 @@ class Rows:
 
 @dataclass
 class Items:
-    """The item table. outputs: what predicts an item, one row an item, or a row a node of the tree.
+    """The item table. outputs: the vectors that score items, one row for each item, or the rows of the tree's nodes.
 
-    inputs: items as context, one row an item; no rows where there is no context (PV-DBOW).
+    inputs: the vectors of items as context, one row for each item; no rows without context (PV-DBOW).
     """
 
     outputs: Rows
@@ -52,10 +52,10 @@ class Items:
 
 
 def join_rows(parts: list[Rows]) -> Rows:
-    """The same rows, one part after the other."""
+    """Concatenate rows."""
     return Rows(np.concatenate([part.vectors for part in parts]), np.concatenate([part.squares for part in parts]))
 
 
 def widen(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The float32 numbers that bfloat16 halves stand for."""
+    """Return bfloat16 bits as float32."""
     return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -1,7 +1,7 @@
 """A tree cut below its top levels, for hierarchical softmax whose rows do not fit in memory.
 
-The rows of the upper levels are the first ones and are shared by all item blocks. Below the cut whole subtrees belong to blocks,
-which have about as many rows and tokens each. So training a token needs the shared rows and those of one block.
+All item blocks share the rows of the upper levels, which come first. Each subtree below the cut belongs to one block. Blocks have
+about equal rows and tokens. So training a token needs only the shared rows and those of one block.
 """
 
 from dataclasses import dataclass, replace
@@ -30,30 +30,30 @@ class Cut:
     class_blocks: NDArray[np.int32]
 
     def num_rows(self, block: int) -> int:
-        """How many rows of the tree are in memory with a block."""
+        """Return how many rows of the tree are in memory with a block."""
         return self.num_shared_rows + int(rows_of(self.tree.widths)[self.blocks == block].sum())
 
     def rows(self, block: int) -> NDArray[np.uint32]:
-        """The rows of the tree that are in memory with a block, uint32[R]: the shared ones first."""
+        """Return the rows of the tree that are in memory with a block, uint32[R], the shared ones first."""
         is_own = np.repeat(self.blocks == block, rows_of(self.tree.widths))
         own = np.flatnonzero(is_own).astype(np.uint32)
         return np.concatenate((np.arange(self.num_shared_rows, dtype=np.uint32), own))
 
     def tree_of(self, block: int) -> Tree:
-        """The same tree with the places of its rows among `rows(block)`; those of other blocks are not to be touched."""
+        """Return the tree with its row numbers in `rows(block)`. Rows of other blocks must not be used."""
         num_rows = np.where(self.blocks == block, rows_of(self.tree.widths), 0)
         places = self.num_shared_rows + np.cumsum(num_rows) - num_rows
         first_rows = np.where(self.blocks < 0, self.tree.first_rows, places).astype(np.int32)
         return replace(self.tree, first_rows=first_rows, num_rows=self.num_shared_rows + int(num_rows.sum()))
 
     def part(self, block: int) -> tuple[NDArray[np.int64], Tree]:
-        """The classes of a block, ascending, and a tree of them alone, over `rows(block)`: their probabilities are the same.
+        """Return the classes of a block, ascending, and a tree of only these, over `rows(block)`, with the same probabilities.
 
-        Nodes above the cut keep all their rows, so that they sum up over the other blocks, too.
+        Nodes above the cut keep all their rows, so that their sums include the other blocks.
         """
         tree, classes = self.tree, np.flatnonzero(self.class_blocks == block)
         nodes = np.flatnonzero((self.blocks < 0) | (self.blocks == block))
-        numbers = np.full(len(self.blocks) + 1, -1, dtype=np.int32)  # the last is for parent -1: none
+        numbers = np.full(len(self.blocks) + 1, -1, dtype=np.int32)  # the last is for parent -1 (none)
         numbers[nodes] = np.arange(len(nodes), dtype=np.int32)
         kept = np.concatenate((classes, tree.num_classes + nodes))
         num_rows = rows_of(tree.widths[nodes])
@@ -63,8 +63,8 @@ class Cut:
 
 
 def cut_tree(tree: Tree, num_blocks: int, loads: NDArray[np.float64] | None = None) -> Cut:
-    """Deal the classes that hang above the cut, and the subtrees below it, to blocks; loads float64[V]: the tokens of each
-    class, by default one.
+    """Assign the classes whose parents are above the cut, and the subtrees below it, to blocks. loads float64[V]: the tokens of
+    each class; default 1.
     """
     starts, depth = level_starts(tree), cut_depth(tree)
     loads = np.ones(tree.num_classes) if loads is None else loads
@@ -85,9 +85,9 @@ def cut_tree(tree: Tree, num_blocks: int, loads: NDArray[np.float64] | None = No
 
 
 def _deal(loads: NDArray[np.float64], sizes: NDArray[Any], dealt: NDArray[np.float64]) -> NDArray[np.int32]:
-    """The block of each, int32[n]: the heaviest first, to that with the least load so far which has room for its rows.
+    """Return a block for each part, int32[n]: the heaviest first, to the least loaded block with room for its rows.
 
-    dealt float64[B]: the load of each block, to which it is added. A block has room for its share and the largest.
+    dealt float64[B]: the load of each block, updated in place. A block has room for an equal share and the largest part.
     """
     found = np.empty(len(loads), dtype=np.int32)
     room = np.full(len(dealt), -(-int(sizes.sum()) // len(dealt)) + int(sizes.max(initial=0)))
@@ -100,25 +100,25 @@ def _deal(loads: NDArray[np.float64], sizes: NDArray[Any], dealt: NDArray[np.flo
 
 
 def cut_depth(tree: Tree) -> int:
-    """The level whose nodes are the roots of the subtrees: the first that has MIN_SUBTREES, or else the widest."""
+    """Return the level of the subtrees' roots: the first with MIN_SUBTREES nodes, otherwise the widest."""
     widths = np.diff(level_starts(tree))
     wide = np.flatnonzero(widths >= MIN_SUBTREES)
     return int(wide[0] if len(wide) else widths.argmax()) if len(widths) else 0
 
 
 def shared_rows(tree: Tree) -> int:
-    """The rows above the cut."""
+    """Return the number of rows above the cut."""
     starts, depth = level_starts(tree), cut_depth(tree)
     return int(tree.first_rows[starts[depth]]) if starts[depth] < len(tree.first_rows) else tree.num_rows
 
 
 def subtree_rows(tree: Tree, depth: int) -> NDArray[np.int64]:
-    """The rows of the subtree under each node of a level, int64[n]."""
+    """Return the number of rows of the subtree under each node of a level, int64[n]."""
     return _subtree_sums(tree, depth, rows_of(tree.widths)).astype(np.int64)
 
 
 def _subtree_sums(tree: Tree, depth: int, values: NDArray[Any]) -> NDArray[np.float64]:
-    """The sum of values [I], one an inner node, over the subtree under each node of a level, float64[n]."""
+    """Return the sum of inner nodes' values [I] over the subtree under each node of a level, float64[n]."""
     starts = level_starts(tree)
     sums = values.astype(np.float64)
     for level in range(len(starts) - 2, depth, -1):

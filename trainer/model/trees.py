@@ -1,4 +1,4 @@
-"""The output trees of hierarchical softmax: a class's probability is that of the small choices that lead to it.
+"""The output trees of hierarchical softmax: a class's probability is the product of the choices on its path.
 
 One representation for every shape, flat arrays without Python objects, so that ten million classes are built in
 seconds on one core. A class is a leaf; the other nodes are the *inner nodes*, which own the parameter rows:
@@ -10,7 +10,7 @@ seconds on one core. A class is a leaf; the other nodes are the *inner nodes*, w
 
 Slot 0 of a node with two children thus has label 1, slot 1 label 0: the slot is the code bit of word2vec and gensim,
 whose label is 1 - code. Inner nodes are numbered breadth first, root 0, and rows follow their numbers: the rows of
-the upper levels are the first ones, the nodes of a level a range (`level_starts`), a node's inner children neighbours.
+the upper levels come first, the nodes of a level are a range (`level_starts`), a node's inner children are neighbours.
 
 Morin and Bengio, AISTATS 2005; Mikolov et al., "Distributed representations of words and phrases", NIPS 2013.
 """
@@ -34,9 +34,9 @@ Float32s = NDArray[np.float32]
 class Tree:
     """A tree of V classes and I inner nodes; node x is class x below V, and inner node x - V from there on.
 
-    parents int32[V + I]: the inner node above node x; -1 for the root, which is the class itself when V is 1.
+    parents int32[V + I]: the inner node above node x; -1 for the root, which is the class if V is 1.
     slots uint32[V + I]: the place of x among its parent's children.
-    first_rows int32[I]: the first parameter row of an inner node; of one without rows, where its rows would begin.
+    first_rows int32[I]: the first parameter row of an inner node; without rows, the position where they would begin.
     widths int32[I]: the children of an inner node.
     """
 
@@ -52,21 +52,21 @@ class Tree:
 
     @cached_property
     def max_depth(self) -> int:
-        """The most choices on the way to a class."""
+        """The most choices on the path to a class."""
         return len(level_starts(self)) - 1
 
     @cached_property
     def max_path_rows(self) -> int:
-        """No way to a class touches more rows than this."""
+        """An upper bound of the rows on a path to a class."""
         width = int(self.widths.max(initial=1))
         return self.max_depth * (width if width > 2 else 1)
 
 
 def make_tree(config: TrainConfig, counts: Int64s) -> Tree | None:
-    """The tree of a training with hierarchical softmax; None without it.
+    """Return the tree of a training with hierarchical softmax; None without it.
 
-    An item with count 0 (all its events are held out) counts as one that was seen once, as when items are drawn. Huffman's
-    tree would put all of them into one deep subtree, which is too large for an item block. Raises ConfigError without items.
+    A count of 0 (all events of the item are held out) is taken as 1, as for draws. Otherwise Huffman's tree would put all such
+    items into one deep subtree, which is too large for an item block. Raises ConfigError without items.
     """
     if not config.hs:
         return None
@@ -79,10 +79,10 @@ def make_tree(config: TrainConfig, counts: Int64s) -> Tree | None:
 
 
 def huffman_tree(counts: Int64s) -> Tree:
-    """Huffman's binary tree of classes with these counts, int64[V]: no code has fewer bits a token on average.
+    """Return Huffman's binary tree of classes with these counts, int64[V]: no code has fewer bits a token on average.
 
-    Of the two nodes that are merged the lighter takes slot 0, as in gensim; among equals leaves go before merged nodes
-    and older before newer, which also keeps the deepest path as short as an optimal code allows.
+    Of two merged nodes the lighter takes slot 0, as in gensim. Among equals, leaves come before merged nodes and older before
+    newer ones, which also makes the deepest path as short as an optimal code allows.
     """
     num_classes, num_inner = len(counts), len(counts) - 1
     children = _merge_lightest(counts)
@@ -101,10 +101,10 @@ def huffman_tree(counts: Int64s) -> Tree:
 
 
 def _merge_lightest(counts: Int64s) -> NDArray[np.int32]:
-    """The children of Huffman's merged nodes in the order in which they are made, int32[V - 1, 2]; merge m is V + m.
+    """Return the children of Huffman's merged nodes in the order of merging, int32[V - 1, 2]; merge m is node V + m.
 
     Van Leeuwen's algorithm keeps two queues, both ascending: the sorted leaves, and the merged nodes as they are made;
-    it takes the two lightest heads, an old node before a new one of equal weight. We do many of its steps at once.
+    it takes the two lightest heads, an old node before a new one of equal weight. This function does many steps at once.
 
     Let m_0 <= m_1 <= ... be the nodes in both queues in the order in which they would be taken, and `bound` = m_0 + m_1.
     Whatever is merged from now on weighs at least `bound`. So the k >= 2 nodes of weight <= `bound` are all taken before
@@ -135,21 +135,21 @@ def _merge_lightest(counts: Int64s) -> NDArray[np.int32]:
 
 
 def two_level_tree(counts: Int64s) -> Tree:
-    """About √V groups of about √V classes: a wide softmax at the root and one in each group.
+    """Return a tree of about √V groups of about √V classes: a wide softmax at the root and one in each group.
 
     Groups are of equal size, of neighbours in frequency, as in Goodman, "Classes for fast maximum entropy training",
-    ICASSP 2001. Mikolov's recurrent language models bin by equal *mass* instead. The rows that a token meets are as many in the
-    mean, but the tail is wide: of ten million Zipf classes the last group holds 52,000, sixteen times √V, and a block of rows
-    can be no smaller. With groups of equal size every token costs the same 2√V.
+    ICASSP 2001. Mikolov's recurrent language models bin by equal *mass* instead. The mean number of rows
+    of a token is the same, but the tail is wide: of ten million Zipf classes the last group has 52,000, sixteen times √V, and a
+    block of rows cannot be smaller. With groups of equal size every token costs the same 2√V.
     """
     return balanced_tree(counts, max(2, math.isqrt(len(counts) - 1) + 1))
 
 
 def balanced_tree(counts: Int64s, branching: int) -> Tree:
-    """A tree whose classes are all equally deep and whose nodes in a level are equally wide, to one child.
+    """Return a tree with all classes equally deep, and nodes of a level equally wide, up to one child.
 
-    counts int64[V]; branching: the most children of a node, at least 2. From the most to the least frequent class, ties by
-    number, level by level from the classes up, runs of neighbours get a common parent until one is left.
+    counts int64[V]; branching: the most children of a node, at least 2. Classes are sorted by falling count, ties by number.
+    Level by level from the classes up, runs of neighbours get a common parent until one node is left.
     """
     num_classes, sizes = len(counts), [len(counts)]
     while sizes[-1] > 1:
@@ -170,9 +170,9 @@ def balanced_tree(counts: Int64s, branching: int) -> Tree:
 
 
 def level_starts(tree: Tree) -> Int64s:
-    """Where the levels of inner nodes begin, int64[max_depth + 1]: level d is [starts[d], starts[d + 1]).
+    """Return the starts of the levels of inner nodes, int64[max_depth + 1]: level d is [starts[d], starts[d + 1]).
 
-    Breadth first a node's parent never falls: a level is the range of those with parents in the level above.
+    In breadth-first order parents never decrease, so a level is the range of nodes with parents in the level above.
     """
     inner_parents = tree.parents[tree.num_classes :]
     starts = [0]
@@ -182,7 +182,7 @@ def level_starts(tree: Tree) -> Int64s:
 
 
 def path(tree: Tree, class_ix: int) -> list[tuple[int, int]]:
-    """The choices that lead to a class, from the root: (inner node, slot of the child that is taken)."""
+    """Return the choices on the path to a class, from the root: (inner node, slot of the chosen child)."""
     steps, node = [], class_ix
     while (parent := int(tree.parents[node])) >= 0:
         steps.append((parent, int(tree.slots[node])))
@@ -191,19 +191,19 @@ def path(tree: Tree, class_ix: int) -> list[tuple[int, int]]:
 
 
 def tree_bytes(tree: Tree) -> int:
-    """What the arrays of a tree take in memory, without the parameters."""
+    """Return the bytes of a tree's arrays, without the parameters."""
     return tree.parents.nbytes + tree.slots.nbytes + tree.first_rows.nbytes + tree.widths.nbytes
 
 
 def log_probabilities(tree: Tree, node_vectors: Float32s, user_vectors: Float32s) -> Float32s:
-    """The log-probability of every class for each user, float32[B, V]: evaluation through the tree.
+    """Return the log-probability of every class for each user, float32[B, V], for evaluation.
 
-    node_vectors float32[num_rows, D]; user_vectors float32[B, D]. Takes 4 * B * V bytes for the result and beside it the more
-    of 30 * (V + I) and 80 MB.
+    node_vectors float32[num_rows, D]; user_vectors float32[B, D]. Takes 4 * B * V bytes for the result, and in
+    addition the larger of 30 * (V + I) bytes and 80 MB.
     """
     rows, starts = _child_rows(tree), level_starts(tree)
     result = np.empty((len(user_vectors), tree.num_classes), dtype=np.float32)
-    step = max(1, 2**22 // len(tree.parents))  # users at once: few, so that what is gathered from stays in the cache
+    step = max(1, 2**22 // len(tree.parents))  # users at once: few, so that the gathered arrays stay in the cache
     for first in range(0, len(user_vectors), step):
         users = user_vectors[first : first + step]
         logits = np.zeros((len(users), tree.num_rows + 1), dtype=np.float32)  # the last: children without a logit
@@ -219,10 +219,10 @@ def log_probabilities(tree: Tree, node_vectors: Float32s, user_vectors: Float32s
 
 
 def _log_normalisers(tree: Tree, logits: Float32s) -> Float32s:
-    """The logarithm of what each node's exponentials sum to, float32[B, I + 1]; the last is for parent -1: 0."""
+    """Return the log of each node's sum of exponentials, float32[B, I + 1]; the last is for parent -1: 0."""
     normalisers = np.zeros((len(logits), len(tree.widths) + 1), dtype=np.float32)
     pairs, wide = np.flatnonzero(tree.widths == 2), np.flatnonzero(tree.widths > 2)
-    # of two children the second has no row, which is to have logit 0
+    # the second of two children has no row: its logit is 0
     normalisers[:, pairs] = np.logaddexp(logits[:, tree.first_rows[pairs]], np.float32(0))
     if len(wide):
         widths = tree.widths[wide]
@@ -236,7 +236,7 @@ def _log_normalisers(tree: Tree, logits: Float32s) -> Float32s:
 
 
 def _child_rows(tree: Tree) -> Int64s:
-    """The row whose logit speaks for each node as a child, int64[V + I]; num_rows where there is none."""
+    """Return the row with the logit of each node as a child, int64[V + I]; num_rows if it has none."""
     widths = np.append(tree.widths, 1)[tree.parents]
     rows = np.append(tree.first_rows, 0)[tree.parents] + np.where(widths > 2, tree.slots, 0).astype(np.int64)
     rows[(widths == 1) | ((widths == 2) & (tree.slots == 1))] = tree.num_rows
@@ -244,11 +244,11 @@ def _child_rows(tree: Tree) -> Int64s:
 
 
 def _with_rows(parents: NDArray[np.int32], slots: NDArray[np.uint32], widths: NDArray[np.int32]) -> Tree:
-    """The tree with its parameter rows laid out in the order of the inner nodes."""
+    """Return the tree with its parameter rows in the order of the inner nodes."""
     rows = rows_of(widths)
     return Tree(parents, slots, (np.cumsum(rows) - rows).astype(np.int32), widths, num_rows=int(rows.sum()))
 
 
 def rows_of(widths: NDArray[np.int32]) -> Int64s:
-    """How many parameter rows nodes with so many children own, int64[I]."""
+    """Return the number of parameter rows of nodes with so many children, int64[I]."""
     return np.where(widths > 2, widths, widths == 2).astype(np.int64)

@@ -1,1 +1,1 @@
-"""Who trains what, when, and in how many bytes: pure."""
+"""The plan of a training: schedule, shares of workers, and memory. Pure functions."""

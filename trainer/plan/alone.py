@@ -1,10 +1,10 @@
-"""The memory planner: from sizes and budgets to chunks, item blocks, slots, disk and time, or a refusal with the numbers. Pure.
+"""The memory planner: chooses chunks, item blocks and slots for the budgets, or refuses with the numbers. Pure.
 
-In memory all the time are what the process already holds, one item block with its sampling tables or tree, a copy of it while a
-commit is written, and the micro-partition under work where users rest in bfloat16. The rest of the budget is divided into slots
-for chunks of users: one when all users fit, otherwise three (read ahead, trained, written behind). Only when the item table
-leaves no room for that it is divided into blocks, because that changes what is learned: each chunk meets every block, one after
-the other, and the next block is read ahead. Of all such divisions that fit the one that moves fewest bytes is taken.
+Always in memory are the process itself, one item block with its sampling tables or tree, a copy of it while a commit is written,
+and with bfloat16 the micro-partition being trained. The rest of the budget is divided into slots for chunks of users: one slot if
+all users fit, otherwise three (read ahead, trained, written behind). The item table is divided into blocks only if it leaves no
+room for slots, because blocks change the result: each chunk is trained on every block in turn, and the next block is read ahead.
+Of the divisions that fit, the planner takes the one that moves fewest bytes.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -20,14 +20,14 @@ from trainer.system.units import size
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
 BUFFER_BYTES_A_USER = 64
-IMAGE_BYTES = 3 * 4096  # a file's header, and what is left of the last page
-ARRAY_BYTES = 2 * 4096  # the same of an array's file
+IMAGE_BYTES = 3 * 4096  # a file's header, and the rest of its last page
+ARRAY_BYTES = 2 * 4096  # the same for the file of an array
 MAX_BLOCKS = 256
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Memory of the process, what it holds before training (overhead), the store's free disk, and memory of the GPU, if any."""
+    """Memory of the process, its use before training (overhead), the store's free disk, and memory of the GPU, if any."""
 
     host_bytes: int
     overhead_bytes: int
@@ -47,11 +47,11 @@ class Division:
 class Plan:
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
-    place_bytes: the sizes of the place of a micro-partition that comes and goes, for its users and for its tokens; None where
-    all stay, and tokens are mapped. moved_bytes: what an epoch reads from the store, and writes to it, because of the division.
-    commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (commits included), seconds, sent_bytes
-    (to other workers): predicted of the whole training; seconds is None where the machine's rates are not known.
-    places_a_chunk: with several workers, the same for all.
+    place_bytes: the memory for a micro-partition's users and tokens while it is in a slot; None if all users stay in memory and
+    tokens are mapped. moved_bytes: the bytes that an epoch reads from the store, and writes to it, because of the division.
+    commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to
+    other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_a_chunk:
+    with several workers, equal for all.
     """
 
     num_partitions: int
@@ -80,12 +80,12 @@ class Plan:
 
     @property
     def chunk_places(self) -> int:
-        """Places of the epoch's order that a chunk has: for one worker a place is a micro-partition."""
+        """The places of a chunk in the epoch's order: for one worker a place is a micro-partition."""
         return self.places_a_chunk or self.chunk_partitions
 
     @property
     def is_resident(self) -> bool:
-        """Whether one chunk holds all users, which then stay in memory over all epochs."""
+        """Whether one chunk has all users, which then stay in memory over all epochs."""
         return self.num_chunks == 1
 
     def to_json(self) -> dict[str, Any]:
@@ -97,9 +97,9 @@ def plan_training(
 ) -> Plan:
     """Choose chunks, item blocks and slots.
 
-    `began`: the division of a training that goes on. If it has several blocks it stays: the order depends on it.
+    `began`: the division of a resumed training. With several blocks it is kept, as the order depends on it.
 
-    Raises ResourceError, with the numbers and the way out, when one micro-partition a slot does not fit the budget,
+    Raises ResourceError, with the numbers and a remedy, when slots of one micro-partition do not fit the budget,
     or when the disk cannot hold two generations.
     """
     division = _choose_division(work, sizes, budget, began)
@@ -112,8 +112,8 @@ def lay_out(
     work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division,
     num_others: int = 0, commits_items: bool = True,
 ) -> Plan:  # fmt: skip
-    """The plan for a division that fits. num_others: users of other workers on the same disk; commits_items: whether this worker
-    writes the items that all have. Raises ResourceError when the disk cannot hold two generations.
+    """Return the plan for a division that fits. num_others: users of other workers on the same disk; commits_items: whether this
+    worker writes the items shared by all. Raises ResourceError when the disk cannot hold two generations.
     """
     disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes)
     if disk_bytes > budget.disk_free_bytes:
@@ -148,7 +148,7 @@ def lay_out(
 
 
 def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> Division | None:
-    """One block where that fits, or else the division that moves fewest bytes; None when none fits."""
+    """Return one block if that fits, otherwise the division that moves fewest bytes; None if none fits."""
     if began and began.num_blocks > 1:
         is_resident = began.chunk_partitions >= len(work.users)
         chunk_bytes = 3 * began.chunk_partitions * _largest_bytes(work, sizes)
@@ -163,7 +163,7 @@ def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division |
 
 
 def largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
-    """Micro-partitions that fit a slot; 0 when not one does."""
+    """Return how many micro-partitions fit a slot."""
     left_bytes = _left_bytes(work, sizes, budget, num_blocks)
     if _all_bytes(work, sizes) <= left_bytes:
         return len(work.users)
@@ -171,14 +171,14 @@ def largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> 
 
 
 def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
-    """What is left for slots; nothing where the GPU's budget does not suffice."""
+    """Return the bytes left for slots; -1 if the GPU's budget does not suffice."""
     if budget.device_bytes is not None and device_bytes(work, sizes, num_blocks) > budget.device_bytes:
         return -1
     return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, budget, num_blocks)
 
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
-    """What is in memory beside the slots: items, and what is needed while a micro-partition is under work."""
+    """Return the bytes in memory beside the slots: items, and work space for a micro-partition."""
     users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_A_USER)
     pinned_bytes = tray_bytes(work, sizes, num_blocks) if budget.device_bytes else 0
     accumulation_bytes = sizes.accumulation_bytes(work, num_blocks)
@@ -190,17 +190,17 @@ def _all_bytes(work: Work, sizes: Sizes) -> int:
 
 
 def _place_bytes(work: Work, sizes: Sizes) -> tuple[int, int]:
-    """The file of most users of a micro-partition, and that of most tokens."""
+    """Return the bytes of the largest users' file of a micro-partition, and of the largest tokens' file."""
     return work.most_users * sizes.user_bytes + IMAGE_BYTES, work.most_tokens * TOKEN_BYTES + ARRAY_BYTES
 
 
 def _largest_bytes(work: Work, sizes: Sizes) -> int:
-    """What a slot has of the largest micro-partition."""
+    """Return the bytes of the largest micro-partition in a slot."""
     return sum(_place_bytes(work, sizes)) + work.most_users * SCHEDULE_BYTES_A_USER
 
 
 def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
-    """Bytes that an epoch reads, and writes: every user once, and a block at each change of it."""
+    """Return the bytes that an epoch reads, and writes: every user once, and a block at each change of block."""
     num_chunks = -(-len(work.users) // division.chunk_partitions)
     users_bytes = work.num_users * sizes.user_bytes if num_chunks > 1 else 0
     if sizes.sharing.is_sharded:  # blocks come from other workers, not from the disk
@@ -246,7 +246,7 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
 
 
 def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> str:
-    """What the smallest division needs, and the way out."""
+    """Return a message with the needs of the smallest division, and a remedy."""
     choices = [began.num_blocks] if began else sizes.sharing.block_counts(sizes.can_split, MAX_BLOCKS)
     if budget.device_bytes is not None:
         smallest_bytes = min(device_bytes(work, sizes, num_blocks) for num_blocks in choices)

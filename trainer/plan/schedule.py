@@ -1,6 +1,6 @@
-"""Which micro-partition and which user comes when, and at which learning rate: pure functions of (seed, epoch).
+"""The order of micro-partitions and users, and the learning rates: pure functions of (seed, epoch).
 
-All is derived from the loop's position: the number of places done (of micro-partitions, for one worker).
+All is computed from the loop's position: the number of finished places (for one worker, micro-partitions).
 """
 
 from collections.abc import Sequence
@@ -14,28 +14,28 @@ from trainer.draws import ORDER, counter, draws, epoch_key, user_keys
 
 
 def partition_order(seed: int, epoch: int, num_partitions: int) -> NDArray[np.int64]:
-    """The order of micro-partitions in an epoch, a permutation int64[P]."""
+    """Return the order of micro-partitions in an epoch, a permutation int64[P]."""
     key = np.array([epoch_key(seed, epoch)], dtype=np.uint64)
     counters = np.array([counter(p, ORDER, 1) for p in range(num_partitions)], dtype=np.uint64)
     return np.argsort(draws(key, counters), kind="stable")
 
 
 def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The order of the users of one micro-partition in an epoch, a permutation int64[n]."""
+    """Return the order of the users of one micro-partition in an epoch, a permutation int64[n]."""
     keys = draws(user_keys(seed, epoch, hashes), np.array([counter(0, ORDER, 0)], dtype=np.uint64))
-    order = np.argsort(keys)  # a fourth of a stable sort's time, and of different keys there is one order only
+    order = np.argsort(keys)  # a fourth of a stable sort's time; different keys have only one order
     return order if np.all(np.diff(keys[order])) else np.argsort(keys, kind="stable")
 
 
 def place_offsets(places: Sequence[NDArray[np.int64]], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Raw tokens that come before each place of an epoch, int64[places + 1]; `tokens[p]` is micro-partition p's."""
+    """Return the raw tokens before each place of an epoch, int64[places + 1]; `tokens[p]`: of micro-partition p."""
     return np.concatenate(([0], np.cumsum([tokens[partitions].sum() for partitions in places]))).astype(np.int64)
 
 
 def learning_rates(
     alpha: float, min_alpha: float, first_token: float, lengths: NDArray[Any], total_tokens: int
 ) -> NDArray[np.float32]:
-    """The learning rate of each user, float32[n]: falls linearly with the raw tokens before the user.
+    """Return the learning rate of each user, float32[n]. It falls linearly with the raw tokens before the user.
 
     `first_token` counts the tokens before the first of these users over all epochs, `lengths` [n] are the users'
     tokens in their order, `total_tokens` those of all planned epochs.
@@ -46,9 +46,9 @@ def learning_rates(
 
 @dataclass(frozen=True)
 class Step:
-    """What the loop does at one position: the users at a place of the epoch's order, and their tokens in one item block.
+    """The loop's work at one position: the users at a place of the epoch's order, and their tokens in one item block.
 
-    chunk: the places whose users are in memory together; turn: which of the chunk's blocks this is, from 0.
+    chunk: the places whose users are in memory together; turn: the number of the block within the chunk, from 0.
     """
 
     epoch: int
@@ -63,10 +63,10 @@ class Step:
 
 
 def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) -> Step:
-    """The step at a position: epoch by epoch, chunk by chunk, block by block, place by place.
+    """Return the step at a position: epoch by epoch, chunk by chunk, block by block, place by place.
 
-    The blocks go up in one chunk and down in the next (a serpentine), so that either the chunk or the block changes, never both;
-    with one block and any chunks the places simply follow each other.
+    Blocks ascend in one chunk and descend in the next, so that either the chunk or the block changes, never both. With one block
+    the places follow each other.
     """
     epoch, in_epoch = divmod(position, num_places * num_blocks)
     chunk_index = in_epoch // (chunk_places * num_blocks)
@@ -78,6 +78,6 @@ def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) 
 
 
 def tokens_before(step: Step, offsets: NDArray[np.int64], num_blocks: int) -> float:
-    """Raw tokens before a step in its epoch, when each block has an equal share; offsets as of `place_offsets`."""
+    """Return the raw tokens before a step in its epoch, if blocks have equal shares; offsets: as of `place_offsets`."""
     start, stop, at_place = (int(offsets[place]) for place in (step.chunk.start, step.chunk.stop, step.place))
     return start + (step.turn * (stop - start) + at_place - start) / num_blocks

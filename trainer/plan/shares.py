@@ -1,8 +1,8 @@
-"""Who trains what when several workers train together: pure functions of the corpus and the workers' weights.
+"""Divides users among workers: pure functions of the corpus and the workers' weights.
 
-A micro-partition belongs to one worker for the whole training, so that its users stay where they are. An epoch has as many
-*places* as the worker with the fewest micro-partitions has of them; at each place every worker trains its part of its own,
-in the epoch's order, and between places all are in step. With one worker a place is a micro-partition.
+A micro-partition belongs to one worker for the complete training, so that its users are not moved. An epoch has as many
+*places* as the worker with the fewest micro-partitions has of them. At each place every worker trains a part of its own, in
+the epoch's order; the workers change places together. With one worker a place is a micro-partition.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from trainer.plan.sharing import Sharing
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """A worker's part of the users. partitions: of every worker, ascending int64[P_w]; tokens int64[P]: of each one."""
+    """A worker's part of the users. partitions: of every worker, ascending int64[P_w]; tokens int64[P]: of each partition."""
 
     rank: int
     partitions: tuple[NDArray[np.int64], ...]
@@ -35,27 +35,27 @@ class Share:
 
     @property
     def num_places(self) -> int:
-        """Places of an epoch."""
+        """The number of places of an epoch."""
         return min(map(len, self.partitions))
 
     def most_a_place(self, rank: int) -> int:
-        """The most micro-partitions that a worker trains at a place."""
+        """Return the most micro-partitions that a worker trains at a place."""
         return -(-len(self.partitions[rank]) // self.num_places)
 
     def places(self, order: NDArray[np.int64], rank: int | None = None) -> list[NDArray[np.int64]]:
-        """A worker's micro-partitions at each place of an epoch, whose order of all of them is int64[P]."""
+        """Return a worker's micro-partitions at each place of an epoch; order int64[P]: of all micro-partitions."""
         own = self.partitions[self.rank if rank is None else rank]
         return np.array_split(order[np.isin(order, own)], self.num_places)
 
     def place_tokens(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens of each worker at each place of an epoch, int64[W, places]."""
+        """Return the tokens of each worker at each place of an epoch, int64[W, places]."""
         ranks = range(self.num_workers)
         return np.array([[self.tokens[place].sum() for place in self.places(order, rank)] for rank in ranks])
 
 
 def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) -> Share:
-    """Divide the micro-partitions among workers in proportion to their weights, by tokens int64[P], the heaviest first, each
-    to the worker with the least load then (Graham, SIAM J. Appl. Math. 1969). Raises ConfigError when there are too few.
+    """Divide micro-partitions with these tokens int64[P] among workers in proportion to their weights: the heaviest first, each
+    to the least loaded worker (Graham, SIAM J. Appl. Math. 1969). Raises ConfigError when there are too few.
     """
     num_workers = len(weights)
     if len(tokens) < num_workers:
@@ -75,15 +75,15 @@ def share_users(rank: int, tokens: NDArray[np.int64], weights: Sequence[float]) 
 
 
 def count_exchanges(tokens: NDArray[Any], sharing: Sharing) -> NDArray[np.int64]:
-    """How often the workers exchange at each place of an epoch, int64[n], by the tokens [n] of the worker that has most there."""
+    """Return the number of exchanges at each place of an epoch, int64[n]; tokens [n]: the most of any worker at the place."""
     counts = np.diff(np.floor(np.cumsum(tokens) / sharing.exchange_tokens), prepend=0).astype(np.int64)
     counts[-1] = max(counts[-1], 1)
     return counts if sharing.cuts_places else counts.clip(max=1)
 
 
 def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_exchanges: int) -> NDArray[np.int64]:
-    """After how many of a micro-partition's users exchanges follow, ascending int64[k]; lengths int64[n]: the users' tokens in
-    their order; before: tokens of the place before them, of place_tokens in all, which num_exchanges divide evenly.
+    """Return after how many users of a micro-partition exchanges follow, ascending int64[k]. lengths int64[n]: the users' tokens
+    in order; before: tokens of the place before them. num_exchanges divide the place_tokens of the place evenly.
     """
     if num_exchanges == 0:
         return np.empty(0, dtype=np.int64)
@@ -96,7 +96,7 @@ def cut_users(lengths: NDArray[np.int64], before: int, place_tokens: int, num_ex
 
 
 def ring_block(rank: int, turn: int, num_workers: int, num_blocks: int) -> int:
-    """The item block of a worker at a turn: a Latin square, no two workers have the same one. Each worker passes its block
-    to the one before it, who needs it num_blocks / num_workers turns later.
+    """Return the item block of a worker at a turn. No two workers have the same one (a Latin square). Each worker passes its
+    block to the previous worker, which needs it num_blocks / num_workers turns later.
     """
     return (rank * (num_blocks // num_workers) + turn) % num_blocks

@@ -1,9 +1,9 @@
-"""How workers that train together share the item table: three ways, each named for what it is. Pure.
+"""The ways in which workers share the item table. Pure.
 
-replicated     every worker has all of it; what each changed is added up after every n tokens, and all wait for the sum
-asynchronous   the same, but nobody waits, unless more than `staleness` sums are under way
-sharded        blocks of it go round the workers: each has a part at a time, and no row has two writers; of the few rows that
-               all blocks share, each worker has a copy, whose changes are added up as above
+replicated     every worker has the full table; all changes are summed after every n tokens, and all workers wait for the sum
+asynchronous   the same, but workers wait only if more than `staleness` sums are in progress
+sharded        blocks circulate among the workers: each has a part at a time, and no row has two writers; each worker has a copy
+               of the few rows that all blocks share, whose changes are summed as above
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ EXCHANGES_AN_EPOCH = 256
 
 @dataclass(frozen=True)
 class Sharing:
-    """mode: `alone` or one of the three; weights: what part of the users each worker has, relative to the others'.
+    """mode: `alone` or one of the three; weights: the relative part of the users of each worker.
 
-    exchange_tokens: after how many of its tokens, at most, a worker gives what it changed; staleness: how many sums may be under
-    way when it goes on. cuts_places: whether they exchange within a place, too, and not only at its end, as GPUs do.
+    exchange_tokens: the most tokens that a worker trains between exchanges; staleness: the sums that may be in progress while it
+    trains on. cuts_places: whether workers exchange also within a place; GPUs exchange only at its end.
     """
 
     mode: str = "alone"
@@ -41,15 +41,15 @@ class Sharing:
         return self.mode == "sharded"
 
     def block_counts(self, can_split: bool, most: int) -> Iterable[int]:
-        """The numbers of item blocks that are possible, the best first."""
+        """Return the possible numbers of item blocks, the best first."""
         if self.is_sharded:
             return range(self.num_workers, max(most, self.num_workers) + 1, self.num_workers)
         return range(1, most + 1) if self.is_alone and can_split else [1]
 
     def images(self, num_blocks: int) -> int:
-        """How many item blocks a worker's memory holds: those it has, copies of them while a commit is written, and one that is
-        read ahead (alone, several blocks) or on its way from another worker (sharded), or the blocks as of the last exchange and
-        what is under way (replicated, asynchronous).
+        """Return how many item blocks a worker has in memory: its own, copies of them for a commit, and one that is read
+        ahead (alone, several blocks) or arrives from another worker (sharded), or the state at the last exchange and exchanges in
+        progress (replicated, asynchronous).
         """
         if self.is_alone:
             return 2 if num_blocks == 1 else 3
@@ -58,7 +58,7 @@ class Sharing:
         return 4 if self.mode == "replicated" else 3 + 2 * (self.staleness + 1)
 
     def exchanged_bytes(self, table_bytes: int, shared_bytes: int) -> int:
-        """The rows whose changes are added up."""
+        """Return the bytes of the rows whose changes are summed."""
         return 0 if self.is_alone else shared_bytes if self.is_sharded else table_bytes
 
 
@@ -66,7 +66,7 @@ ALONE = Sharing()
 
 
 def sent_by_sum(num_bytes: int, num_workers: int) -> int:
-    """Bytes that a worker sends when so many are added up over all workers in a ring: each passes on its share W - 1 times
-    to be added to, and W - 1 times to be copied (Patarasu and Yuan, JPDC 2009).
+    """Return the bytes that a worker sends when `num_bytes` are summed over all workers in a ring: each sends a share W - 1
+    times to be summed, and W - 1 times to be copied (Patarasu and Yuan, JPDC 2009).
     """
     return 2 * (num_workers - 1) * num_bytes // num_workers

@@ -1,4 +1,4 @@
-"""How much a training is: what is to be done, and the bytes of what it holds, in memory and on a GPU. Pure."""
+"""The size of a training: its work, and its bytes in memory and on a GPU. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ BYTES = {"float32": 4, "bfloat16": 2}
 TOKEN_BYTES = 4
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
-DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # its tokens, if all blocks have it, its block and row; while rows are found
-THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds, counts: all that a tree has of these
-ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: a row, how it is pulled, and by whom
-SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # as a thread sorts it
-SORTING_BYTES_A_ROW = 4 + 4 + 4  # of all that a thread might move
-STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # where its entries are, how many; while these are reckoned
-LONG_HISTORIES = 8  # the users of a step are taken to have no more tokens than so many times the mean
-DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch takes memory in pieces of 2 and 20 MiB; and what it needs for a moment
+DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
+THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
+ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: row, pull, prediction
+SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # in a thread's sort
+SORTING_BYTES_A_ROW = 4 + 4 + 4  # of every row, in each thread
+STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # starts and number of its entries; temporary arrays
+LONG_HISTORIES = 8  # assumes that users of a step have at most this many times the mean tokens
+DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, and temporary memory
 DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
 DEVICE_SAMPLE_BYTES = (
     2 * 512 * 32_768 * 4
 )  # tokens measured of a micro-partition, by the numbers the kernel holds for one
 PASS_BYTES_A_USER = 8 * 4 + 4  # start, end, hash, place in the order; learning rate
 SCRATCH_BYTES_A_USER = 8 + 4  # key, tokens kept
-CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: its block and first row, while they are reckoned
+CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: block and first row, and temporary arrays
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be trained: users and tokens of each micro-partition, epochs, and when a commit is due."""
+    """The work of a training: users and tokens of each micro-partition, epochs, and seconds between commits."""
 
     users: Sequence[int]
     tokens: Sequence[int]
@@ -62,11 +62,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of what a training holds: a user's row at rest and under work, the item table, and the tables beside it.
+    """The bytes of a training: a user's row as stored and as trained, the item table, and its other tables.
 
-    can_split: whether the item table may be divided into blocks. Every block has the most frequent items, or of a tree
-    the rows above the cut, shared_bytes, and may be larger than its share by a subtree of granule_bytes; cut_bytes say
-    which block has what. sharing: how workers share the table. row_bytes: of the table.
+    can_split: whether the item table may be divided into blocks. shared_bytes: rows in every block (the most frequent items, or
+    the tree's rows above the cut). granule_bytes: a subtree, by which a block may exceed its share. cut_bytes: arrays that map
+    nodes to blocks. sharing: how workers share the table. row_bytes: of a row of the table.
     """
 
     config: TrainConfig
@@ -84,20 +84,20 @@ class Sizes:
     row_bytes: int = 4
 
     def block_bytes(self, num_blocks: int) -> int:
-        """An item block: the rows of the table that are in memory together."""
+        """Return the bytes of an item block: the rows of the table that are in memory together."""
         if num_blocks == 1:
             return self.item_table_bytes
         own_bytes = -(-(self.item_table_bytes - self.shared_bytes) // num_blocks)
         return self.shared_bytes + min(own_bytes + self.granule_bytes, self.item_table_bytes - self.shared_bytes)
 
     def item_bytes(self, num_blocks: int) -> int:
-        """What items take in memory, with the copies that trainer/plan/sharing.py counts."""
+        """Return the bytes of items in memory, with the copies that trainer/plan/sharing.py counts."""
         images_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
-        shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # as they were, and what changed
+        shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # the last state, and the changes
         return images_bytes + shared_bytes + self.tables_bytes(num_blocks)
 
     def accumulation_bytes(self, work: Work, num_blocks: int) -> int:
-        """What gradient accumulation takes beside that: what the users of a step enter, and the threads sort."""
+        """Return the further bytes of gradient accumulation: the entries of a step's users, and the threads' sorts."""
         config = self.config
         if config.accumulate == 1:
             return 0
@@ -113,7 +113,7 @@ class Sizes:
         return work.most_users * STEP_BYTES_A_USER + entries_bytes + num_rows * threads * SORTING_BYTES_A_ROW
 
     def tables_bytes(self, num_blocks: int) -> int:
-        """The tables beside a block of items, by which its tokens are learned."""
+        """Return the bytes of the sampling tables or the tree of an item block."""
         if num_blocks == 1:
             return self.sampling_bytes + self.tree_bytes
         if self.tree_bytes:
@@ -123,7 +123,7 @@ class Sizes:
 
 
 def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
-    """The sizes for a configuration; tree: what items are learned by, if not by draws."""
+    """Return the sizes for a configuration; tree: of hierarchical softmax, if any."""
     num_outputs = tree.num_rows if tree else num_items
     row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
     table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
@@ -144,8 +144,8 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
 
 
 def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
-    """On the GPU: its context; an item block with its tables; places for two micro-partitions, one trained and one coming;
-    what training one writes for itself; and the item rows that the curve looks at.
+    """Return the bytes on the GPU: its context; an item block with its tables; two micro-partitions, one trained and one being
+    copied; scratch arrays; and the item rows for the curve.
     """
     users, tokens = work.most_users, work.most_tokens
     block_bytes = sizes.block_bytes(num_blocks)
@@ -156,7 +156,7 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
     index_bytes = 2 * 8 * (sample_bytes // _row_bytes(sizes) + 1)
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
-    copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # as it was, and what is under way
+    copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # the last state, and exchanges in progress
     held_bytes = copies_bytes + (
         block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
     )
@@ -164,7 +164,7 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
 
 
 def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
-    """On the host, pinned: what a pass has beside rows, on its way to the GPU, and the rows that the curve looks at."""
+    """Return the pinned bytes on the host: a pass's arrays beside rows, on their way to the GPU, and rows for the curve."""
     sample_bytes = min(sizes.block_bytes(num_blocks), DEVICE_SAMPLE_BYTES)
     index_bytes = 8 * (sample_bytes // _row_bytes(sizes) + 1)
     pass_bytes = work.most_users * PASS_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
@@ -172,5 +172,5 @@ def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
 
 
 def _row_bytes(sizes: Sizes) -> int:
-    """A row under work: float32 and the optimizer's state, however it rests."""
+    """Return the bytes of a row as trained: float32 and the optimizer's state."""
     return (sizes.work_bytes or sizes.user_bytes - 4) + 4

@@ -1,9 +1,9 @@
-"""The plan of several workers: how they share the item table, and one division into chunks and blocks that fits all. Pure.
+"""The plan of several workers: a way to share the item table, and one division into chunks and blocks for all. Pure.
 
-Of the ways of trainer/plan/sharing.py the first that suits is taken, unless `train.sharing` names one: replicated,
-where the table fits every worker and adding up its changes does not take too many bytes, or the workers have GPUs, to
-which sharding would bring all users once a block; sharded, where it can be divided; asynchronous otherwise. The measured
-speed of the network decides nothing: the same training has the same plan.
+`train.sharing` may name a way of trainer/plan/sharing.py. Otherwise the first suitable one is taken. Replicated: if the table
+fits every worker, and summing its changes does not take too many bytes or the workers have GPUs (sharding would copy all users to
+them for each block). Sharded: if the table can be divided. Asynchronous: otherwise. The choice does not depend on the measured
+network speed, so the same training has the same plan.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from trainer.system.memory import PAGE_BYTES
 from trainer.system.units import size
 
 SUMMED_BYTES_A_TOKEN = 100
-"""Above so many bytes to add up for each token that a worker trains the table is rather divided: at a million tokens and a
-gigabyte a second they would be a tenth of the time."""
+"""If summing takes more bytes for each trained token, the table is divided. At a million tokens and a gigabyte a second, this is
+a tenth of the time."""
 WAITED_BYTES = 32 * 10**6
-"""A larger block is passed on while another is trained: a worker then has two, instead of waiting for the next one."""
+"""With larger blocks each worker has two, and passes one on while it trains the other, to avoid waiting."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """What a worker has to do and may use; network_bytes_per_second: what it sends when all do."""
+    """A worker's work and budget; network_bytes_per_second: its sending rate while all workers send."""
 
     work: Work
     budget: Budget
@@ -41,9 +41,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to share, why it was taken, and the division that fits all.
+    """A way to share, the reason for it, and the division that fits all workers.
 
-    sent_bytes: the most that a worker sends an epoch; turn_bytes: of that, an item block that it passes on at a turn.
+    sent_bytes: the most that a worker sends in an epoch; turn_bytes: the part of it for passing on one item block.
     """
 
     sharing: Sharing
@@ -56,7 +56,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Team:
-    """The members by rank with their weights, the share of one of them, and the tokens of each at each place of each epoch."""
+    """The members by rank, their weights, the share of one member, and place_tokens[epoch][rank][place]."""
 
     members: Sequence[Member]
     weights: Sequence[float]
@@ -69,15 +69,15 @@ class Team:
 
 
 def form_team(members: Sequence[Member], weights: Sequence[float], share: Share, config: TrainConfig) -> Team:
-    """The team of these members, with what each trains at each place of each epoch."""
+    """Return the team of these members, with their tokens at each place of each epoch."""
     orders = (partition_order(config.seed, epoch, len(share.tokens)) for epoch in range(config.epochs))
     return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 
 
 def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | None = None) -> list[Plan]:
-    """The plan of every worker. `began`: the way of a training that goes on; its order hangs on it, so it stays.
+    """Return the plan of every worker. `began`: the way of a resumed training, which is kept as its order depends on it.
 
-    Raises ConfigError for a way that these settings do not allow, ResourceError with the numbers when nothing fits.
+    Raises ConfigError when the settings do not allow the way, ResourceError with the numbers when nothing fits.
     """
     way = choose_way(team, sizes, config) if began is None else keep_way(team, sizes, began)
     sized, plans = replace(sizes, sharing=way.sharing), []
@@ -97,7 +97,7 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
 
 
 def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
-    """The best way that fits every worker."""
+    """Return the best way that fits every worker."""
     if config.sharing == "sharded" and not sizes.can_split:
         raise ConfigError(
             "train.sharing is sharded, but with train.dm, train.dbow_words or train.items_from the item table cannot be divided: "
@@ -127,7 +127,7 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
 
 
 def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
-    """The way that a training began with, where it still fits."""
+    """Return the way that a training began with. Raises ResourceError if it no longer fits."""
     sized = replace(sizes, sharing=began.sharing)
     places = _chunk_places(team, sized, began.num_blocks)
     if began.num_blocks > 1:
@@ -148,7 +148,7 @@ def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
 
 
 def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None:
-    """The division of a way of sharing that fits all workers."""
+    """Return this way of sharing with a division that fits all workers; None if none fits."""
     sized = replace(sizes, sharing=_sharing(team, config, mode))
     for num_blocks in sized.sharing.block_counts(sizes.can_split, MAX_BLOCKS):
         places = _chunk_places(team, sized, num_blocks)
@@ -164,7 +164,7 @@ def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None
 
 
 def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
-    """Places of a chunk that fit every worker; 0 where one of them has no room."""
+    """Return the most places of a chunk that fit every worker; 0 if a worker has no room for one."""
     found = []
     for rank, member in enumerate(team.members):
         chunk = largest_chunk(member.work, sizes, member.budget, num_blocks)
@@ -180,7 +180,7 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     counts = [int(count_exchanges(tokens, sharing).sum()) for tokens in most]
     exchanged = sharing.exchanged_bytes(sizes.item_table_bytes, sizes.shared_bytes // max(1, num_blocks) * num_blocks)
     block_bytes = sizes.block_bytes(num_blocks)
-    rows_bytes = 4 * block_bytes // sizes.row_bytes  # which rows it has
+    rows_bytes = 4 * block_bytes // sizes.row_bytes  # the block's row numbers
     turn_bytes = PAGE_BYTES + block_bytes + rows_bytes if sharing.is_sharded else 0
     summed_bytes = sum(counts) / len(counts) * sent_by_sum(exchanged, sharing.num_workers)
     return Way(sharing, num_blocks, chunk_places, num_chunks * num_blocks * turn_bytes + summed_bytes, turn_bytes)
