@@ -1,1 +1,1 @@
-"""The training loop, its chunks and its engines."""
+"""The training loop, its slots and its engines."""

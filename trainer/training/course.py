@@ -1,4 +1,4 @@
-"""The course of a training: from its position, one integer, to what is done there. Pure."""
+"""The course of a training: maps its position, one integer, to the work there. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,11 +29,11 @@ from trainer.training.slots import Resident
 
 @dataclass(frozen=True)
 class Visit:
-    """The users of a micro-partition meet their tokens of an item block, once: what is done at `position`, or a part of it.
+    """One pass over the users of a micro-partition and their tokens of an item block: the work at `position`, or a part of it.
 
-    index: which of the position's visits this is; is_last: whether it is the last. resident: where the users are; histories,
-    work: with tokens that are rows of the block; targets: what these are learned against; cuts int64[k]: after how many users
-    the workers exchange what they changed.
+    index: the number of the visit at its position; is_last: whether it is the last one. resident: the users in memory; histories,
+    work: with tokens that are rows of the block; targets: the objective's tables for these; cuts int64[k]: after how many users
+    the workers exchange their changes.
     """
 
     position: int
@@ -48,7 +48,7 @@ class Visit:
     cuts: NDArray[np.int64]
 
     def parts(self) -> Iterator[tuple[Pass, bool]]:
-        """The work in pieces, and whether the workers exchange what they changed after a piece."""
+        """Yield the work in parts, and whether the workers exchange their changes after each part."""
         start = 0
         for end in self.cuts.tolist():
             yield self._part(start, end), True
@@ -65,18 +65,18 @@ class Visit:
 
     @property
     def num_tokens(self) -> int:
-        """Those of other item blocks too."""
+        """Tokens of all item blocks."""
         return int((self.histories.ends - self.histories.starts).sum())
 
     @cached_property
     def sample(self) -> Sample:
-        """What the curve looks at."""
+        """The sample that the curve measures."""
         return draw_sample(self.targets, self.histories)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A visit that has ended, and its users' vectors float32[n, D]; is_finite: whether all of them are."""
+    """A finished visit, and its users' vectors float32[n, D]; is_finite: whether all of them are finite."""
 
     visit: Visit
     vectors: NDArray[np.float32]
@@ -85,7 +85,7 @@ class Ended:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """What a training does, by its settings, corpus, plan, effective recency and this worker's share of the users."""
+    """The work of a training: its settings, corpus, plan, effective recency and this worker's share of the users."""
 
     config: TrainConfig
     corpus: Corpus
@@ -103,11 +103,11 @@ class Course:
         return self.share.num_places * self.plan.num_blocks
 
     def places(self, epoch: int) -> list[NDArray[np.int64]]:
-        """This worker's micro-partitions at each place of an epoch."""
+        """Return this worker's micro-partitions at each place of an epoch."""
         return _places(self.share, self.config.seed, epoch)[0]
 
     def step(self, position: int) -> Step | None:
-        """The step at a position; None where training has ended by then."""
+        """Return the step at a position; None after the end of training."""
         if position >= self.num_positions:
             return None
         plan, share = self.plan, self.share
@@ -117,16 +117,16 @@ class Course:
         return replace(step, block=ring_block(share.rank, step.turn, share.num_workers, plan.num_blocks))
 
     def partitions(self, step: Step, first_place: int | None = None) -> list[int]:
-        """The micro-partitions of the step's chunk, in order; from a place on, if one is given."""
+        """Return the micro-partitions of the step's chunk in order, from `first_place` on if given."""
         start = step.chunk.start if first_place is None else first_place
         return [int(p) for place in self.places(step.epoch)[start : step.chunk.stop] for p in place]
 
     def partitions_at(self, step: Step) -> list[int]:
-        """The micro-partitions at the step's place."""
+        """Return the micro-partitions at the step's place."""
         return self.places(step.epoch)[step.place].tolist()
 
     def num_exchanges(self, position: int) -> int:
-        """How often the workers exchange what they changed at a position; where they do, it ends with all in step."""
+        """Return how often the workers exchange changes at a position. With exchanges, all workers end the position together."""
         if self.plan.sharing.is_alone:
             return 0
         epoch, in_epoch = divmod(position, self.positions_an_epoch)
@@ -134,7 +134,7 @@ class Course:
 
     @lru_cache(maxsize=2)  # noqa: B019 (one course a process)
     def _count_exchanges(self, epoch: int) -> NDArray[np.int64]:
-        """How often the workers exchange at each position of an epoch."""
+        """Return how often the workers exchange at each position of an epoch."""
         num_places, num_blocks, chunk = self.share.num_places, self.plan.num_blocks, self.plan.chunk_places
         most = self.share.place_tokens(partition_order(self.config.seed, epoch, len(self.share.tokens))).max(axis=0)
         chunks = (most[start : start + chunk] for start in range(0, num_places, chunk))
@@ -142,7 +142,7 @@ class Course:
         return count_exchanges(tokens, self.plan.sharing)
 
     def visit(self, position: int, index: int, step: Step, resident: Resident, targets: Targets) -> Visit:
-        """What is done at a position with one of its micro-partitions, and the item block of its step."""
+        """Return the visit of one of a position's micro-partitions, with the item block of the step."""
         config, num_blocks = self.config, self.plan.num_blocks
         histories = resident.histories
         users = user_order(config.seed, step.epoch, histories.hashes)
@@ -167,6 +167,6 @@ class Course:
 
 @lru_cache(maxsize=2)
 def _places(share: Share, seed: int, epoch: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-    """A worker's micro-partitions at each place of an epoch, and the tokens before each place."""
+    """Return a worker's micro-partitions at each place of an epoch, and the tokens before each place."""
     places = share.places(partition_order(seed, epoch, len(share.tokens)))
     return places, place_offsets(places, share.tokens)

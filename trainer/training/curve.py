@@ -1,6 +1,6 @@
 """The training curve: loss on a fixed sample of tokens, and on the held-out items.
 
-A micro-partition is measured at the end of its turn, while it is in memory: the curve costs no extra reading out of core.
+A micro-partition is measured at the end of its visit, while it is in memory: the curve needs no extra reads from disk.
 """
 
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from trainer.model.trees import Tree, path
 from trainer.store.tokens import Histories
 
 MAX_SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
-MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # and of small ones no more than every eighth, so that measuring stays cheap
+MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # of small ones at most every eighth, so that measuring stays cheap
 MAX_POINTS = 100
 MAX_SAMPLES = 2 * MAX_SAMPLE_USERS  # a training token and a held-out item each
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What tokens are learned against: the objective's settings and tables."""
+    """The objective's settings and tables, for all items or an item block."""
 
     config: TrainConfig
     sampling: Sampling
@@ -31,7 +31,7 @@ class Targets:
     is_class_in_block: NDArray[np.bool_] | None = None
 
     def has(self, items: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these items, or rows of an item block, are learned now, bool[m]; others are in other blocks."""
+        """Return which of these items, or rows of an item block, are learned with this block, bool[m]."""
         if self.tree is not None:
             return np.ones(len(items), dtype=bool) if self.is_class_in_block is None else self.is_class_in_block[items]
         return items < len(self.sampling.aliases)
@@ -41,7 +41,7 @@ def token_losses(
     targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
     negatives: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
-    """The loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K]."""
+    """Return the loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K]."""
     if targets.tree is not None:  # nothing is drawn
         return tree_losses(targets.tree, users, outputs, items)
     from trainer.kernels.cpu import score_rows  # numba takes half a second to import
@@ -59,7 +59,7 @@ def token_losses(
 def tree_losses(
     tree: Tree, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """-log of the probability of each item on its way down the tree, float64[m]; users [m, D], items [m]."""
+    """Return -log of each item's probability in the tree, float64[m]; users [m, D], items [m]."""
     losses = np.zeros(len(items))
     for i, (user, item) in enumerate(zip(users, items.tolist(), strict=True)):
         for node, slot in path(tree, item):
@@ -74,20 +74,20 @@ def tree_losses(
 
 @dataclass(frozen=True)
 class Sample:
-    """What is measured of a micro-partition: training tokens, then held-out items.
+    """The measured sample of a micro-partition: training tokens, then held-out items.
 
-    Of each: the rows of the users int64[m], of the items int64[m], and of the negatives int64[m, K].
+    Each part: the rows of the users int64[m], of the items int64[m], and of the negatives int64[m, K].
     """
 
     parts: tuple[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ...]
 
     def item_rows(self) -> NDArray[np.int64]:
-        """The rows of the item table, or block, that the losses are computed from; not for a tree."""
+        """Return the rows of the item table, or block, that the losses need; not for a tree."""
         return np.unique(np.concatenate([rows.ravel() for _, *both in self.parts for rows in both]))
 
 
 def draw_sample(targets: Targets, histories: Histories) -> Sample:
-    """The sample of a micro-partition, the same each time, as far as its items are learned now."""
+    """Draw the sample of a micro-partition, always the same, without items of other blocks."""
     config, sampling = targets.config, targets.sampling
     seen, held = first_users(histories.ends > histories.starts), first_users(histories.is_held_out)
     keys = user_keys(config.seed, -1, histories.hashes[seen])
@@ -112,13 +112,13 @@ def draw_sample(targets: Targets, histories: Histories) -> Sample:
 
 
 def first_users(is_eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The rows of the first users that are wanted, int64[m], as many as are measured of a micro-partition."""
+    """Return the rows of the first eligible users, int64[m], as many as a micro-partition's sample has."""
     return np.flatnonzero(is_eligible)[: min(max(len(is_eligible) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
 
 
 @dataclass
 class Curve:
-    """Points of the curve, and the sums that make up the next point and the epoch's mean."""
+    """Points of the curve, and the sums for the next point and for the epoch's mean."""
 
     points: list[dict[str, Any]] = field(default_factory=list)
     point_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
@@ -127,14 +127,14 @@ class Curve:
     def measure(
         self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], sample: Sample
     ) -> None:
-        """Add the losses of one micro-partition's sample to the sums; users float32[n, D]."""
+        """Add the losses of a micro-partition's sample to the sums; users float32[n, D]."""
         sums: list[float] = []
         for user_rows, items, negatives in sample.parts:
             sums += [float(token_losses(targets, users[user_rows], outputs, items, negatives).sum()), len(user_rows)]
         self.add_sums(sums)
 
     def add_sums(self, sums: list[float]) -> None:
-        """Add what was measured elsewhere: (sum, number) of losses and of held-out losses."""
+        """Add sums of other workers: (sum, number) of losses and of held-out losses."""
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
 
@@ -142,11 +142,11 @@ class Curve:
         self.epoch_sums = [0.0, 0, 0.0, 0]
 
     def epoch_losses(self) -> dict[str, float | None]:
-        """Mean losses of the current epoch."""
+        """Return the mean losses of the current epoch."""
         return losses(self.epoch_sums)
 
 
 def losses(sums: list[float]) -> dict[str, float | None]:
-    """`loss` and `heldout_loss` from (sum, number) of each; None where nothing was measured."""
+    """Return `loss` and `heldout_loss` from (sum, number) of each; None without measurements."""
     loss, num, heldout_loss, num_heldout = sums
     return {"loss": loss / num if num else None, "heldout_loss": heldout_loss / num_heldout if num_heldout else None}

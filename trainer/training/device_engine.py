@@ -1,16 +1,16 @@
-"""The engine for a GPU: the item block stays on the device, users come ahead of their visit and go home behind it.
+"""The engine for a GPU: the item block stays on the device; users are copied in before their visit and out after it.
 
-Three streams: `ahead` copies the next micro-partition in, `compute` trains one, `home` copies the last one out; events
-between them, nothing waits for the whole device. Two places for micro-partitions on the device suffice: a third is
-empty for as long as it takes to copy one in. Users are copied straight from and to the image of their file, which is pinned.
-Of the items only those rows come home that the curve looks at, until a commit, or another block, wants all.
+Three streams: `ahead` copies the next micro-partition in, `compute` trains one, `home` copies the last one out. They wait for
+events, never for the complete device. Two places for micro-partitions on the device suffice: a third would be empty while one is
+copied in. Users are copied directly from and to the pinned image of their file. Of the items only the rows for the curve are
+copied to the host, until a commit or a change of block needs all.
 
     ahead     | copy 2 in    |          | copy 3 in    |
     compute   | train 1                 | train 2                 | train 3
     home                     | 0 home   |              | 1 home   |
     the host  | conclude 0, make 2      | conclude 1, make 3
 
-On a CPU (Triton's interpreter) the same happens, one thing after the other (trainer/kernels/device.py).
+On a CPU (Triton's interpreter) the same steps run one after the other (trainer/kernels/device.py).
 """
 
 import threading
@@ -54,18 +54,18 @@ class Largest:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a micro-partition is on the device: its rows, and by name the arrays of its pass and of its sample's items."""
+    """Device memory of a micro-partition: its rows, and by name the arrays of its pass and of its sample's items."""
 
     rows: DeviceRows
     arrays: dict[str, torch.Tensor]
 
 
 class DeviceMemory:
-    """All memory that the engine needs, taken once at the beginning; trainer/plan/device_sizes.py counts it.
+    """All memory of the engine, allocated once at the beginning; trainer/plan/sizes.py counts it.
 
     On the device: tables of sampling, the items' outputs, scratch, two places for micro-partitions, halves (users' rows in
-    bfloat16 on their way in), sample and bounds (what the curve and the check for finite numbers look at).
-    Pinned on the host: the tray, from which the arrays of a visit are copied, and where users, sample and bounds land.
+    bfloat16 while they are copied in), sample and bounds (for the curve and the check for finite numbers).
+    Pinned on the host: the tray, from which a visit's arrays are copied, and the targets of copies of users, sample and bounds.
     """
 
     def __init__(self, device: torch.device, config: TrainConfig, largest: Largest, pinned: PinnedPages) -> None:
@@ -103,10 +103,10 @@ class DeviceMemory:
 
 @dataclass
 class Flight:
-    """A visit on the device, and the moments when something of it has happened.
+    """A visit on the device, and the events of its progress.
 
-    sampled int64[m]: the items that its sample needs; uploaded: all of it is on the device; started, ended: its training;
-    landed: its users are in the host's memory again; waited_seconds: what the host had waited when it was begun.
+    sampled int64[m]: the items of its sample; uploaded: it is completely on the device; started, ended: its training;
+    landed: its users are in the host's memory again; waited_seconds: the host's waiting time before its beginning.
     """
 
     visit: Visit
@@ -122,7 +122,7 @@ class Flight:
 class DeviceEngine(Engine):
     """Trains visits on a device; exchange: with the other workers, between visits.
 
-    Raises ResourceError when the device does not hold an item block and two micro-partitions.
+    Raises ResourceError when an item block and two micro-partitions do not fit the device.
     """
 
     looks_ahead = True
@@ -152,7 +152,7 @@ class DeviceEngine(Engine):
         self._idle_seconds = 0.0
 
     def admit_block(self, items: Items, targets: Targets) -> None:
-        """Copy an item block and its tables to the device, in place of the one before."""
+        """Copy an item block and its tables to the device, replacing the previous block."""
 
         def copy_in() -> None:
             self.block.vectors.copy_(as_tensor(items.outputs.vectors))
@@ -207,7 +207,7 @@ class DeviceEngine(Engine):
         if flight is None:
             return
         flight.landed.wait()
-        if before := self._before:  # idle time counts as stall, beyond what the host counted as waiting for the disk
+        if before := self._before:  # idle time counts as stall, unless the host counted it as waiting for the disk
             idle = flight.started.seconds_since(before.ended) - (flight.waited_seconds - before.waited_seconds)
             self.record.stall_seconds += max(0.0, idle)
             self._idle_seconds += max(0.0, idle)
@@ -218,7 +218,7 @@ class DeviceEngine(Engine):
         )
 
     def close(self) -> None:
-        """Wait for the copies under way, which may not find their memory gone, and let it go."""
+        """Wait for the copies in progress, which need their memory, then release it."""
         if self._flying is not None and self._flying.visit.resident.landed is not None:
             self._flying.visit.resident.landed.set()
         for stream in (self.ahead, self.compute, self.home):
@@ -226,10 +226,10 @@ class DeviceEngine(Engine):
         self.pinned.release()
 
     def _stage(self, visit: Visit) -> Flight:
-        """Begin to copy a visit to the place that is free. Its rows are at home, its users' and those of its arrays."""
+        """Begin to copy a visit to the free place. Its users' rows and its arrays are on the host."""
         place = next(place for place in self.memory.places if self._flying is None or self._flying.place is not place)
         if self._uploaded is not None:
-            self._uploaded.wait()  # until then the tray is read
+            self._uploaded.wait()  # until then the device reads the tray
         resident, work, sampled = visit.resident, visit.work, visit.sample.item_rows()
         self.pinned.pin(resident.place.users if resident.place else resident.image.pages)
         arrays: dict[str, NDArray[Any]] = {
@@ -258,7 +258,7 @@ class DeviceEngine(Engine):
         flight.started = self.compute.mark()
         self.compute.run(lambda: self.launch(rows, self.block, device_pass, self.memory.scratch))
         if self._flying is not None:
-            self.compute.after(self._flying.landed)  # until then sample and bounds are read
+            self.compute.after(self._flying.landed)  # until then the home stream reads sample and bounds
         self.compute.run(lambda: self._look_at(rows, place.arrays["sampled"][: len(flight.sampled)]))
         flight.ended = self.compute.mark()
 
@@ -268,7 +268,7 @@ class DeviceEngine(Engine):
         flight.landed = self.home.mark()
 
     def _vectors_at_home(self, visit: Visit) -> NDArray[np.float32]:
-        """Where a visit's vectors arrive: where they rest, or where they are rounded from."""
+        """Return the host array that receives a visit's vectors: the resident's own, or a buffer to round from."""
         if self.config.dtype == "bfloat16":
             return self.memory.landed_vectors[: visit.num_users]
         return visit.resident.rows.vectors
@@ -287,12 +287,12 @@ class DeviceEngine(Engine):
             vectors.copy_(as_tensor(rows.vectors), non_blocking=True)
 
     def _look_at(self, rows: DeviceRows, sampled: torch.Tensor) -> None:
-        """What the curve and the check for finite numbers need, before the next visit changes the items."""
+        """Copy the values for the curve and the check for finite numbers, before the next visit changes the items."""
         torch.index_select(self.block.vectors, 0, sampled, out=self.memory.sample[: len(sampled)])
         torch.stack(torch.aminmax(rows.vectors), out=self.memory.bounds)
 
     def _copy_out(self, flight: Flight) -> None:
-        """The users' rows to where they rest, and what `_look_at` found."""
+        """Copy the users' rows and the results of `_look_at` to the host."""
         visit, rows, num_sampled = flight.visit, flight.place.rows, len(flight.sampled)
         for host, device in (
             (self._vectors_at_home(visit), rows.vectors[: visit.num_users]),

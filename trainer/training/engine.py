@@ -1,7 +1,7 @@
-"""Where users are trained: an engine does what is to be done at a position, here in the host's memory.
+"""An engine trains users, visit by visit. This one trains in the host's memory.
 
-An engine may begin a visit before the one before has ended, so it returns what has ended meanwhile. What ended is measured,
-rounded and marked as changed by `conclude`, for all engines.
+An engine may begin a visit before the previous one has ended, so `train` yields the visits that have ended meanwhile. For all
+engines `conclude` measures, rounds and marks ended visits as changed.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ if TYPE_CHECKING:  # torch takes a second to import
 
 
 class Engine:
-    """Trains visits, one after the other, where the rows are; exchange: with the other workers, while a visit is trained.
+    """Trains visits one after the other, in place; exchange: with the other workers, during a visit.
 
-    looks_ahead: whether it wants the next visit while it trains one.
+    looks_ahead: whether `stage` needs the next visit while one is trained.
     """
 
     looks_ahead = False
@@ -34,13 +34,13 @@ class Engine:
         self.kernel, self.exchange = kernel, exchange
 
     def admit_block(self, items: Items, targets: Targets) -> None:
-        """Train against these items from now on; nothing is on its way."""
+        """Use these items from now on. No visit is in progress."""
         self.items = items
         if self.exchange is not None:
             self.exchange.attach_items(items)
 
     def train(self, visit: Visit) -> Iterator[Ended]:
-        """Begin a visit; yields those that have ended meanwhile, in order, each to be concluded before the next."""
+        """Begin a visit. Yields the visits that have ended meanwhile, in order; the caller concludes each before the next."""
         rows = visit.resident.rows
         rows = Rows(rows.widened(), rows.squares)
         for work, is_exchanged in visit.parts():
@@ -51,24 +51,24 @@ class Engine:
         yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))
 
     def stage(self, visit: Visit) -> None:
-        """Prepare the visit that is to be trained next, while another is trained."""
+        """Prepare the next visit while another is trained."""
 
     def settle(self) -> Iterator[Ended]:
-        """Yield what was begun and has not been yielded yet."""
+        """Wait for visits in progress, and yield them."""
         yield from ()
 
     def bring_items_home(self) -> None:
-        """Bring the items in the host's memory up to date; nothing is on its way."""
+        """Update the items in the host's memory. No visit is in progress."""
 
     def close(self) -> None:
-        """Let go of everything, also of what is on its way."""
+        """Release all resources, also of visits in progress."""
 
 
 def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
-    """Add a visit to the curve, and leave its users as they rest; from then on they may be written.
+    """Add a visit to the curve, and round its users for storage. Then they may be written.
 
-    outputs: of the items, float32; those of its sample are as they were when it ended. Raises TrainingError when the vectors or
-    the losses are not finite.
+    outputs: of the items, float32; those of its sample have the values at the visit's end. Raises TrainingError when the vectors
+    or the losses are not finite.
     """
     visit, resident, config = ended.visit, ended.visit.resident, ended.visit.work.config
     try:

@@ -1,7 +1,7 @@
-"""Vectors for users with a given item table: the same kernel, with the items frozen. Deterministic on any number of threads.
+"""Fits users to a given item table: the same kernel, with frozen items. Deterministic with any number of threads.
 
-Of an item table that was trained in blocks one block is in memory at a time: users meet each in turn in every epoch, as in
-training. The price: the table is read about once an epoch for all users that are fitted together.
+If the item table was trained in blocks, one block is in memory at a time. Users are fitted to each in turn in every epoch, as in
+training. The price: the table is read about once an epoch for each group of users.
 """
 
 import os
@@ -36,15 +36,15 @@ from trainer.training.item_blocks import ItemBlocks
 from trainer.training.job import Job
 
 GROUP_BYTES = 64 * 10**6
-"""With several item blocks users of many micro-partitions are fitted together: vectors and tokens of this size."""
+"""The size of a group: with several item blocks, vectors and tokens of micro-partitions that are fitted together."""
 
 Key = TypeVar("Key")
 Begin = Callable[[int, NDArray[np.int64]], Rows]
-"""What some users of a micro-partition begin from, given by their rows."""
+"""Returns the first rows of users, given their micro-partition and row numbers."""
 
 
 class FrozenItems:
-    """A trained item table, of which no more than one block is in memory, and what is needed to fit users to it."""
+    """A trained item table with at most one block in memory, and the settings and tables to fit users to it."""
 
     def __init__(
         self, config: TrainConfig, generation: Generation, counts: NDArray[np.int64], items: Items | None = None
@@ -57,14 +57,14 @@ class FrozenItems:
 
     @property
     def num_bytes(self) -> int:
-        """What the largest block takes in memory, with the tables beside it."""
+        """The bytes of the largest block in memory, with its tables."""
         sizes = training_sizes(self.config, self.generation.num_items, self.blocks.tree)
         return sizes.block_bytes(self.blocks.num_blocks) + sizes.tables_bytes(self.blocks.num_blocks)
 
     def admit(self, block: int) -> tuple[Items, Targets]:
-        """An item block, and what its tokens are learned against. Raises DamageError when a file was altered."""
+        """Load an item block, and return it with its targets. Raises DamageError when a file was altered."""
         if self._admitted is None or self._admitted[0] != block:
-            self._admitted = None  # the one before goes first: there is room for one
+            self._admitted = None  # first release the previous block: there is room for one
             self.blocks.check(block, self.generation.block_rows(block), self.generation.folder)
             items = self.generation.read_item_block(block, self.blocks.num_shared_rows)
             self._admitted = block, items, self.blocks.targets(block)
@@ -74,7 +74,7 @@ class FrozenItems:
 def freeze_items(
     generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
 ) -> FrozenItems:
-    """The item table of a generation, with its own settings; arguments as for FrozenItems."""
+    """Return the item table of a generation, with its settings; arguments as for FrozenItems."""
     return FrozenItems(replace(generation.config, threads=threads), generation, counts, items)
 
 
@@ -82,22 +82,22 @@ def infer_vectors(
     frozen: FrozenItems, tokens: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64],
     begun: Rows | None = None,
 ) -> Rows:  # fmt: skip
-    """Fit users to the items: offsets int64[n+1] into tokens; begun: what they begin from, fitted in place, else as in training.
+    """Fit users to the items. offsets int64[n+1] into tokens; begun: their first rows, changed in place; None: as in training.
 
-    Each row is a pure function of the user's history, hash and beginning.
+    Each row is a pure function of the user's history, hash and first row.
     """
     num_blocks = frozen.blocks.num_blocks
     histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
     rows = begin_users(frozen.config, hashes) if begun is None else begun
     for epoch in range(frozen.config.epochs):
         for turn in range(num_blocks):
-            block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # the block that is in memory comes first
+            block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # begins with the block in memory
             _fit_to_block(frozen, block, histories, rows, epoch)
     return rows
 
 
 def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: Rows, epoch: int) -> None:
-    """Train the users' rows once against an item block, in place. No caller holds the block: the next needs its room."""
+    """Train the users' rows once against an item block, in place. No caller keeps the block: the next one needs its memory."""
     config, num_users = frozen.config, histories.num_users
     items, targets = frozen.admit(block)
     own = frozen.blocks.histories(histories, block)
@@ -115,9 +115,9 @@ def infer_parts(
     frozen: FrozenItems, parts: Iterable[tuple[Key, Histories]], group_bytes: int = GROUP_BYTES,
     begin: Callable[[Key], Rows] | None = None,
 ) -> Iterator[tuple[Key, Rows]]:  # fmt: skip
-    """Yield the rows of each part's users, in order; with several item blocks `group_bytes` of parts are fitted together.
+    """Yield the rows of each part's users, in order. With several item blocks, fits `group_bytes` of parts together.
 
-    begin: what a part's users begin from, where it is not as in training.
+    begin: returns the first rows of a part's users; None: as in training.
     """
     group: list[tuple[Key, Histories]] = []
     num_bytes = 0
@@ -147,7 +147,7 @@ def _infer_group(
 
 
 def take_histories(histories: Histories, users: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
-    """The histories of some users, int64[m], up to `ends`, int64[m]; in memory."""
+    """Copy the histories of some users, int64[m], up to `ends`, int64[m]."""
     starts = histories.starts[users]
     offsets, tokens = gather_spans(histories.tokens, starts, ends - starts)
     return Histories(histories.hashes[users], tokens, offsets, offsets[1:], np.zeros(len(users), dtype=bool))
@@ -157,10 +157,10 @@ def refit_held_out(
     job: Job, corpus: Corpus, values: dict[str, Any], on_event: OnEvent = ignore_event, begin: Begin | None = None,
     fan_out: FanOut = HERE,
 ) -> Generation:  # fmt: skip
-    """Infer the held-out users again from their full histories and commit; they have trained without their newest events.
+    """Fit the held-out users again, to their full histories, and commit. Training did not use their newest events.
 
-    values: join the manifest (what was measured before); begin: what they begin from, where it is not as in training.
-    Returns a refitted generation as it is. Raises ResourceError when the memory or the disk does not suffice.
+    values: added to the manifest (earlier measurements); begin: returns their first rows; None: as in training.
+    Returns a refitted generation unchanged. Raises ResourceError when the memory or the disk does not suffice.
     """
     with lock_store(job.store_dir):
         generation = open_generation(job.store_dir)
@@ -181,7 +181,7 @@ def refit_held_out(
 
 @dataclass(frozen=True)
 class RefitPart:
-    """The held-out users of some micro-partitions of a generation; counts: the file of what training saw of each item."""
+    """The held-out users of some micro-partitions; counts: the file with how often training saw each item."""
 
     generation: Generation
     corpus: Corpus
@@ -192,14 +192,14 @@ class RefitPart:
 
 
 def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
-    """Fit the held-out users of a part; returns the files that were written, as the next manifest has them."""
+    """Fit the held-out users of a part. Returns the manifest entries of the written files."""
     corpus, written, begin = part.corpus, {}, part.begin
     frozen = freeze_items(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
     writer = _next_writer(part.generation)
     first = (lambda key: begin(*key)) if begin else None
 
     def read_parts() -> Iterator[tuple[tuple[int, NDArray[np.int64]], Histories]]:
-        """The number of each micro-partition with held-out users and their rows, and their full histories."""
+        """Yield ((micro-partition, rows of its held-out users), their full histories)."""
         for partition in part.partitions:
             histories = corpus.read(partition)
             held = np.flatnonzero(histories.is_held_out)
@@ -219,12 +219,12 @@ def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
 
 
 def _next_writer(generation: Generation) -> Writer:
-    """A writer of the generation after this one, which begins with its files."""
+    """Return a writer of the next generation, which begins with this one's files."""
     return Writer(generation.folder, generation.generation + 1, generation.manifest["users"], generation.item_entries())
 
 
 def _check_room(job: Job, corpus: Corpus, generation: Generation, frozen: FrozenItems) -> None:
-    """Raise ResourceError when the budget does not hold an item block and a micro-partition, or the disk the users once more."""
+    """Raise ResourceError when memory lacks room for an item block and a micro-partition, or the disk for a copy of the users."""
     needed_bytes = sum(entry["bytes"] for entry in generation.manifest["users"].values())
     stat = os.statvfs(job.store_dir)
     free_bytes = stat.f_bavail * stat.f_frsize

@@ -1,7 +1,7 @@
-"""The item table in blocks: which rows a block has, how they begin, and what its tokens are learned against.
+"""The item table in blocks: the rows of each block, their first values, and the targets of its tokens.
 
-With drawn items the most frequent ones are in all blocks; the others are dealt to blocks with about as many tokens each. With
-a tree, blocks have subtrees, and all the rows above them. One block is the whole table.
+With drawn items all blocks share the most frequent items; the others are divided so that blocks have about equal tokens. With a
+tree, blocks have subtrees, and share all rows above them. A single block is the full table.
 """
 
 import heapq
@@ -41,7 +41,7 @@ class ItemBlocks:
 
     @cached_property
     def _loads(self) -> NDArray[np.float64]:
-        """The tokens of each item that training keeps in an epoch, float64[V]."""
+        """The tokens of each item in an epoch after subsampling, float64[V]."""
         return self.counts * (keep_thresholds(self.counts, int(self.counts.sum()), self.config.sample) / RANGE_32)
 
     @cached_property
@@ -50,7 +50,7 @@ class ItemBlocks:
 
     @cached_property
     def num_shared_rows(self) -> int:
-        """Rows, the first ones, that every block has: of a tree those above the cut, otherwise the most frequent items."""
+        """The number of first rows that all blocks share: of a tree those above the cut, otherwise the most frequent items."""
         if self.cut:
             return self.cut.num_shared_rows
         if self.tree or self.num_blocks == 1:
@@ -59,17 +59,17 @@ class ItemBlocks:
 
     @cached_property
     def _is_shared(self) -> NDArray[np.bool_]:
-        """The most frequent items, which all blocks have, bool[V]."""
+        """Whether all blocks share an item, as it is frequent, bool[V]."""
         is_shared = np.zeros(len(self.counts), dtype=bool)
         is_shared[np.argsort(-self.counts, kind="stable")[: self.num_shared_rows]] = True
         return is_shared
 
     @cached_property
     def _dealt(self) -> NDArray[np.int32]:
-        """The block in which tokens of each item are learned, int32[V]: blocks have about as many tokens, and as many items.
+        """The block that learns the tokens of each item, int32[V]. Blocks have about equal tokens and items.
 
         The shared items, a multiple of the blocks, go one by one, the heaviest first, to the block with the fewest tokens so
-        far; the many light ones to and fro. The first blocks have one more where it does not come out even.
+        far. The many light ones go to blocks in ascending and descending turns. A remainder goes to the first blocks.
         """
         loads, num_blocks = self._loads, self.num_blocks
         blocks = np.empty(len(loads), dtype=np.int32)
@@ -90,7 +90,7 @@ class ItemBlocks:
 
     @cached_property
     def _places(self) -> NDArray[np.int32]:
-        """The row of each item in its block, int32[V]: the shared ones come first, each part ascends."""
+        """The row of each item in its block, int32[V]: shared items come first, both parts ascend."""
         places = np.empty(len(self.counts), dtype=np.int32)
         for block in range(self.num_blocks):
             rows = self.rows(block)
@@ -98,7 +98,7 @@ class ItemBlocks:
         return places
 
     def rows(self, block: int) -> NDArray[np.uint32] | None:
-        """The rows of the table that a block has: the shared ones, then its own, both ascending; None for all."""
+        """Return a block's rows of the table: the shared ones, then its own, both ascending; None for all."""
         if self.cut:
             return self.cut.rows(block)
         if self.num_blocks == 1:
@@ -107,7 +107,7 @@ class ItemBlocks:
         return np.concatenate((np.flatnonzero(self._is_shared), own)).astype(np.uint32)
 
     def check(self, block: int, rows: NDArray[np.uint32] | None, where: object) -> None:
-        """Raise ConfigError unless a block in a store has the rows that it has here: an earlier version divided differently."""
+        """Raise ConfigError unless a stored block has the expected rows: an earlier version divided differently."""
         expected = self.rows(block)
         if expected is not None and (rows is None or not np.array_equal(rows, expected)):
             raise ConfigError(
@@ -116,21 +116,21 @@ class ItemBlocks:
             )
 
     def num_rows(self, block: int) -> int:
-        """The rows that a block of items has; the first block has the most."""
+        """Return the number of items of a block; the first block has the most."""
         return self.num_shared_rows + len(range(block, len(self.counts) - self.num_shared_rows, self.num_blocks))
 
     def num_outputs(self, block: int) -> int:
-        """The rows of outputs that a block has: of items, or of the tree."""
+        """Return the number of output rows of a block: of items, or of the tree."""
         if self.cut:
             return self.cut.num_rows(block)
         return self.tree.num_rows if self.tree else self.num_rows(block)
 
     def first_items(self, block: int) -> Items:
-        """The items of a block as they begin."""
+        """Return the untrained items of a block."""
         return begin_items(self.config, 0 if self.cut else self.num_rows(block), self.num_outputs(block))
 
     def targets(self, block: int) -> Targets:
-        """What the tokens of a block are learned against; tokens of other items are not kept."""
+        """Return the targets of a block's tokens. Tokens of other blocks' items are not kept."""
         if self.cut:
             is_in_block = self.cut.class_blocks == block
             keep = np.where(is_in_block, self._thinning.keep, np.uint64(0))
@@ -144,9 +144,9 @@ class ItemBlocks:
         return Targets(self.config, objectives.make_sampling(self.counts, self.config), None)
 
     def histories(self, histories: Histories, block: int) -> Histories:
-        """The same histories with tokens that are rows of the block, or one beyond its last for items of other blocks.
+        """Return the histories with tokens as rows of the block; items of other blocks become the row after its last.
 
-        Every token keeps its place, by which its draws and its weight go. With a tree tokens stay what they are.
+        Every token keeps its position, which determines its draws and its weight. With a tree, tokens do not change.
         """
         if self.num_blocks == 1 or self.tree:
             return histories

@@ -1,4 +1,4 @@
-"""What a training has to do, and what makes two trainings the same."""
+"""The job of a training, and its identity: two trainings with the same identity are the same."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ from trainer.store.tokens import Corpus
 from trainer.system.files import digest_json, read_json, replace_file
 
 RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness")
-"""Settings that a resumed run may change: they do not say what is learned, or the plan that it began with does."""
+"""Settings that a resumed run may change: they do not affect the result, or the plan of the first run overrides them."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Epochs and learning rates, in place of its settings', of a training that begins from trained vectors."""
+    """Epochs and learning rates that replace the settings' in a training that begins from trained vectors."""
 
     epochs: int
     alpha: float
@@ -29,9 +29,9 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, where, and within which budget. warm_start: vectors in memory that the items begin from.
+    """A corpus, a store, settings and budgets. warm_start: vectors in memory that the items begin from.
 
-    start: identifies what a training begins from, and its schedule (trainer/training/next_night.py).
+    start: identifies the vectors that a training begins from, and its schedule (trainer/training/next_night.py).
     """
 
     corpus_dir: Path
@@ -46,18 +46,18 @@ class Job:
 
     @property
     def training_config(self) -> TrainConfig:
-        """The settings with the schedule; manifests and inference have `config`."""
+        """The settings with the schedule. Manifests and inference use `config`."""
         return dataclasses.replace(self.config, **dataclasses.asdict(self.schedule)) if self.schedule else self.config
 
 
 def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:
-    """The digest of a training's corpus, its start, and the settings that say what is learned."""
+    """Return the digest of a training's corpus, its start, and the settings that affect the result."""
     settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in RESULT_NEUTRAL}
     return digest_json({"corpus": corpus.manifest, "config": settings} | ({"start": start} if start else {}))
 
 
 def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) -> float:
-    """`train.recency`; 0 in a log without times, a third with several item blocks, as the newest tokens no longer come last."""
+    """Return `train.recency`; 0 without times, a third with several item blocks, where the newest tokens do not come last."""
     recency = 0.0 if corpus.manifest["undated"] else config.recency
     return recency if num_blocks == 1 else recency / 3
 
@@ -65,7 +65,7 @@ def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) 
 def describe_training(
     name: str, corpus: Corpus, config: TrainConfig, recency: float, kernel: str, kernel_reason: str
 ) -> dict[str, Any]:
-    """What every manifest of a training with this identity says of it."""
+    """Return the values of a training that all its manifests have."""
     return {
         "identity": name, "window_id": corpus.manifest["window_id"], "config": dataclasses.asdict(config), "recency": recency,
         "partitions": corpus.num_partitions, "num_items": corpus.num_items, "vector_size": config.vector_size,
@@ -74,7 +74,7 @@ def describe_training(
 
 
 def find_generation(folder: Path, name: str, on_event: OnEvent = ignore_event) -> Generation | None:
-    """The store's generation, where it is of the training with this identity."""
+    """Return the store's generation if it belongs to the training with this identity, otherwise None."""
     if not has_generation(folder):
         return None
     if is_outdated(folder):
