@@ -87,7 +87,7 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     ledger = _ledger(lengths[work.order], ends, rule, num_dims)
     num_sorted = len(items.outputs.vectors) if rule.is_accumulating else 0
     owns = [(_scratch(num_dims, longest, num_rows), _sorting(len(ledger.rows), num_sorted)) for _ in range(threads)]
-    taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # threads write these numbers: each has its own cache lines
+    taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # threads write them: each in its own cache line
     arrived = np.zeros(LINE_NUMBERS, dtype=np.int64)
     stretch = stretch_users(int(np.diff(ends, prepend=0).max(initial=0)), threads)
     tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs, items.inputs))

@@ -142,7 +142,7 @@ class Writer:
         path = self.folder / name
         with raise_if_unwritten(self.folder, f"{name} ({image.num_bytes:,} bytes)"):
             if name not in self._unsynced:
-                path.unlink(missing_ok=True)  # left by a killed run; it may be hard-linked elsewhere, so it is not overwritten
+                path.unlink(missing_ok=True)  # left by a killed run; not overwritten, as it may have hard links
             self._unsynced.add(name)
             try:
                 written = write_image(path, image)

@@ -259,7 +259,7 @@ class DeviceEngine(Engine):
         self.compute.run(lambda: self.launch(rows, self.block, device_pass, self.memory.scratch))
         if self._flying is not None:
             self.compute.after(self._flying.landed)  # until then the home stream reads sample and bounds
-        self.compute.run(lambda: self._look_at(rows, place.arrays["sampled"][: len(flight.sampled)]))
+        self.compute.run(lambda: self._gather_measured(rows, place.arrays["sampled"][: len(flight.sampled)]))
         flight.ended = self.compute.mark()
 
     def _send_home(self, flight: Flight) -> None:
@@ -286,13 +286,13 @@ class DeviceEngine(Engine):
         else:
             vectors.copy_(as_tensor(rows.vectors), non_blocking=True)
 
-    def _look_at(self, rows: DeviceRows, sampled: torch.Tensor) -> None:
+    def _gather_measured(self, rows: DeviceRows, sampled: torch.Tensor) -> None:
         """Copy the values for the curve and the check for finite numbers, before the next visit changes the items."""
         torch.index_select(self.block.vectors, 0, sampled, out=self.memory.sample[: len(sampled)])
         torch.stack(torch.aminmax(rows.vectors), out=self.memory.bounds)
 
     def _copy_out(self, flight: Flight) -> None:
-        """Copy the users' rows and the results of `_look_at` to the host."""
+        """Copy the users' rows and the results of `_gather_measured` to the host."""
         visit, rows, num_sampled = flight.visit, flight.place.rows, len(flight.sampled)
         for host, device in (
             (self._vectors_at_home(visit), rows.vectors[: visit.num_users]),

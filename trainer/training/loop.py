@@ -1,8 +1,8 @@
-"""The training, readable top to bottom: where it stands, the plan, and one micro-partition after the other.
+"""The training, readable top to bottom: its state in the store, the plan, and one micro-partition after the other.
 
-The state is the rows and one integer, the micro-partitions done over all epochs: a run that was killed and resumed does the
-same arithmetic as one that was not. With `patience`, the generation with the lowest held-out loss is pinned as "best" at its
-epoch's end; the training ends with it.
+The state is the rows and one integer, the number of micro-partitions trained over all epochs. A run that was killed and resumed
+does the same arithmetic as an uninterrupted one. With `patience`, the generation with the lowest held-out loss is pinned as
+"best" at its epoch's end, and becomes the result.
 """
 
 import threading
@@ -28,7 +28,7 @@ from trainer.training.curve import MAX_POINTS, Targets
 from trainer.training.engine import Engine
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.job import Job, describe_training, effective_recency
-from trainer.training.preparation import Standing, divide_work, find_standing, go_on, warm_up
+from trainer.training.preparation import Standing, divide_work, find_standing, prepare_resume, warm_up
 from trainer.training.record import Record
 from trainer.training.redivide import join_item_blocks
 from trainer.training.slots import Background, ItemSlots, RingSlots, Slots
@@ -37,7 +37,7 @@ from trainer.workers.group import Workers, first_does, join_workers
 
 
 class StoppedError(SurfError):
-    """Training was asked to stop, and did so after a commit."""
+    """Training stopped on request, after a commit."""
 
     code = "stopped"
 
@@ -45,10 +45,10 @@ class StoppedError(SurfError):
 def train(
     job: Job, on_event: OnEvent = ignore_event, *, resume: bool = True, stop: threading.Event | None = None
 ) -> dict[str, Any]:
-    """Train all epochs, or what is left of them, and commit; returns what the run's story records of it.
+    """Train all epochs, or the remaining ones, and commit. Returns the training's part of the run's story.
 
-    A training of the same corpus and configuration in the store is resumed; one that has ended is returned. Any other
-    generation there is replaced by the first commit. `stop`, or SIGTERM, ends it at the next micro-partition's end.
+    Resumes a training of the same corpus and configuration in the store; returns one that has ended. The first commit
+    replaces any other generation. `stop`, or SIGTERM, stops the training at the next micro-partition's end.
     Raises ConfigError for an unfinished training when `resume` is False, ResourceError when the plan does not fit or
     the store is locked or full, DamageError for altered files, TrainingError when the loss is not finite,
     StoppedError when stopped.
@@ -76,7 +76,7 @@ def train(
 def train_on(
     job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent, stop: threading.Event | None
 ) -> tuple[Record, float]:
-    """Train what is left; returns the record, and the seconds of compiling. Its memory is free again then."""
+    """Train the remaining epochs. Returns the record, and the seconds of compiling. Frees the memory of training."""
     training = prepare(job, corpus, standing, workers, on_event)
     try:
         with stop_on_sigterm(stop) as stop:
@@ -87,7 +87,7 @@ def train_on(
 
 
 def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent) -> "Training":
-    """Pick the kernel, make the plan, and all that goes by it. Says what was chosen and why."""
+    """Pick the kernel, make the plan, and create the training. Logs the choices with reasons."""
     config, store_dir = job.training_config, job.store_dir
     kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
     if job.device_memory_bytes:
@@ -101,7 +101,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         log(on_event, "train.recency is off, as the log has no times: a user's tokens all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     course = Course(config, corpus, plan, blocks, recency, share)
-    go_on(standing, course, store_dir, workers, on_event)
+    prepare_resume(standing, course, store_dir, workers, on_event)
     record, manifest = standing.record, standing.manifest
     items_on_disk = standing.generation.item_entries() if standing.generation else {}
     users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
@@ -111,7 +111,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     items = kind(blocks, writer, background, shared_from, workers)
     slots = Slots(corpus, writer, items, background, plan.place_bytes)
     team = Team(course, record)
-    if not workers.is_alone:  # of items those rows are exchanged that all workers have
+    if not workers.is_alone:  # workers exchange the item rows that all of them have
         num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
         team = Together(course, record, workers, num_rows, items)
     if record.position:
@@ -131,7 +131,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
 
 @dataclass
 class Training:
-    """A training under way. block, items, targets: the item block that is trained, -1 before the first."""
+    """A training in progress. block, items, targets: the item block being trained; block is -1 before the first."""
 
     job: Job
     identity: str
@@ -155,7 +155,7 @@ class Training:
         return self.record.position == self.course.num_positions or self.record.stopped_after_epoch is not None
 
     def run(self, stop: threading.Event) -> None:
-        """Train every micro-partition that is left, in order; commit when it is time, when stopped, and at the end."""
+        """Train all remaining micro-partitions, in order. Commits when it is time, when stopped, and at the end."""
         position, last_commit = self.record.position, time.monotonic()
         self.reported_position, self.clock = position, time.perf_counter()
         ahead: Visit | None = None
@@ -164,7 +164,7 @@ class Training:
             assert step is not None
             self._bring_in(position, step)
             for index, partition in enumerate(self.course.partitions_at(step)):
-                resident = self.slots.admit(partition)  # a commit may be writing one made ahead
+                resident = self.slots.admit(partition)  # waits if a commit is writing it
                 visit = ahead or self.course.visit(position, index, step, resident, self.targets)
                 self._conclude(self.engine.train(visit))
                 ahead = self._make_ahead(visit) if self.engine.looks_ahead else None
@@ -189,21 +189,21 @@ class Training:
                     f"{self.slots.writer.generation - 1}: the same command goes on from there"
                 )
         self.slots.wait_for_commit()
-        self.team.note_loads()  # with what the last commit wrote
+        self.team.note_loads()  # includes the bytes of the last commit
 
     def close(self) -> None:
-        """End what is under way, and the threads. What was not committed is not kept."""
+        """Stop work in progress, and the threads. Uncommitted results are lost."""
         try:
             self.engine.close()
         finally:
             self.slots.background.close()
 
     def _bring_in(self, position: int, step: Step) -> None:
-        """Bring what a position needs into memory; where a chunk or an item block begins, begin to read the next."""
+        """Load the users and items of a position. At the start of a chunk or an item block, begin to read the next one."""
         course, slots, items = self.course, self.slots, self.slots.items
         is_first = self.block < 0
         if is_first:
-            items.prefetch(step.block)  # before the users: with it the first of them can be trained
+            items.prefetch(step.block)  # before the users, so that training can begin with the first of them
         if course.plan.is_resident:
             slots.prefetch(course.partitions(step))
         elif step.is_chunk_start or not slots.residents:
@@ -224,7 +224,7 @@ class Training:
             self.engine.admit_block(self.items, self.targets)
 
     def _make_ahead(self, visit: Visit) -> Visit | None:
-        """The visit after this one; None where it needs what this one changes, or another item block."""
+        """Return the visit after this one; None if it has the same micro-partition or another item block."""
         position, index = (visit.position + 1, 0) if visit.is_last else (visit.position, visit.index + 1)
         step = self.course.step(position)
         if step is None or step.block != visit.step.block:
@@ -243,7 +243,7 @@ class Training:
             self._report()
 
     def _report_meetings(self, meetings: Iterator[Requests]) -> Requests:
-        """Report what the team did; returns what anybody in it requests."""
+        """Report progress after meetings of the workers. Returns the requests of any worker."""
         is_stopping = is_time = False
         for requests in meetings:
             is_stopping, is_time = is_stopping or requests.is_stopping, is_time or requests.is_time
@@ -251,7 +251,7 @@ class Training:
         return Requests(is_stopping, is_time)
 
     def _report(self) -> None:
-        """Count the seconds until now, and say how far the training is where it got on."""
+        """Add the seconds since the last call to the record, and report progress, if any."""
         now, record, num_positions = time.perf_counter(), self.record, self.course.num_positions
         record.train_seconds += now - self.clock
         if record.position != self.reported_position:
@@ -263,7 +263,7 @@ class Training:
         self.clock = time.perf_counter()
 
     def _judge_epoch(self, epoch: int) -> None:
-        """Commit after an epoch, keep the generation when it is the best; at the end go back to the best."""
+        """Commit after an epoch, and pin the generation if it is the best. At the end return to the best one."""
         self.slots.wait_for_commit()
         is_last = self.record.position == self.course.num_positions
         is_best, is_over = self.record.judge_epoch(
@@ -295,7 +295,7 @@ class Training:
         self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
 
     def _manifest(self) -> dict[str, Any]:
-        """What the next manifest says beside its files."""
+        """Return the values of the next manifest, without its files."""
         course, kernel = self.course, self.kernel
         about = describe_training(
             self.identity, course.corpus, self.job.config, course.recency, kernel.name, kernel.reason

@@ -1,14 +1,14 @@
-"""A night after another: a training that begins where an older generation ended, on some of its rows and new ones.
+"""An incremental night: a training that continues from an older generation, on some of its rows and new ones.
 
-    begin_night   the store's generation at position 0: the base's items and those that are new, and the changed users fitted
-                  to them. Training goes on from there as after a crash, with few epochs (`Job.schedule`).
-    begin_full    a full night that stays near the base's space: items, and users whose tokens are the same, begin where the
-                  base's are; the others anew
-    fold_night    what was trained, laid beside the base's files: a delta a micro-partition, while it is small
+    begin_night   writes the store's generation at position 0: the base's items, new items, and the changed users fitted to
+                  them. Training resumes from it as after a crash, with few epochs (`Job.schedule`).
+    begin_full    begins a full night near the base's space: items, and users with unchanged tokens, begin with the base's
+                  vectors; the others begin at random
+    fold_night    commits the trained rows beside the base's files: as a delta for each micro-partition, while it is small
 
-The corpus is that of the changed rows alone (`Corpus.rows` says which they are). What the base has stays as it is on disk.
-A night's few users must not pull the items away from all the others, who are not trained. Held-out users of a full night
-begin anew: the base's vectors have seen what is held out of them. docs/decisions.md has the figures.
+The corpus has only the changed rows (`Corpus.rows` has their numbers). The base's files do not change. The few users of a night
+must not pull the items away from all other users, who are not trained. Held-out users of a full night begin at random, because
+the base was trained on their held-out events. docs/decisions.md has the figures.
 """
 
 from collections.abc import Callable
@@ -44,15 +44,15 @@ from trainer.training.infer import freeze_items, infer_parts, take_histories
 from trainer.training.job import Job, describe_training, effective_recency, find_generation, identity
 
 FULL_FILE_SHARE = 4
-"""A delta of more than one row in so many is no longer worth its second file."""
+"""A delta with more than one row in so many is not worth a second file."""
 KNOWN_SQUARES = 10.0
-"""Adagrad's sum that known rows of a full night begin with: about what a training ends with."""
+"""The first Adagrad sum of known rows in a full night: about that at the end of a training."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a night begins from. new_items float32[k, D]: the first vectors of the items that the base does not have;
-    decay: what is left of the items' Adagrad sums, so that items of many nights still move.
+    """The start of a night. new_items float32[k, D]: the first vectors of items that the base does not have;
+    decay: the factor of the items' Adagrad sums, so that items still move after many nights.
     """
 
     base: Generation
@@ -62,8 +62,8 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Known:
-    """What a full night has from its base. items int64[V]: the base's row of each item, -1 for those that it does not have;
-    users: of a micro-partition the base's row of each user who has the same tokens there, -1 for others, int64[n].
+    """The rows that a full night takes from its base. items int64[V]: the base's row of each item, -1 for missing ones;
+    users: returns for a micro-partition the base's row of each user with the same tokens, -1 for others, int64[n].
     """
 
     base: Generation
@@ -71,7 +71,7 @@ class Known:
     users: Callable[[int], NDArray[np.int64]]
 
     def begin(self, config: TrainConfig, partition: int, hashes: NDArray[np.uint64], places: NDArray[np.int64]) -> Rows:
-        """What users of a micro-partition begin from: the base's vectors in rows `places` int64[n], where it is -1 as always."""
+        """Return users' first rows: the base's vectors in rows `places` int64[n] of the partition; for -1 the usual ones."""
         begun = begin_users(config, hashes)
         is_known = places >= 0
         begun.vectors[is_known] = self.base.read_users(partition)[places[is_known]]
@@ -80,7 +80,7 @@ class Known:
 
 
 def why_not(config: TrainConfig, base: Generation) -> str | None:
-    """Why a training cannot begin from the base; None where it can."""
+    """Return the reason why a training cannot begin from the base; None if it can."""
     if config.vector_size != base.vector_size or config.has_inputs != base.config.has_inputs:
         return "its vectors are of another kind"
     if config.bias != base.bias:
@@ -93,16 +93,16 @@ def why_not(config: TrainConfig, base: Generation) -> str | None:
 
 
 def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEvent = ignore_event) -> None:
-    """Make the generation that the job's training begins from, unless the store is at it or further already.
+    """Commit the generation that the job's training begins from, unless the store already has it or a later one.
 
-    Raises ConfigError where a training cannot go on from the base, DamageError when a file of it was altered.
+    Raises ConfigError when a training cannot begin from the base, DamageError when a file of it was altered.
     """
     base, config, new = beginning.base, job.config, beginning.new_items
     if reason := why_not(config, base):
         raise ConfigError(f"this night cannot go on from generation {base.generation}: {reason}; run it with --full")
 
     def make_items() -> Image:
-        """The base's items with the sums decayed, then the new ones; the base's are read where they are on disk."""
+        """Return the base's items with decayed sums, then the new ones. The base's are mapped from disk."""
         before, begun = base.map_items(), begin_items(config, len(new), len(new))
         begun.outputs.vectors[:] = new
         num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
@@ -132,9 +132,9 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
 
 
 def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignore_event) -> None:
-    """Make the generation that a full night begins from, unless the store is at it or further already.
+    """Commit the generation that a full night begins from, unless the store already has it or a later one.
 
-    Held-out users begin as always: how they rank what they opened next must not be known from the base.
+    Held-out users begin at random: the base must not reveal their held-out items.
     """
 
     def make_items() -> Image:
@@ -157,7 +157,7 @@ def _begin(
     job: Job, corpus: Corpus, base: Generation, make_items: Callable[[], Image],
     begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]], on_event: OnEvent,
 ) -> None:  # fmt: skip
-    """Commit a generation at position 0; begin_with: given it with its items, what makes the rows of a micro-partition."""
+    """Commit a generation at position 0. begin_with: takes it with its items, returns a function that makes users' rows."""
     with lock_store(job.store_dir):
         name = identity(corpus, job.config, job.start)
         if find_generation(job.store_dir, name):
@@ -186,10 +186,10 @@ def _begin(
 def fold_night(
     job: Job, corpus: Corpus, base: Generation, values: dict[str, Any], on_event: OnEvent = ignore_event
 ) -> Generation:
-    """Commit the generation of all users: the base's files, and beside them what the night trained.
+    """Commit the generation of all users: the base's files, and beside them the rows of the night.
 
-    corpus: of the changed rows; values: what the manifest says beside (the window of all users). A generation that is
-    folded is returned as it is.
+    corpus: of the changed rows; values: added to the manifest (the window of all users). Returns a folded generation
+    unchanged.
     """
     with lock_store(job.store_dir):
         trained = open_generation(job.store_dir)
@@ -208,9 +208,9 @@ def fold_night(
 
 
 def _write_newer(writer: Writer, partition: int, base: Generation, newer: Delta) -> None:
-    """Write a delta beside the base's file, or the file anew where that has become better."""
+    """Write a delta beside the base's file, or a new full file if the delta is large."""
     entry = base.manifest["users"].get(str(partition))
-    if entry is None:  # nobody was there before
+    if entry is None:  # the base has no users here
         writer.write_users(partition, image_of_rows(newer.rows))
         return
     if "delta" in entry:

@@ -1,4 +1,4 @@
-"""What comes before the first token: what the store holds of the training, the compiled kernel, the rates, the plan."""
+"""Prepares a training: its state in the store, the compiled kernel, the machine's rates, the plan."""
 
 import math
 import os
@@ -40,18 +40,18 @@ from trainer.training.redivide import epochs_done, redivide, sharing_of
 from trainer.workers.group import Workers, first_does
 
 PATIENCE_SECONDS = 2.0
-"""After so long a person is told that the kernel is being compiled."""
+"""Seconds after which a message says that the kernel is being compiled."""
 MAX_USERS, MAX_ITEMS, MAX_TABLE_BYTES, MAX_FILE_BYTES = 20_000, 200_000, 10**8, 64 * 10**6
 NETWORK_BYTES = 4 * 10**6
 SHARE = 0.01
-"""No more tokens are tried than this share of the training's: a small one ends before it could be predicted."""
+"""At most this share of the training's tokens is tried: a small training would end before the trial."""
 TRY_SHARE, TRY_SECONDS = 0.02, 0.5
-"""A first share of the tried users; where it takes as long as this the others are not tried (wide trees)."""
+"""The first trial's share of the users; if it takes longer than TRY_SECONDS, there is no second trial (wide trees)."""
 
 
 @dataclass
 class Standing:
-    """How far a training is. generation: what its store holds of it."""
+    """The state of a training. generation: its last commit in the store, if any."""
 
     identity: str
     warm_start: WarmStart | None
@@ -68,7 +68,7 @@ class Standing:
 
 
 def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Standing:
-    """How far this training is by its store; rank: of this worker."""
+    """Read the state of this training from its store; rank: of this worker."""
     path = job.config.items_from
     warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
     name = identity(corpus, job.config, warm_start.digest if warm_start else job.start)
@@ -77,13 +77,13 @@ def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Sta
     return Standing(name, warm_start, generation, record)
 
 
-def go_on(standing: Standing, course: Course, store_dir: Path, workers: Workers, on_event: OnEvent) -> None:
-    """Make good what a crash kept undone, and divide what was committed for this course where it is divided otherwise."""
+def prepare_resume(standing: Standing, course: Course, store_dir: Path, workers: Workers, on_event: OnEvent) -> None:
+    """Complete what a crash interrupted, and redivide the committed state if this course divides it differently."""
     generation, best = standing.generation, standing.record.best
     if generation is None:
         return
     if workers.is_first and best and best["generation"] == generation.generation:
-        pin_generation(store_dir, "best")  # a crash came between its commit and its pin
+        pin_generation(store_dir, "best")  # a crash happened between its commit and its pin
     manifest, num_workers, begun_by = generation.manifest, workers.num, sharing_of(generation.manifest).num_workers
     is_same_number = num_workers == begun_by or not generation.position
     if not is_same_number or course.plan.num_blocks != manifest["num_blocks"]:
@@ -97,9 +97,9 @@ def go_on(standing: Standing, course: Course, store_dir: Path, workers: Workers,
 
 
 def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:
-    """Compile the kernel, or load what was compiled before; returns the seconds.
+    """Compile the kernel, or load it from the cache. Returns the seconds.
 
-    The CPU's is compiled in a daemon thread, so that a signal does not wait half a minute for the compiler.
+    The CPU kernel is compiled in a daemon thread, so that a signal does not wait half a minute for the compiler.
     """
     started = time.perf_counter()
     failed: list[BaseException] = []
@@ -112,7 +112,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
         except BaseException as error:
             failed.append(error)
 
-    if kernel.accelerator is not None:  # a GPU is chosen by the thread
+    if kernel.accelerator is not None:  # the current GPU is a state of the thread
         compile_all()
     else:
         thread = threading.Thread(target=compile_all, name="compiler", daemon=True)
@@ -129,7 +129,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 def divide_work(
     kernel: Kernel, job: Job, corpus: Corpus, counts: NDArray[np.int64], manifest: dict[str, Any], workers: Workers
 ) -> tuple[Plan, Share]:
-    """Return this worker's plan and share of the users; manifest: of the generation that it goes on from, or empty.
+    """Return this worker's plan and share of the users; manifest: of the resumed generation, or empty.
 
     Raises ResourceError when nothing fits.
     """
@@ -165,7 +165,7 @@ def divide_work(
 def measure_machine(
     kernel: Kernel, config: TrainConfig, work: Work, sizes: Sizes, memory_bytes: tuple[int, int | None], folder: Path
 ) -> tuple[Budget, Rates]:
-    """What this machine has, and how fast it trains made-up users and writes and reads a file."""
+    """Return this machine's budget and rates, measured by training made-up users, and writing and reading a file."""
     length = max(1, round(work.num_tokens / max(1, work.num_users)))
     num_users = int(min(MAX_USERS, max(1, work.num_tokens * work.epochs * SHARE / length)))
     num_items = min(sizes.num_items, MAX_ITEMS, max(2, MAX_TABLE_BYTES // (4 * config.vector_size + 4)))
@@ -181,18 +181,18 @@ def measure_machine(
 
 
 def measure_network(workers: Workers) -> float:
-    """Bytes a second that a worker sends while all add up numbers."""
+    """Measure the bytes a second that a worker sends while all workers sum numbers."""
     import torch
 
     numbers = torch.zeros(NETWORK_BYTES // 4)
-    workers.wait(workers.add_up(numbers))  # the first makes the connections
+    workers.wait(workers.add_up(numbers))  # the first call connects
     started = time.perf_counter()
     workers.wait(workers.add_up(numbers))
     return sent_by_sum(NETWORK_BYTES, workers.num) / (time.perf_counter() - started)
 
 
 def _make_up_work(config: TrainConfig, num_items: int, num_users: int, length: int) -> tuple[Rows, Items, Pass]:
-    """Users of `length` tokens each, which follow Zipf's law, items, and a pass over them."""
+    """Return made-up users with `length` tokens each, by Zipf's law, items, and a pass over them."""
     shares = 1 / np.arange(1, num_items + 1)
     bounds = np.cumsum(shares / shares.sum())
     draws = np.random.default_rng(0).random(num_users * length)
@@ -210,7 +210,7 @@ def _make_up_work(config: TrainConfig, num_items: int, num_users: int, length: i
 
 
 def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int) -> float:
-    """Tokens a second in one pass over made-up users."""
+    """Measure the tokens a second in one pass over made-up users."""
     users, items, work = _make_up_work(config, num_items, num_users, length)
     for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
         part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
@@ -223,7 +223,7 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
 
 
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:
-    """Bytes a second read from and written to the disk, durably."""
+    """Measure the bytes a second read from and durably written to the disk."""
     image = image_of({"vectors": np.ones(max(1, num_bytes // 4), dtype=np.float32)})
     with raise_if_unwritten(folder, f"{image.num_bytes:,} bytes to try the disk"):
         path = folder / f".rate.{os.getpid()}{TEMPORARY_SUFFIX}"

@@ -1,4 +1,4 @@
-"""How far a training is and what it cost: manifests carry it from one process to the next, and the story tells it."""
+"""The progress and cost of a training: manifests pass it from one process to the next, and the story has it."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ STORY_FIELDS = (
 
 @dataclass(frozen=True)
 class Load:
-    """What one of several workers did so far.
+    """The work of one of several workers so far.
 
-    train_seconds: all; of them it waited for sums (exchange), blocks (pass) and messages (meet) of the others, and for the
-    disk (stall). passed_bytes, summed_bytes: sent to others, of blocks and of sums. staleness: how many exchanges had begun
-    before the sum of one was there, the most and over all of them.
+    train_seconds: the total, with waiting for sums (exchange), blocks (pass) and messages (meet) of the others, and for the
+    disk (stall). passed_bytes, summed_bytes: sent to others for blocks and for sums. staleness: how many exchanges began
+    before the sum of one arrived: the most, and the sum over all.
     """
 
     tokens: float = 0.0
@@ -38,12 +38,12 @@ class Load:
 
 @dataclass
 class Record:
-    """Sums over all processes that worked on a training, one after the other.
+    """Sums over all successive processes of a training.
 
-    position: micro-partitions trained over all epochs and item blocks; of several workers, places. stall_seconds: waited for
-    reads and writes, or by a GPU for anything to train, as a part of train_seconds; commit_stall_seconds: for commits, beside
-    them. peak_bytes: the most private memory of a process. best: epoch, held-out loss and generation of the best epoch, with
-    early stopping. loads: of several workers, by rank; seconds, stall and bytes are then this worker's.
+    position: micro-partitions trained over all epochs and item blocks; with several workers, places. stall_seconds: waiting for
+    reads and writes, and idle time of a GPU, a part of train_seconds; commit_stall_seconds: waiting for commits, not a part of
+    it. peak_bytes: the most private memory of a process. best: epoch, held-out loss and generation of the best epoch, with
+    early stopping. loads: of several workers, by rank; seconds, stall and bytes are then those of this worker.
     """
 
     position: int = 0
@@ -62,11 +62,11 @@ class Record:
     curve: Curve = field(default_factory=Curve)
 
     def to_json(self) -> dict[str, Any]:
-        """As a manifest has it; a copy, which does not change when training goes on."""
+        """Return a copy for a manifest."""
         return dataclasses.asdict(self)
 
     def add_point(self, positions_an_epoch: int, alpha: float) -> dict[str, Any]:
-        """Close a point of the curve, at the learning rate alpha; returns it."""
+        """Complete a point of the curve, at the learning rate alpha. Returns it."""
         curve, rate = self.curve, self.tokens_done / max(self.train_seconds, 1e-9)
         point = {
             "epoch": round(self.position / positions_an_epoch, 4), "seconds": round(self.train_seconds, 3),
@@ -77,7 +77,7 @@ class Record:
         return point
 
     def story(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The story's "train" (without seconds); manifest: of the last generation."""
+        """Return the story's "train" (without seconds); manifest: of the last generation."""
         seconds = max(self.train_seconds, 1e-9)
         workers = [dataclasses.asdict(load) for load in self.loads]
         return {
@@ -94,9 +94,9 @@ class Record:
         }
 
     def judge_epoch(self, epoch: int, patience: int, is_last: bool, generation: int) -> tuple[bool, bool]:
-        """Judge an epoch, from 0, by its held-out loss, and note the best; generation: the one that it will be.
+        """Compare an epoch, from 0, by its held-out loss, and record the best. generation: its number when committed.
 
-        Returns whether it is the best so far, and whether the training ends with the best one, which is another.
+        Returns whether it is the best so far, and whether the training ends with an earlier epoch as the best.
         """
         heldout_loss = self.curve.epoch_losses()["heldout_loss"]
         if heldout_loss is not None and (self.best is None or heldout_loss < self.best["heldout_loss"]):
@@ -106,14 +106,14 @@ class Record:
 
 
 def begin_epoch_anew(manifest: dict[str, Any], epoch: int) -> dict[str, Any]:
-    """A manifest for workers of another number, who begin the epoch, from 0, anew: with the sums of those before."""
+    """Return a manifest for another number of workers, who restart the epoch, from 0; it keeps the sums of earlier epochs."""
     loads = [Load(**load) for load in manifest.get("loads", [])]
     points = [point for point in manifest.get("curve", {}).get("points", []) if point["epoch"] <= epoch]
     return manifest | add_loads(loads) | {"loads": [], "curve": dataclasses.asdict(Curve(points))}
 
 
 def add_loads(loads: list[Load]) -> dict[str, int]:
-    """The bytes of all workers, and the most memory of one; nothing where one trains alone."""
+    """Return the bytes of all workers, and the most memory of one; empty for a single worker."""
     if not loads:
         return {}
     return {
@@ -124,7 +124,7 @@ def add_loads(loads: list[Load]) -> dict[str, int]:
 
 
 def read_record(manifest: dict[str, Any], rank: int = 0) -> Record:
-    """The record in a manifest, which may be empty; rank: of several workers, whose own sums are to go on."""
+    """Return the record in a manifest, which may be empty; rank: of this worker, whose own sums continue."""
     names = [field.name for field in dataclasses.fields(Record)]
     values = {name: manifest[name] for name in names if name in manifest}
     if manifest.get("stage") == "training":

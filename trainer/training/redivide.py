@@ -1,7 +1,7 @@
-"""A training that goes on in another division than it began with, and a sharded one that has ended.
+"""Changes the division of a resumed training, and joins the blocks of a sharded training that has ended.
 
-Which micro-partitions had their turn in an epoch depends on the number of workers. Where that changed, the epoch under way
-begins anew: some of its users learn twice, and nobody is left out. Item blocks are divided anew on disk, one after the other.
+The order of micro-partitions in an epoch depends on the number of workers. If it changed, the interrupted epoch restarts: some
+users are trained twice in it, and none is skipped. Item blocks are rewritten on disk, one after the other.
 """
 
 import gc
@@ -22,16 +22,16 @@ from trainer.training.job import Job, effective_recency
 from trainer.training.record import begin_epoch_anew
 
 KEPT_BYTES = 64 * 10**6
-"""What stays free of the budget when blocks are joined: for buffers, and the manifest."""
+"""The part of the budget kept free when blocks are joined, for buffers and the manifest."""
 
 
 def sharing_of(manifest: dict[str, Any]) -> Sharing:
-    """How many workers committed a generation, and how they shared the items."""
-    return Sharing(**manifest["plan"].get("sharing", {}))  # a night's beginning: nobody yet
+    """Return how the workers of a generation shared the items."""
+    return Sharing(**manifest["plan"].get("sharing", {}))  # a night's first generation has no workers
 
 
 def epochs_done(manifest: dict[str, Any], epochs: int) -> tuple[int, float]:
-    """How many of a training's epochs have ended, and the share of the next one that was trained."""
+    """Return how many of a training's epochs have ended, and the trained share of the next one."""
     if not manifest["position"]:
         return 0, 0.0
     in_epoch = manifest["num_positions"] // epochs
@@ -40,9 +40,9 @@ def epochs_done(manifest: dict[str, Any], epochs: int) -> tuple[int, float]:
 
 
 def redivide(generation: Generation, course: Course) -> None:
-    """Commit the same vectors for this course, at the beginning of the epoch that was under way.
+    """Commit the same vectors for this course, at the start of the interrupted epoch.
 
-    Raises DamageError when a file was altered, ResourceError when the disk is full; the last generation is whole then.
+    Raises DamageError when a file was altered, ResourceError when the disk is full; the last generation is then intact.
     """
     manifest, epochs = generation.manifest, course.config.epochs
     ended, _ = epochs_done(manifest, epochs)
@@ -54,16 +54,16 @@ def redivide(generation: Generation, course: Course) -> None:
 
 
 def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
-    """After a sharded training has ended, commit the items as one table, or say why not; else do nothing.
+    """After a sharded training has ended, commit the items as one table, or log why not; otherwise do nothing.
 
-    A night goes on from one table, and inference reads it once. Users are then inferred in the order of time again, so
-    their recency is that of one block. Raises DamageError when a file was altered, ResourceError when the disk is full.
+    A night continues from one table, and inference reads it once. Users are then fitted in order of time again, so their
+    recency is that of one block. Raises DamageError when a file was altered, ResourceError when the disk is full.
     """
     generation = open_generation(job.store_dir)
     manifest = generation.manifest
     if not sharing_of(manifest).is_sharded or generation.num_blocks == 1 or manifest["stage"] != "trained":
         return
-    gc.collect()  # blocks and those who read them refer to each other
+    gc.collect()  # blocks and their readers refer to each other
     table = ItemBlocks(generation.config, corpus.count_training_tokens(), 1)
     table_bytes = training_sizes(generation.config, corpus.num_items, table.tree).item_table_bytes
     needed = private_bytes() + table_bytes + KEPT_BYTES
@@ -79,7 +79,7 @@ def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
 
 
 def _commit_in_blocks(generation: Generation, blocks: ItemBlocks, values: dict[str, Any]) -> None:
-    """Commit the same vectors with the item table in these blocks; values: the rest of the manifest."""
+    """Commit the same vectors with the item table in these blocks; values: for the manifest."""
     folder, manifest = generation.folder, generation.manifest
     writer = Writer(folder, next_generation(folder), manifest["users"], generation.item_entries())
     if blocks.num_blocks != manifest["num_blocks"]:

@@ -1,8 +1,8 @@
-"""The places in memory of chunks of user vectors and of item blocks: admit, evict, prefetch, write behind, commit.
+"""The memory of user chunks and item blocks: admit, evict, prefetch, write behind, commit.
 
-While one chunk trains, a thread reads the next and another writes the last. All writing is done by that one thread, in
-order: what is evicted, then a commit, then what is evicted after it. So a commit is a moment, although training goes on
-while it is written: it waits only where it would change what has not been written yet.
+While one chunk trains, a thread reads the next and another writes the last. The latter does all writing, in order: evicted
+partitions, then a commit, then partitions evicted after it. So a commit is a consistent state, although training continues while
+it is written. Training waits only before it changes rows that are not written yet.
 """
 
 import threading
@@ -36,7 +36,7 @@ Blocks = list[tuple[int, Image]]
 
 
 class Place(NamedTuple):
-    """Where a micro-partition that comes and goes is in memory: the image of its users' file, and its tokens."""
+    """Reusable memory of a micro-partition: for the image of its users' file, and for its tokens."""
 
     users: Bytes
     tokens: Bytes
@@ -44,10 +44,10 @@ class Place(NamedTuple):
 
 @dataclass
 class Resident:
-    """A micro-partition in memory: the image of its file, its histories, and whether the disk is behind.
+    """A micro-partition in memory: the image of its file, its histories, and whether it has unwritten changes.
 
-    place: where it is, for the next one; None where all stay. writing: its write under way, before whose end it must not
-    change. landed: set once its rows are back from the device and `is_dirty` is right; only then may they be written.
+    place: its memory, which the next one reuses; None if all stay. writing: its write in progress, before whose end it must
+    not change. landed: set when its rows are back from the device and `is_dirty` is valid; only then they may be written.
     """
 
     image: Image
@@ -63,9 +63,9 @@ class Resident:
 
 
 class Background:
-    """Two threads beside the training: one reads ahead, the other writes behind, each in order.
+    """Two background threads: one reads ahead, the other writes behind, each in order.
 
-    The training waits for one of them only where it needs what is not there yet: the stall, which is added to the record.
+    The training waits for them only if it needs their result. The record counts this time as stall.
     """
 
     def __init__(self, record: Record) -> None:
@@ -75,7 +75,7 @@ class Background:
         self._writer = ThreadPoolExecutor(1, "write-behind")
 
     def write(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Begin to write. `check` raises what goes wrong."""
+        """Begin to write. `check` raises its error, if any."""
 
         def keep_failure() -> None:
             try:
@@ -88,27 +88,27 @@ class Background:
 
     @contextmanager
     def stall(self, kind: str = "stall_seconds") -> Iterator[None]:
-        """Count the time within as waiting, or as "commit_stall_seconds"."""
+        """Add the time of the block to a field of the record: "stall_seconds" or "commit_stall_seconds"."""
         started = time.perf_counter()
         yield
         setattr(self.record, kind, getattr(self.record, kind) + time.perf_counter() - started)
 
     def check(self) -> None:
-        """Raise what went wrong with writing since, if anything did."""
+        """Raise the error of a failed write, if any."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """End the threads. What has not begun is not done."""
+        """Stop the threads. Work that has not begun is cancelled."""
         self.reader.shutdown(cancel_futures=True)
         self._writer.shutdown(cancel_futures=True)
 
 
 class Slots:
-    """What is in memory. Users come from the writer's files, or begin at random where there is none.
+    """The micro-partitions in memory. Users come from the writer's files, or begin at random without a file.
 
-    items: the places of item blocks. place_bytes: the sizes of a place for a micro-partition that comes and goes, of its users
-    and of its tokens; None where all stay.
+    items: the memory of item blocks. place_bytes: the bytes of reusable memory for a micro-partition's users and for its
+    tokens; None if all stay in memory.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Slots:
                 self._reads[partition] = self.background.reader.submit(self._read, partition)
 
     def admit(self, partition: int) -> Resident:
-        """The micro-partition in memory, free to change; waits while it is still being read or written."""
+        """Return the micro-partition in memory, free to change. Waits while it is being read or written."""
         with self.background.stall():
             if partition not in self.residents:
                 self.prefetch([partition])
@@ -140,8 +140,8 @@ class Slots:
         return resident
 
     def evict(self, partitions: list[int]) -> None:
-        """Take these micro-partitions out of memory; those that changed are written in the background."""
-        with self.background.stall():  # no more than one chunk is being written: the third slot
+        """Remove these micro-partitions from memory. Changed ones are written in the background."""
+        with self.background.stall():  # at most one chunk is being written, in the third slot
             for write in self._writes.values():
                 write.result()
         self._writes.clear()
@@ -150,7 +150,7 @@ class Slots:
             self._writes[partition] = self.background.write(self._write_evicted, partition, resident)
 
     def commit(self, values: dict[str, Any]) -> None:
-        """Begin to make a generation of everything as it is now: what changed, then the manifest with `values`."""
+        """Begin to commit the current state: changed files, then the manifest with `values`."""
         self.wait_for_commit()
         with self.background.stall("commit_stall_seconds"):
             for partition, resident in self.residents.items():
@@ -160,14 +160,14 @@ class Slots:
             self._committing = self.background.write(self._commit, self.items.copy(), values)
 
     def wait_for_commit(self) -> None:
-        """Wait until the generation that was begun last is on disk. Raises what kept it from that."""
+        """Wait until the last commit is on disk. Raises its error, if any."""
         if self._committing is not None:
             with self.background.stall("commit_stall_seconds"):
                 self._committing.result()
             self._committing = None
 
     def _read(self, partition: int) -> Resident:
-        if write := self._writes.get(partition):  # evicted a moment ago, and wanted again by the next epoch
+        if write := self._writes.get(partition):  # just evicted, and needed again in the next epoch
             write.result()
         place = None
         if self.place_bytes is not None:
@@ -186,7 +186,7 @@ class Slots:
         self.record.bytes_written += image.num_bytes
 
     def _write_evicted(self, partition: int, resident: Resident) -> None:
-        """Comes after the commits begun before: what they write is on disk when this is done."""
+        """Write an evicted micro-partition. Earlier commits are on disk when this is done."""
         if resident.landed is not None:
             resident.landed.wait()
         if resident.is_dirty:
@@ -196,7 +196,7 @@ class Slots:
 
     def _commit(self, copies: Blocks, values: dict[str, Any]) -> None:
         def write_last() -> None:
-            self.background.check()  # a generation without one of its files must not be
+            self.background.check()  # a failed write must prevent the commit
             self.items.write(copies)
 
         commit_together(self.writer, self.items.workers, values, write_last)
@@ -204,7 +204,7 @@ class Slots:
 
 
 def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | None) -> Image:
-    """The image of users who begin; made from a few rows at a time, so that it is all the memory it takes."""
+    """Return the image of untrained users. Made a few rows at a time, it takes no further memory."""
     dtype = np.float32 if config.dtype == "float32" else np.uint16
     shapes: Shapes = {"vectors": (dtype, (len(hashes), config.vector_size)), "squares": (np.float32, (len(hashes),))}
     image = make_image(shapes, spare)
@@ -217,10 +217,10 @@ def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | 
 
 
 class ItemSlots:
-    """The item blocks in memory: the one that is trained, the next one on its way in, the last one on its way out.
+    """The item blocks in memory: the trained one, the next being read, and the last being written.
 
-    They come from the writer's files, or begin anew. block: the trained one, -1 before the first. shared_from: the block
-    whose file has the newest rows of those that all blocks share.
+    They come from the writer's files, or begin untrained. block: the trained one, -1 before the first. shared_from: the block
+    whose file has the newest shared rows.
     """
 
     def __init__(
@@ -235,12 +235,12 @@ class ItemSlots:
         self._writing: Future[None] | None = None
 
     def prefetch(self, block: int) -> None:
-        """Begin to read the next item block in the background, once the one before is written."""
+        """Begin to read the next item block in the background, after the last one is written."""
         if self._next is None and block != self.block:
             self._next = self.background.reader.submit(self._read, block, self._writing)
 
     def admit(self, block: int) -> Items:
-        """The item block in memory, free to change; the one before leaves."""
+        """Return the item block in memory, free to change. The previous one is written."""
         if block != self.block:
             image = self._exchange(block)
             self._share_rows(image)
@@ -248,7 +248,7 @@ class ItemSlots:
         return items_in(self._items)
 
     def copy(self) -> Blocks:
-        """Copies of the blocks that this worker commits."""
+        """Return copies of the blocks that this worker commits."""
         return [(block, image_of(image.arrays, self._take_pages())) for block, image in self._own()]
 
     def write(self, copies: Blocks) -> None:
@@ -260,7 +260,7 @@ class ItemSlots:
         self._free += [image.pages for _, image in copies]
 
     def _own(self) -> Blocks:
-        """The trained block; of a table that all workers have, the first one commits it."""
+        """Return the blocks to commit. If all workers have the table, only the first one commits it."""
         return [(self.block, self._items)] if self.workers.is_first else []
 
     def _exchange(self, block: int) -> Image:
@@ -275,7 +275,7 @@ class ItemSlots:
         return image
 
     def _share_rows(self, image: Image) -> None:
-        """Bring the rows that all blocks share into the block that comes in: from the one that goes, or from its file."""
+        """Copy the shared rows into the new block, from the previous block or from its file."""
         num_rows = self.blocks.num_shared_rows
         if self.block >= 0:
             before = self._items
@@ -290,7 +290,7 @@ class ItemSlots:
         return self._free.pop() if self._free else None
 
     def _read(self, block: int, write_before: Future[None] | None = None) -> Image:
-        if write_before is not None:  # its pages are those for this block
+        if write_before is not None:  # its pages are reused for this block
             write_before.result()
         pages = self._take_pages()
         if block not in self.writer.items:
@@ -306,10 +306,10 @@ class ItemSlots:
 
 
 class RingSlots(ItemSlots):
-    """Item blocks that go round the workers: each trains one of its few, passes it to the worker before it, and receives those
-    of the one after it. No row has two writers, and no block is on two workers.
+    """Item blocks that circulate among the workers: each trains one of its few, passes it to the previous worker, and receives
+    one from the next worker. No row has two writers, and no block is on two workers.
 
-    With one block a worker it waits for the next after each turn; with more the passing is done while it trains another.
+    With one block, a worker waits for the next one after each turn. With more, blocks are passed while it trains another.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -320,10 +320,10 @@ class RingSlots(ItemSlots):
         self._leaving: tuple[Any, Bytes] | None = None
 
     def prefetch(self, block: int) -> None:
-        """The next block comes by itself."""
+        """Do nothing: the next block comes from another worker."""
 
     def _exchange(self, block: int) -> Image:
-        """Pass the trained block on, and wait for the next one; the first are read."""
+        """Pass the trained block on, and wait for the next one. The first blocks are read."""
         num_blocks = self.blocks.num_blocks
         num_held = num_blocks // self.workers.num
         if self.block < 0:
@@ -351,7 +351,7 @@ class RingSlots(ItemSlots):
         return image
 
     def _own(self) -> Blocks:
-        """The blocks that this worker has, once they have arrived."""
+        """Wait for this worker's blocks to arrive, and return them."""
         started = time.perf_counter()
         for block, _ in self._held:
             self._arrive(block)
@@ -363,6 +363,6 @@ class RingSlots(ItemSlots):
             self.workers.wait(self._arriving.pop(block))
 
     def _make_block(self, block: int, spare: Bytes | None) -> Image:
-        """The image of an item block that is on its way from another worker."""
+        """Return an image to receive an item block from another worker."""
         shapes = shapes_of_items(self.blocks.num_outputs(block), self.blocks.config.vector_size, has_rows=True)
         return make_image(shapes, spare)

@@ -1,8 +1,8 @@
-"""With whom a worker trains. Alone it is a team of one: what it did counts at once.
+"""The team of a worker. A worker alone is a team of one, and records its work at once.
 
-Several workers exchange what they changed of the items they share. At the end of a place at which they did, they tell each
-other what they measured and whether to commit, so that losses, early stopping and commits agree. With asynchronous sharing
-a message is heard the next time, so that nobody waits for the others here.
+Several workers exchange the changes of shared items. At the end of a place with an exchange they meet: they send each other
+their losses and requests to commit, so that losses, early stopping and commits agree. With asynchronous sharing a message is
+read at the next meeting, so that workers do not wait for each other.
 """
 
 import time
@@ -26,14 +26,14 @@ if TYPE_CHECKING:  # torch takes a second to import
 
 
 class Requests(NamedTuple):
-    """What a worker wishes after a position: to stop, or to commit because it is time."""
+    """A worker's requests after a position: to stop, or to commit because it is time."""
 
     is_stopping: bool
     is_time: bool
 
 
 class Team:
-    """A worker that trains alone. unit: what a position is; exchange: what is done with the others while a visit is trained."""
+    """A worker that trains alone. unit: the meaning of a position; exchange: with other workers, during a visit."""
 
     unit = "micro-partitions"
     exchange: "Exchange | None" = None
@@ -42,37 +42,37 @@ class Team:
         self.course, self.record = course, record
 
     def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
-        """Count a visit that has ended; outputs: of the items, as `conclude` needs them."""
+        """Record a finished visit; outputs: of the items, as for `conclude`."""
         self.begin_epoch()
         conclude(ended, outputs, self.record.curve)
         self.record.position = ended.visit.position + 1
         self.record.tokens_done += ended.visit.num_tokens / self.course.plan.num_blocks
 
     def begin_epoch(self) -> None:
-        """Let the means of the curve begin anew where an epoch begins."""
+        """Reset the means of the curve at the start of an epoch."""
         if self.record.position % self.course.positions_an_epoch == 0:
             self.record.curve.begin_epoch()
 
     def meets_at(self, position: int) -> bool:
-        """Whether the workers meet there; all that was begun has to have ended then."""
+        """Return whether the workers meet at a position. Visits in progress must end before."""
         return False
 
     def meet(self, position: int, own: Requests) -> Iterator[Requests]:
-        """Tell what was done and is wished up to a position; yields what was heard, which the record counts already."""
+        """Send this worker's results and requests up to a position. Yields received requests, after recording their results."""
         yield own
 
     def drain(self) -> Iterator[Requests]:
-        """Yield what was told and not heard yet."""
+        """Wait for messages in progress, and yield their requests."""
         yield from ()
 
     def note_loads(self) -> None:
-        """Note in the record what each of several workers did."""
+        """Write the load of each worker to the record."""
 
 
 class Together(Team):
-    """A worker's part in a training of several. num_rows: of the items, which are exchanged.
+    """A worker in a team of several. num_rows: the item rows that are exchanged.
 
-    curve, tokens: what it measured since it told last, and all that it trained in this process.
+    curve: its losses since the last message; tokens: all that it trained in this process.
     """
 
     unit = "places"
@@ -93,7 +93,7 @@ class Together(Team):
         self._underway: deque[tuple[int, Callable[[], NDArray[np.float64]]]] = deque()
 
     def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
-        """Measure a visit that has ended; it counts once all workers have met."""
+        """Measure a finished visit. It is recorded at the next meeting of the workers."""
         conclude(ended, outputs, self.curve)
         self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
 
@@ -101,7 +101,7 @@ class Together(Team):
         return self.course.num_exchanges(position - 1) > 0
 
     def meet(self, position: int, own: Requests) -> Iterator[Requests]:
-        """Where the workers exchange: make up for exchanges that no user of this worker fell to, and tell."""
+        """If the workers meet: run exchanges that had no user of this worker, then send results and requests."""
         if not self.meets_at(position):
             return
         self._exchanges += self.course.num_exchanges(position - 1)
@@ -121,7 +121,7 @@ class Together(Team):
         self.record.loads = [Load(*row) for row in self.workers.gather(astuple(self._load()))().tolist()]
 
     def _load(self) -> Load:
-        """What this worker did so far, in processes before this one, too."""
+        """Return the load of this worker so far, with earlier processes."""
         before, exchange, record = self._before, self.exchange, self.record
         ring = self.items if isinstance(self.items, RingSlots) else None
         passed_bytes, pass_seconds = (ring.passed_bytes, ring.wait_seconds) if ring else (0, 0.0)
@@ -143,7 +143,7 @@ class Together(Team):
         )
 
     def _receive(self, most: int) -> Iterator[Requests]:
-        """Hear what all told until no more than `most` messages are under way, and count what they did."""
+        """Receive messages until at most `most` are in progress, record their results, and yield their requests."""
         started = time.perf_counter()
         while len(self._underway) > most:
             position, result = self._underway.popleft()
