@@ -35,7 +35,7 @@ class TrainSettings:
     window: int = setting(5, "Window", "Tokens on each side that count as context (dm, dbow_words).", ge=1, le=100)
     hs: Literal[0, 1] = setting(0, "Hierarchical softmax", "1: learn by a tree of items instead of by `objective`.")
     objective: Literal["sampled_softmax", "negative_sampling"] = setting(
-        "sampled_softmax", "Objective", "What a token is learned by, against `negative` drawn items."
+        "sampled_softmax", "Objective", "The loss of a token, against `negative` drawn items."
     )
     negative: int = setting(10, "Negatives", "Items drawn against each token, or each block of tokens.", ge=1, le=1000)
     share_negatives: int = setting(
@@ -98,7 +98,7 @@ class TrainConfig(TrainSettings):
     )  # fmt: skip
     bias: float = setting(
         0.5, "Bias",
-        "The last coordinate of every user, which never moves: items learn in theirs how popular they are; 0: none.",
+        "The last coordinate of every user, a constant, so that an item's last coordinate learns its popularity; 0: none.",
         ge=0, le=10,
     )  # fmt: skip
     optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
@@ -118,7 +118,7 @@ class TrainConfig(TrainSettings):
         0, "Exchange", "Tokens of a worker after which changes of shared items are added up; 0: a 256th of an epoch.", ge=0
     )  # fmt: skip
     staleness: int = setting(
-        2, "Staleness", "Sums that may be under way when a worker goes on (sharing asynchronous).", ge=1, le=64
+        2, "Staleness", "Sums that may be in progress while a worker trains on (sharing asynchronous).", ge=1, le=64
     )
 
     def __post_init__(self) -> None:

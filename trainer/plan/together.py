@@ -105,7 +105,7 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
         )
     if config.sharing != "auto":
         way = _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
-        return replace(way, why="train.sharing asks for it")
+        return replace(way, why="train.sharing is set to it")
     replicated = _fit(team, sizes, config, "replicated")
     sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
     if replicated is None:  # nor asynchronous, which takes more memory

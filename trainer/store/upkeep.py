@@ -22,7 +22,9 @@ from trainer.store.writer import Writer, referenced_files, remove_unreferenced
 from trainer.system.files import read_json, sync_folder
 
 _WAITING = "pinned/repartitioned.json"
-_WAY_OUT = "bring back a copy, or remove {} and run again: what needs it is trained anew, and may be held back as another space"
+_WAY_OUT = (
+    "bring back a copy, or remove {} and run again: that may train anew, in another space, which the gate may hold back"
+)
 
 
 def examine_store(folder: Path) -> list[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ TEMPORARY_SUFFIX = ".tmp"
 SYNCED_AT_ONCE = 8
 VERIFIED_AT_ONCE = 2
 _DIGEST = "digest"  # the key of the digest of all other values in a JSON file
-_DOCTOR = "`surf2vec doctor` says what mends it"
+_DOCTOR = "`surf2vec doctor` shows how to repair it"
 
 
 @contextmanager

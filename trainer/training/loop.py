@@ -116,7 +116,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         team = Together(course, record, workers, num_rows, items)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
-        log(on_event, f"going on where a training was stopped: {done} are done")
+        log(on_event, f"resuming a stopped training: {done} are done")
     engine = Engine(kernel, team.exchange)
     if kernel.accelerator is not None:
         from trainer.training.device_engine import DeviceEngine, Largest  # torch takes a second to import
