@@ -174,7 +174,7 @@ class DeviceEngine(Engine):
             num_shared = self.exchange.num_rows
             self.exchange.attach([self.block.vectors[:num_shared], self.block.squares[:num_shared]])
 
-    def bring_items_home(self) -> None:
+    def update_host_items(self) -> None:
 
         def copy_out() -> None:
             as_tensor(self.items.outputs.vectors).copy_(self.block.vectors)
@@ -213,9 +213,7 @@ class DeviceEngine(Engine):
             self._idle_seconds += max(0.0, idle)
         self._before, self._flying = flight, None
         self.items.outputs.vectors[flight.sampled] = self.memory.landed_sample[: len(flight.sampled)]
-        yield Ended(
-            flight.visit, self._vectors_at_home(flight.visit), bool(np.isfinite(self.memory.landed_bounds).all())
-        )
+        yield Ended(flight.visit, self._host_vectors(flight.visit), bool(np.isfinite(self.memory.landed_bounds).all()))
 
     def close(self) -> None:
         """Wait for the copies in progress, which need their memory, then release it."""
@@ -267,7 +265,7 @@ class DeviceEngine(Engine):
         self.home.run(lambda: self._copy_out(flight))
         flight.landed = self.home.mark()
 
-    def _vectors_at_home(self, visit: Visit) -> NDArray[np.float32]:
+    def _host_vectors(self, visit: Visit) -> NDArray[np.float32]:
         """Return the host array that receives a visit's vectors: the resident's own, or a buffer to round from."""
         if self.config.dtype == "bfloat16":
             return self.memory.landed_vectors[: visit.num_users]
@@ -282,7 +280,7 @@ class DeviceEngine(Engine):
         if self.config.dtype == "bfloat16":
             halves = self.memory.halves[:num_users]
             halves.copy_(as_tensor(rows.vectors), non_blocking=True)
-            vectors.view(torch.int32).copy_(halves).bitwise_left_shift_(16)  # as trainer.model.bfloat16.widen
+            vectors.view(torch.int32).copy_(halves).bitwise_left_shift_(16)  # as trainer.model.rows.widen
         else:
             vectors.copy_(as_tensor(rows.vectors), non_blocking=True)
 
@@ -295,7 +293,7 @@ class DeviceEngine(Engine):
         """Copy the users' rows and the results of `_gather_measured` to the host."""
         visit, rows, num_sampled = flight.visit, flight.place.rows, len(flight.sampled)
         for host, device in (
-            (self._vectors_at_home(visit), rows.vectors[: visit.num_users]),
+            (self._host_vectors(visit), rows.vectors[: visit.num_users]),
             (visit.resident.rows.squares, rows.squares[: visit.num_users]),
             (self.memory.landed_sample[:num_sampled], self.memory.sample[:num_sampled]),
             (self.memory.landed_bounds, self.memory.bounds),

@@ -57,7 +57,7 @@ class Engine:
         """Wait for visits in progress, and yield them."""
         yield from ()
 
-    def bring_items_home(self) -> None:
+    def update_host_items(self) -> None:
         """Update the items in the host's memory. No visit is in progress."""
 
     def close(self) -> None:

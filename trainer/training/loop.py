@@ -33,7 +33,7 @@ from trainer.training.record import Record
 from trainer.training.redivide import join_item_blocks
 from trainer.training.slots import Background, ItemSlots, RingSlots, Slots
 from trainer.training.team import Requests, Team, Together
-from trainer.workers.group import Workers, first_does, join_workers
+from trainer.workers.group import Workers, join_workers, run_on_first
 
 
 class StoppedError(SurfError):
@@ -56,7 +56,7 @@ def train(
     workers = join_workers(on_gpu=job.kernel == "gpu")
     with lock_store(job.store_dir, workers.rank):
         if not workers.is_alone:
-            first_does(workers, lambda: remove_unreferenced(job.store_dir))
+            run_on_first(workers, lambda: remove_unreferenced(job.store_dir))
         corpus = open_corpus(job.corpus_dir)
         standing = find_standing(job, corpus, workers.rank, on_event)
         if standing.record.position and not standing.is_done and not resume:
@@ -69,7 +69,7 @@ def train(
         if not standing.is_done:
             record, compile_seconds = train_on(job, corpus, standing, workers, on_event, stop)
         del standing
-        first_does(workers, lambda: join_item_blocks(job, corpus, on_event))
+        run_on_first(workers, lambda: join_item_blocks(job, corpus, on_event))
         return record.story(open_generation(job.store_dir).manifest) | {"compile_seconds": compile_seconds}
 
 
@@ -162,12 +162,12 @@ class Training:
         while not self.is_done:
             step = self.course.step(position)
             assert step is not None
-            self._bring_in(position, step)
+            self._load_position(position, step)
             for index, partition in enumerate(self.course.partitions_at(step)):
                 resident = self.slots.admit(partition)  # waits if a commit is writing it
                 visit = ahead or self.course.visit(position, index, step, resident, self.targets)
                 self._conclude(self.engine.train(visit))
-                ahead = self._make_ahead(visit) if self.engine.looks_ahead else None
+                ahead = self._next_visit(visit) if self.engine.looks_ahead else None
                 if ahead:
                     self.engine.stage(ahead)
             position += 1
@@ -198,7 +198,7 @@ class Training:
         finally:
             self.slots.background.close()
 
-    def _bring_in(self, position: int, step: Step) -> None:
+    def _load_position(self, position: int, step: Step) -> None:
         """Load the users and items of a position. At the start of a chunk or an item block, begin to read the next one."""
         course, slots, items = self.course, self.slots, self.slots.items
         is_first = self.block < 0
@@ -216,14 +216,14 @@ class Training:
         if step.block != self.block:
             if not is_first:
                 self._conclude(self.engine.settle())
-                self.engine.bring_items_home()
+                self.engine.update_host_items()
             self.targets = course.blocks.targets(step.block)  # while the block is still being read
             self.items, self.block = items.admit(step.block), step.block
             if following := course.step(position + step.chunk.stop - step.place):
                 items.prefetch(following.block)
             self.engine.admit_block(self.items, self.targets)
 
-    def _make_ahead(self, visit: Visit) -> Visit | None:
+    def _next_visit(self, visit: Visit) -> Visit | None:
         """Return the visit after this one; None if it has the same micro-partition or another item block."""
         position, index = (visit.position + 1, 0) if visit.is_last else (visit.position, visit.index + 1)
         step = self.course.step(position)
@@ -277,20 +277,20 @@ class Training:
             message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
             log(self.on_event, message)
             generation, values = open_pinned(store_dir, "best"), self._manifest()
-            first_does(workers, lambda: self.slots.writer.commit_again(generation, values))
+            run_on_first(workers, lambda: self.slots.writer.commit_again(generation, values))
         else:
             self._commit()
         if is_best and not is_last:
             self.slots.wait_for_commit()
-            first_does(workers, lambda: pin_generation(store_dir, "best"))
+            run_on_first(workers, lambda: pin_generation(store_dir, "best"))
         if self.is_done:
             self.slots.wait_for_commit()
-            first_does(workers, lambda: unpin_best(store_dir))
+            run_on_first(workers, lambda: unpin_best(store_dir))
 
     def _commit(self) -> None:
         self.record.num_commits += 1
         with self.slots.background.stall("commit_stall_seconds"):
-            self.engine.bring_items_home()
+            self.engine.update_host_items()
         self.slots.commit(self._manifest())
         self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
 

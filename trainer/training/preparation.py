@@ -37,7 +37,7 @@ from trainer.training.course import Course
 from trainer.training.job import Job, find_generation, identity
 from trainer.training.record import Record, read_record
 from trainer.training.redivide import epochs_done, redivide, sharing_of
-from trainer.workers.group import Workers, first_does
+from trainer.workers.group import Workers, run_on_first
 
 PATIENCE_SECONDS = 2.0
 """Seconds after which a message says that the kernel is being compiled."""
@@ -87,7 +87,7 @@ def prepare_resume(standing: Standing, course: Course, store_dir: Path, workers:
     manifest, num_workers, begun_by = generation.manifest, workers.num, sharing_of(generation.manifest).num_workers
     is_same_number = num_workers == begun_by or not generation.position
     if not is_same_number or course.plan.num_blocks != manifest["num_blocks"]:
-        first_does(workers, lambda: redivide(generation, course))
+        run_on_first(workers, lambda: redivide(generation, course))
         if generation.position:
             ended, share = epochs_done(manifest, course.config.epochs)
             begins = f", of which {share:.0%} was done, begins anew" if share else " begins"

@@ -209,6 +209,6 @@ def agree_on(workers: Workers, work: Callable[[], Any]) -> None:
             raise ResourceError(f"worker {rank} of {workers.num} failed, so that nothing was committed: {message}")
 
 
-def first_does(workers: Workers, work: Callable[[], Any]) -> None:
+def run_on_first(workers: Workers, work: Callable[[], Any]) -> None:
     """Do the work on the first worker. The others wait, and raise ResourceError if it fails."""
     agree_on(workers, work if workers.is_first else lambda: None)
