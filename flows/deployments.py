@@ -11,7 +11,7 @@ from flows.cli import roots, users
 from flows.cli.options import Call
 from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.progress import report_step
-from tasks.forgetting.forget import tell_elsewhere
+from tasks.forgetting.forget import describe_elsewhere
 from trainer.errors import LeftElsewhereError
 
 
@@ -30,7 +30,7 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
     """
     with report_step("forget") as on_event:
         result = users.forget(Call(root, config, on_event), ids_file)
-    if left := tell_elsewhere(result["elsewhere"]):
+    if left := describe_elsewhere(result["elsewhere"]):
         raise LeftElsewhereError(left)
     return result
 

@@ -58,7 +58,7 @@ class RayCluster(FanOut):
         """Twice as many as can be done at once, so that no node waits long for another."""
         return min(MOST_PARTS, 2 * self._shape[0])
 
-    def choose_threads(self, asked: int) -> int:
+    def choose_threads(self, threads: int) -> int:
         return self._shape[1]
 
     def run(

@@ -162,10 +162,10 @@ class Server:
     def _last_words(self) -> ServerEndedError:
         code = self.process.poll()
         ended = f"was not up within {START_SECONDS:.0f} s" if code is None else f"ended with {code}"
-        said = self.log.read_bytes()[self._log_start :].decode(errors="replace").splitlines()
-        words = [line.strip() for line in said if line.strip() and not line.startswith(" ")][-3:] or ["nothing"]
+        output = self.log.read_bytes()[self._log_start :].decode(errors="replace").splitlines()
+        last_lines = [line.strip() for line in output if line.strip() and not line.startswith(" ")][-3:] or ["nothing"]
         return ServerEndedError(
-            f"the Prefect server of this run {ended}; at last it said: {' / '.join(words)} (all of it: {self.log}). The same "
+            f"the Prefect server of this run {ended}; its last lines: {' / '.join(last_lines)} (all in {self.log}). The same "
             f"command goes on from the last commit; where the server does not start, remove {self.home} first, which has "
             "nothing but what Prefect noted of runs before"
         )

@@ -22,9 +22,9 @@ from tasks.gate import figures as gate_task
 from tasks.ingest import ingest as ingest_task
 from tasks.registry import promotion
 from tasks.registry import publish as publish_task
-from tasks.report.measured import list_caveats, list_loads, list_measured, tell_sharing
+from tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from tasks.report.report import write_report
-from tasks.report.tables import list_notes, tell_gate
+from tasks.report.tables import describe_gate, list_notes
 from tasks.root import story as record
 from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown_values
@@ -68,7 +68,7 @@ def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> 
     """The run that these sources, this window and these settings make; its story begins, or goes on."""
     with report_step("open-run") as on_event:
         run = _find_or_plan(night, logs, on_event)
-        on_event("log", {"message": tell_run(run.story())})
+        on_event("log", {"message": announce_run(run.story())})
         run.step(record.IngestStep, "", lambda: ingested)
     counts = {"lines": ingested["lines"], "events": ingested["events"]}
     for key in ("left_out", "rejected"):
@@ -88,19 +88,19 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     request = night.corpus_request(record.NightPlan())
     inputs = request.inputs(request.select_window(root))
     settings = config.outcome_settings()
-    asked = night_task.name_asked(inputs, settings, night.is_full)
-    found = night_task.find_run(root, asked)
+    digest = night_task.name_asked(inputs, settings, night.is_full)
+    found = night_task.find_run(root, digest)
     if found:
         night_task.reopen_gone(found)
         if found.story().steps.train:
             return found
     champion = promotion.find_champion(root, config.publish)
     if champion and restore_story(root, config.publish, champion, on_event) and not found:
-        found = night_task.find_run(root, asked)
+        found = night_task.find_run(root, digest)
     if found and champion in (found.story().champion, found.run_id):
         return found
-    wanted = night_task.NightRequest(config.train, config.nightly, inputs, night.is_full)
-    plan = night_task.plan_night(root, champion, wanted, asked)
+    night_request = night_task.NightRequest(config.train, config.nightly, inputs, night.is_full)
+    plan = night_task.plan_night(root, champion, night_request, digest)
     window_id = night.corpus_request(plan).name(root)
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])
@@ -115,7 +115,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     return run
 
 
-def tell_run(story: record.Story) -> str:
+def announce_run(story: record.Story) -> str:
     """What a run is about to do, in a line: all, what is new, what is left, or nothing."""
     run, ended = story.run_id, [name for name in story.steps.ended() if name != "ingest"]
     begun_at = story.created_at[:16].replace("T", " ")
@@ -185,7 +185,7 @@ def train_vectors(night: NightContext, run: Run) -> None:
     measured = " ".join(["Planned and measured.", *caveats])
     create_table_artifact(key="training", table=list_measured(result), description=measured)
     if loads := list_loads(result):
-        create_table_artifact(key="workers", table=loads, description=tell_sharing(result))
+        create_table_artifact(key="workers", table=loads, description=describe_sharing(result))
 
 
 @task(name="evaluate")
@@ -194,8 +194,8 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
     with report_step("evaluate") as on_event:
         story = run.story()
         corpus_dir, ranks = night.job(story).corpus_dir, f"runs/{run.run_id}/ranks.npy"
-        asked = (night.root, corpus_dir, story.champion, ranks, night.config.host_bytes, on_event)
-        result = run.step(record.EvaluateStep, run.run_id, lambda: evaluate_and_compare(*asked))
+        arguments = (night.root, corpus_dir, story.champion, ranks, night.config.host_bytes, on_event)
+        result = run.step(record.EvaluateStep, run.run_id, lambda: evaluate_and_compare(*arguments))
     quality = [
         {"metric": name, "vectors": f"{value:.4f}", "popularity": f"{result.metrics['popularity_' + name]:.4f}"}
         for name, value in result.metrics.items()
@@ -245,9 +245,9 @@ def export_vectors(night: NightContext, run: Run) -> None:
                     f"{root.store} has generation {generation.generation}, not {settled.generation}, which run {run.run_id} "
                     "made: it cannot be exported any more; run with --full"
                 )
-            told = export_task.export_vectors(export, generation, on_event, fan_out)
+            exported = export_task.export_vectors(export, generation, on_event, fan_out)
             lost = measure_loss(open_corpus(corpus_dir), generation, export.export_dir, config.threads, on_event)
-            return told | {"metrics": told["metrics"] | lost}
+            return exported | {"metrics": exported["metrics"] | lost}
 
         run.step(record.ExportStep, run.run_id, make)
 
@@ -327,14 +327,14 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
         before = run.story().steps.gate
         judged |= {"overridden": before.overridden} if before and before.overridden else {}
         is_first = judged["verdict"] == "first"
-        told = "there is no champion to hold the release against" if is_first else tell_gate(record.GateStep(**judged))
-        on_event("log", {"message": told})
+        message = "there is no champion to hold the release against"
+        on_event("log", {"message": message if is_first else describe_gate(record.GateStep(**judged))})
         return judged
 
     result = run.step(record.GateStep, digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
     if result.is_held:
         raise_alarm(GATE_HELD, run.run_id, held_by=", ".join(result.held_by))
-    create_table_artifact(key="gate", table=shown_values(result.table), description=as_markdown(tell_gate(result)))
+    create_table_artifact(key="gate", table=shown_values(result.table), description=as_markdown(describe_gate(result)))
 
 
 def _digest_verdict(run: Run) -> str:

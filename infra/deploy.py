@@ -94,11 +94,11 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
     made = list_automations(webhook, patience)  # type: ignore[arg-type]
     for automation in made:
         try:
-            there = Automation.read(name=automation.name)
+            existing = Automation.read(name=automation.name)
         except ValueError:
             automation.create()
         else:
-            automation.id = there.id  # type: ignore[attr-defined]
+            automation.id = existing.id  # type: ignore[attr-defined]
             automation.update()
     return [automation.name for automation in made]
 
@@ -141,13 +141,13 @@ def main() -> int:
     parser.add_argument("--logs", required=True, help="glob of the log files there")
     parser.add_argument("--cron", default="30 2 * * *", help="when a night begins (30 2 * * *)")
     parser.add_argument("--timezone", default="UTC", help="the time zone of --cron, e.g. Europe/Berlin (UTC)")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     try:
         if "PREFECT_API_URL" not in os.environ:
             raise ConfigError(
                 "PREFECT_API_URL is not set: read the stack's client.env first (set -a; . FOLDER/client.env)"
             )
-        deploy(asked.root, asked.logs, asked.cron, asked.timezone)
+        deploy(options.root, options.logs, options.cron, options.timezone)
         names = apply_automations(os.environ.get("SURF2VEC_ALARM_URL"))
     except SurfError as error:
         print(f"error: {error}", file=sys.stderr)

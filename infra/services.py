@@ -92,7 +92,7 @@ def find_port(wanted: int | None) -> int:
         return int(held.getsockname()[1])
 
 
-def answers(url: str) -> bool:
+def responds(url: str) -> bool:
     """Whether the URL answers with success."""
     import httpx
 
@@ -133,9 +133,9 @@ def make_cluster(binaries: Path, cluster: Path, account: str | None, password: s
     finally:
         word.unlink(missing_ok=True)
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        output = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
         hint = f"; see that {account} may enter every folder above {unfinished}" if account else ""
-        raise ResourceError(f"initdb failed: {said}{hint}")
+        raise ResourceError(f"initdb failed: {output}{hint}")
     unfinished.rename(cluster)
 
 

@@ -22,7 +22,7 @@ from flows.server import end_orphans, marks
 from infra import CODE, POOL
 from infra.bucket import BUCKET
 from infra.passwords import open_passwords, write_secret
-from infra.services import Service, answers, find_port, find_postgres, is_ready, make_cluster, make_databases
+from infra.services import Service, find_port, find_postgres, is_ready, make_cluster, make_databases, responds
 from trainer.errors import SurfError
 from trainer.system.files import read_json, write_json
 
@@ -136,7 +136,7 @@ class Stack:
     def _start_s3(self) -> Service:
         port = self.ports["s3"]
         argv = [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(port)]
-        return self._start("s3", argv, partial(answers, f"http://127.0.0.1:{port}/moto-api/"), QUIET)
+        return self._start("s3", argv, partial(responds, f"http://127.0.0.1:{port}/moto-api/"), QUIET)
 
     def _start_prefect(self) -> Service:
         port = self.ports["prefect"]
@@ -147,7 +147,7 @@ class Stack:
             "PREFECT_SERVER_API_AUTH_STRING": f"admin:{self.passwords['prefect']}",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # older than 7 and 90 days
         }
-        is_up = partial(answers, f"http://127.0.0.1:{port}/api/health")
+        is_up = partial(responds, f"http://127.0.0.1:{port}/api/health")
         return self._start("prefect", argv, is_up, environment | self.client_environment | QUIET)
 
     def _start_mlflow(self) -> Service:
@@ -161,7 +161,7 @@ class Stack:
             "MLFLOW_AUTH_ADMIN_PASSWORD": self.passwords["mlflow"],
             "MLFLOW_FLASK_SERVER_SECRET_KEY": self.passwords["mlflow_session"],
         }
-        is_up = partial(answers, f"http://127.0.0.1:{port}/health")
+        is_up = partial(responds, f"http://127.0.0.1:{port}/health")
         return self._start("mlflow", argv, is_up, environment | self.s3_environment | QUIET, folder=CODE)
 
     def _start_worker(self) -> Service:

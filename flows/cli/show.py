@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tasks.report.tables import tell_gate
+from tasks.report.tables import describe_gate
 from tasks.root.story import GateStep
 from tasks.root.wording import amount, duration, share
 from trainer.system.units import size
@@ -50,7 +50,7 @@ def show_run(result: dict[str, Any]) -> None:
 def show_gate(gate: dict[str, Any]) -> None:
     """The gate's rules and its verdict."""
     rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in gate["table"])
-    title = tell_gate(GateStep.model_validate(gate))
+    title = describe_gate(GateStep.model_validate(gate))
     show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=title)
 
 

@@ -77,9 +77,9 @@ def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
 
 def report_left(result: dict[str, Any]) -> int:
     """Say which copies that others registered still have any of the users; the exit code."""
-    from tasks.forgetting.forget import tell_elsewhere
+    from tasks.forgetting.forget import describe_elsewhere
 
-    if left := tell_elsewhere(result["elsewhere"]):
+    if left := describe_elsewhere(result["elsewhere"]):
         err.print(shown(left))
     return LeftElsewhereError.exit_code if left else 0
 

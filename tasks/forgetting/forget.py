@@ -69,7 +69,7 @@ def forget(
         write_json(root.forgetting, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
         num_new = add_tombstones(root, user_ids or [])
         num_events = erase_events(root, wanted, on_event)
-        told = _publish_without(copies, memory_bytes, on_event)
+        published = _publish_without(copies, memory_bytes, on_event)
         removed = [*remove_releases(Copies(root, publish, wanted), on_event), *_remove_rest(root, wanted)]
         sync_folders(root.path)  # what was removed stays so after a power loss: only then the proof holds
         places, others = search_everywhere(Copies(root, publish, wanted))
@@ -87,7 +87,7 @@ def forget(
         "users": len(read_tombstones(root).days) if user_ids is None else len(user_ids),
         "users_new": num_new,
         "events": num_events,
-        **told,
+        **published,
         "removed": removed,
         "places": places,
         "found": found,
@@ -97,17 +97,17 @@ def forget(
     }
 
 
-def tell_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
+def describe_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
     """What a person is told of copies that stay and have any of the users; None where there is none."""
     if not elsewhere:
         return None
-    told = [
+    copies = [
         f"{place['place']} (not ours, still has {place['found']:,} of these users"
         f"{', used by ' if place['used_by'] else ''}{', '.join(place['used_by'])})"
         for place in elsewhere
     ]
     return (
-        f"these users are gone from this root and from all that it registered, but not from {'; '.join(told)}: nothing was "
+        f"these users are gone from this root and from all that it registered, but not from {'; '.join(copies)}: nothing was "
         "removed there. Forget them in the roots that made these copies, or delete these versions, then give the same command "
         "again"
     )
@@ -168,7 +168,7 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
     """Register the release with the story of the one it was made of; it serves at once, as its vectors have passed already."""
     run = Run(root, release)
     if not run.story_path.exists():
-        run.amend(lambda _: _tell_anew(root, publish, before, release))
+        run.amend(lambda _: _derive_story(root, publish, before, release))
     registered = publish_release(root, publish, run.story(), root.export(release), None, on_event)
     for alias in ("challenger", "champion"):
         tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered["model_version"])
@@ -181,7 +181,7 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
     return registered
 
 
-def _tell_anew(root: Root, publish: PublishConfig, before: str, release: str) -> Story:
+def _derive_story(root: Root, publish: PublishConfig, before: str, release: str) -> Story:
     """The story of a release that was made of another one."""
     manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).story()
     num_bytes = sum(about["bytes"] for about in list_files(manifest).values())

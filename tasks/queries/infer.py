@@ -117,7 +117,7 @@ class InferPart:
 
 
 def infer(
-    root: Root, release: str, asked: Inference, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
+    root: Root, release: str, query: Inference, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
 ) -> dict[str, Any]:
     """Write `asked.out`: `user_id, vector`, sorted by micro-partition (the root's) and user_id; returns what came of it.
 
@@ -129,22 +129,22 @@ def infer(
     The caller needs no lock. Raises a SurfError; `asked.out` is then as it was before.
     """
     started = time.monotonic()
-    check_out(asked.out, "Parquet", "vectors.parquet")
-    config = _follow_rules(root, read_catalog(root).rules or {}, asked.ingest)
+    check_out(query.out, "Parquet", "vectors.parquet")
+    config = _follow_rules(root, read_catalog(root).rules or {}, query.ingest)
     read_user_key(root, config)
     with (
-        explain_failures(root, "vectors are inferred", asked.memory_bytes),
+        explain_failures(root, "vectors are inferred", query.memory_bytes),
         open_scratch_folder(root, "infer") as folder,
     ):
-        frozen = open_release(root, release, folder, asked.train, on_event)
-        rows = _plan_rows(frozen, asked.memory_bytes)
+        frozen = open_release(root, release, folder, query.train, on_event)
+        rows = _plan_rows(frozen, query.memory_bytes)
         frozen.items.admit(0)  # a damaged table is found before the logs are read
         own = Root(folder / "root")
         own.path.mkdir()
         copy_tombstones(root, own)
-        ingested = _ingest(root, own, asked, config, on_event, fan_out)
-        corpus, num_cleaned, num_unknown = _clean(own, asked, config, frozen, on_event, fan_out)
-        _write(InferPart(frozen, corpus, rows, range(corpus.num_partitions), folder), asked, on_event, fan_out)
+        ingested = _ingest(root, own, query, config, on_event, fan_out)
+        corpus, num_cleaned, num_unknown = _clean(own, query, config, frozen, on_event, fan_out)
+        _write(InferPart(frozen, corpus, rows, range(corpus.num_partitions), folder), query, on_event, fan_out)
     num_users = int(corpus.users.sum())
     return {
         "users": num_users,
@@ -156,13 +156,13 @@ def infer(
         "items": frozen.generation.num_items,
         "vector_size": frozen.vector_size,
         "release": release,
-        "out": str(asked.out),
-        "bytes": asked.out.stat().st_size,
+        "out": str(query.out),
+        "bytes": query.out.stat().st_size,
         "seconds": round(time.monotonic() - started, 3),
     }
 
 
-def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_event: OnEvent) -> Release:
+def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, on_event: OnEvent) -> Release:
     """Hold the files of the release in `folder`. Logs which settings of the call do not count, as training had others.
 
     Raises InputError without an export, DamageError when it is not whole.
@@ -192,9 +192,9 @@ def open_release(root: Root, release: str, folder: Path, asked: TrainConfig, on_
         projection = _hold(path_of(root.export(release), export, export["projection"]["file"]), folder)
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
     generation = Generation(folder, manifest)
-    config = replace(generation.config, threads=asked.threads)
+    config = replace(generation.config, threads=settings.threads)
     for field in fields(TrainConfig):
-        wanted, used = getattr(asked, field.name), getattr(config, field.name)
+        wanted, used = getattr(settings, field.name), getattr(config, field.name)
         if wanted not in (used, field.default) and field.name != "commit_seconds":
             on_event("log", {"message": f"train.{field.name} is {used}, as in release {release}, not {wanted}"})
     return Release(release, generation, config, vocabulary, folder / COUNTS, projection)
@@ -242,12 +242,12 @@ def _plan_rows(release: Release, memory_bytes: int) -> int:
 
 
 def _ingest(
-    root: Root, own: Root, asked: Inference, config: IngestConfig, on_event: OnEvent, fan_out: FanOut
+    root: Root, own: Root, query: Inference, config: IngestConfig, on_event: OnEvent, fan_out: FanOut
 ) -> dict[str, Any]:
     """The logs as events of `own`; the list of rejects of unusable ones is kept in `root`."""
     partitions = read_catalog(root).partitions
     try:
-        ingested = ingest(own, asked.logs, config, partitions, asked.memory_bytes, asked.threads, on_event, fan_out)
+        ingested = ingest(own, query.logs, config, partitions, query.memory_bytes, query.threads, on_event, fan_out)
     except RejectedError as error:
         listed, kept = own.rejects / FAILED, root.rejects / "infer"
         if not listed.exists():
@@ -257,17 +257,17 @@ def _ingest(
         os.replace(listed, kept)
         raise RejectedError(str(error).replace(str(listed), str(kept))) from None
     if num_forgotten := ingested["left_out"].get(FORGOTTEN, 0):
-        told = f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector"
-        on_event("log", {"message": told})
+        message = f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector"
+        on_event("log", {"message": message})
     if not ingested["events"]:
         raise InputError("these logs have no event but those of users who were forgotten: nobody gets a vector")
-    if str(asked.out.resolve()) in {os.path.realpath(name) for name in read_catalog(own).names}:
-        raise InputError(f"--out {asked.out} is one of the logs: name another file")
+    if str(query.out.resolve()) in {os.path.realpath(name) for name in read_catalog(own).names}:
+        raise InputError(f"--out {query.out} is one of the logs: name another file")
     return ingested
 
 
 def _clean(
-    own: Root, asked: Inference, config: IngestConfig, release: Release, on_event: OnEvent, fan_out: FanOut
+    own: Root, query: Inference, config: IngestConfig, release: Release, on_event: OnEvent, fan_out: FanOut
 ) -> tuple[Corpus, int, int]:
     """Tokens of the users of `own`, as the corpus of a night would have them, in the release's vocabulary.
 
@@ -279,14 +279,14 @@ def _clean(
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
     params = window.params | {"vocabulary": escape(str(release.vocabulary))}
-    with explain_unreadable(own), connect(duckdb_bytes(asked.memory_bytes), scratch / "spill", asked.threads) as con:
+    with explain_unreadable(own), connect(duckdb_bytes(query.memory_bytes), scratch / "spill", query.threads) as con:
         create_table(con, "staging/stg_vocabulary", params)
         con.execute("create temporary view vocabulary as from stg_vocabulary")
         num_unknown = fetch_rows(con, "intermediate/int_unknown_events", params)[0]["num_events"]
-        whole = CorpusPart(
-            (), params, config, scratch, folder, asked.memory_bytes, asked.threads, window.num_events, step="infer"
+        everything = CorpusPart(
+            (), params, config, scratch, folder, query.memory_bytes, query.threads, window.num_events, step="infer"
         )
-        parts = whole.divide(count_partitions(con, params, window), fan_out)
+        parts = everything.divide(count_partitions(con, params, window), fan_out)
         num_users = sum(stages["users"] for stages in fan_out.run(clean_part, parts, on_event))
         for group in (group for part in parts for group in part.groups):
             write_item_ix(con, scratch, group)
@@ -299,18 +299,18 @@ def _clean(
     return Corpus(folder, manifest), num_users, num_unknown
 
 
-def _write(whole: InferPart, asked: Inference, on_event: OnEvent, fan_out: FanOut) -> None:
+def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: FanOut) -> None:
     """Infer all users into `asked.out`. Raises ResourceError when it cannot be written."""
-    folder, release = whole.path, whole.release
-    places = cut(whole.corpus.users.tolist(), fan_out.num_parts)
-    config = replace(release.config, threads=fan_out.choose_threads(asked.threads))
-    elsewhere = replace(whole, release=replace(release, config=config))  # without the item table of this process
-    parts = [replace(elsewhere, partitions=place, path=folder / f"v{place.start:05d}.parquet") for place in places]
+    folder, release = all_users.path, all_users.release
+    places = cut(all_users.corpus.users.tolist(), fan_out.num_parts)
+    config = replace(release.config, threads=fan_out.choose_threads(query.threads))
+    template = replace(all_users, release=replace(release, config=config))  # without the item table of this process
+    parts = [replace(template, partitions=place, path=folder / f"v{place.start:05d}.parquet") for place in places]
     try:
-        with replace_file(asked.out) as temporary:
+        with replace_file(query.out) as temporary:
             note_partial(folder, temporary)
             if len(parts) == 1:
-                parts = [replace(whole, path=temporary)]
+                parts = [replace(all_users, path=temporary)]
             pieces = list(fan_out.run(infer_part, parts, on_event))
             if len(parts) > 1:  # row group after row group: the bytes that one part writes
                 with release.open_writer(temporary) as writer:
@@ -320,7 +320,7 @@ def _write(whole: InferPart, asked: Inference, on_event: OnEvent, fan_out: FanOu
                             writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
     except OSError as error:
         raise ResourceError(
-            f"cannot write {asked.out}: {error.strerror or error}; free or widen that disk, or give another --out"
+            f"cannot write {query.out}: {error.strerror or error}; free or widen that disk, or give another --out"
         ) from None
 
 
@@ -344,7 +344,7 @@ def infer_part(part: InferPart, on_event: OnEvent) -> Path:
 def _batches(corpus: Corpus, partitions: range, rows: int) -> Iterator[tuple[pa.ChunkedArray, Histories]]:
     """The users of a corpus and their histories, at most `rows` at once, never of two micro-partitions."""
     for partition in (partition for partition in partitions if corpus.users[partition]):
-        user_ids, whole = corpus.read_ids(partition), corpus.read(partition)
-        for start in range(0, whole.num_users, rows):
-            users = np.arange(start, min(start + rows, whole.num_users))
-            yield user_ids.slice(start, rows), take_histories(whole, users, whole.ends[users])
+        user_ids, histories = corpus.read_ids(partition), corpus.read(partition)
+        for start in range(0, histories.num_users, rows):
+            users = np.arange(start, min(start + rows, histories.num_users))
+            yield user_ids.slice(start, rows), take_histories(histories, users, histories.ends[users])

@@ -71,11 +71,11 @@ def list_days(root: Root, since: date | None, until: date | None) -> dict[date, 
 
 def record_night(root: Root, day: date, num_events: int, window_id: str, result: dict[str, Any]) -> dict[str, Any]:
     """A night as the record has it: what `surf2vec run --json` prints, cut to what is compared between nights."""
-    told = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
+    names = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
     steps = Run(root, result["run_id"]).story().steps
     counts = {"num_changed", "num_new_users"}
     changed = steps.corpus.model_dump(include=counts, exclude_none=True) if steps.corpus else {}
-    night = {name: result[name] for name in told if name in result}
+    night = {name: result[name] for name in names if name in result}
     night["metrics"] = night["metrics"] | (steps.gate.metrics if steps.gate else {})
     return {"day": day.isoformat(), "events": num_events, "window_id": window_id} | night | changed
 
@@ -104,15 +104,15 @@ def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineCh
     quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
     cosines = {phrase(name.removeprefix("gate_cosine_")): name for name in drift}
 
-    def draw(curves: dict[str, list[float | None]], say: Any, from_zero: bool = True) -> plots.LineChart | None:
-        told = {
+    def draw(curves: dict[str, list[float | None]], show: Any, from_zero: bool = True) -> plots.LineChart | None:
+        dots = {
             name: [
-                (value, "" if value is None else f"{day}: {name} {say(value)}")
+                (value, "" if value is None else f"{day}: {name} {show(value)}")
                 for day, value in zip(days, values, strict=True)
             ]
             for name, values in curves.items()
         }
-        return plots.draw_lines([float((day - days[0]).days) for day in days], told, "day", label, say, from_zero)
+        return plots.draw_lines([float((day - days[0]).days) for day in days], dots, "day", label, show, from_zero)
 
     def label(x: float) -> str:
         """The day at a place on the axis, of more than a year its month; between two days nothing."""

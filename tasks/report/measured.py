@@ -34,8 +34,8 @@ def list_measured(train: TrainStep) -> list[dict[str, str]]:
             f"{'' if is_resident else 'vectors that leave, and '}{commits}",
         ),
         (
-            "Disk", tell_rates(plan.get("read_bytes"), plan.get("written_bytes"), plan.get("seconds")),
-            tell_rates(train.bytes_read, train.bytes_written, seconds), "read / written on average",
+            "Disk", format_rates(plan.get("read_bytes"), plan.get("written_bytes"), plan.get("seconds")),
+            format_rates(train.bytes_read, train.bytes_written, seconds), "read / written on average",
         ),
         ("Waiting", UNKNOWN, share(train.stall), f"of training's time, for the disk; for commits another {waited}"),
     ]  # fmt: skip
@@ -79,7 +79,7 @@ def spent_seconds(train: TrainStep) -> float | None:
     return None if seconds is None else seconds * (1 + (train.commit_stall or 0))
 
 
-def tell_rates(read_bytes: int | None, written_bytes: int | None, seconds: float | None) -> str:
+def format_rates(read_bytes: int | None, written_bytes: int | None, seconds: float | None) -> str:
     """`12.0 MB/s / 24.0 MB/s`: how fast so much was read and written."""
     if not seconds or read_bytes is None or written_bytes is None:
         return UNKNOWN
@@ -92,7 +92,7 @@ def list_loads(train: TrainStep) -> list[dict[str, str]]:
     """
     num_tokens = sum(load["tokens"] for load in train.workers) or 1
 
-    def tell_late(load: dict[str, Any]) -> str:
+    def format_late(load: dict[str, Any]) -> str:
         mean = load["staleness_sum"] / max(1, load["num_exchanges"])
         return f"{mean:.2f}, at most {load['staleness_most']:.0f}" if load["staleness_most"] else UNKNOWN
 
@@ -107,13 +107,13 @@ def list_loads(train: TrainStep) -> list[dict[str, str]]:
             "disk": duration(load["stall_seconds"]),
             "sent": amount(load["passed_bytes"] + load["summed_bytes"]),
             "memory": amount(load["peak_bytes"]),
-            "late": tell_late(load),
+            "late": format_late(load),
         }
         for rank, load in enumerate(train.workers)
     ]
 
 
-def tell_sharing(train: TrainStep) -> str:
+def describe_sharing(train: TrainStep) -> str:
     """How the workers shared the item table, and what followed from it; empty where one trained alone."""
     mode = (train.plan.get("sharing") or {}).get("mode", "alone")
     reasons = [reason for reason in train.plan.get("reasons") or () if reason.startswith(f"{mode}: ")]

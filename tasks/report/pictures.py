@@ -66,13 +66,13 @@ def draw_training(story: Story) -> dict[str, LineChart | None]:
         for value, point in zip(rates, timed, strict=True)
     ]
 
-    def tell(name: str, point: dict[str, Any], value: float | None) -> str:
+    def describe(name: str, point: dict[str, Any], value: float | None) -> str:
         tokens = f", {count(point['epoch'] * corpus.num_tokens)} tokens" if corpus and corpus.num_tokens else ""
         alpha = f", learning rate {point['alpha']:.3g}" if point.get("alpha") is not None else ""
         return "" if value is None else f"{name} loss {value:.4f} at epoch {point['epoch']:.3g}{tokens}{alpha}"
 
     losses = {
-        name: [(point.get(key), tell(name, point, point.get(key))) for point in points]
+        name: [(point.get(key), describe(name, point, point.get(key))) for point in points]
         for name, key in (("training", "loss"), ("held out", "heldout_loss"))
     }
     times = [point["seconds"] / factor for point in timed]

@@ -9,17 +9,17 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tasks.report import plots
-from tasks.report.measured import list_caveats, list_loads, list_measured, tell_sharing
+from tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from tasks.report.pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
 from tasks.report.tables import (
+    describe_gate,
+    describe_status,
+    describe_verdict,
+    describe_window,
     list_funnel,
     list_notes,
     list_settings,
     list_steps,
-    tell_gate,
-    tell_status,
-    tell_verdict,
-    tell_window,
 )
 from tasks.root.credentials import mask_credentials
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, IngestStep, RegisterStep, Story, TrainStep
@@ -62,17 +62,17 @@ def render_report(story: Story, export_dir: Path | None) -> str:
         export=steps.export or ExportStep(),
         gate=steps.gate,
         registered=steps.registered or RegisterStep(),
-        status=tell_status(story),
-        verdict=tell_verdict(story),
-        window=tell_window(steps.corpus),
-        told_gate=tell_gate(steps.gate),
+        status=describe_status(story),
+        verdict=describe_verdict(story),
+        window=describe_window(steps.corpus),
+        gate_summary=describe_gate(steps.gate),
         funnel=list_funnel(story),
         notes=list_notes(story),
         training=draw_training(story),
         measured=list_measured(train),
         caveats=list_caveats(train, story.setting("train", "epochs")),
         loads=list_loads(train),
-        sharing=tell_sharing(train),
+        sharing=describe_sharing(train),
         item_map=item_map,
         neighbours=neighbours,
         steps=list_steps(story),

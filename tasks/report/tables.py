@@ -28,7 +28,7 @@ from tasks.root.wording import UNKNOWN, amount, brief, count, duration, phrase, 
 STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "gate", "register")
 
 
-def tell_status(story: Story) -> dict[str, str]:
+def describe_status(story: Story) -> dict[str, str]:
     """`{"tone", "text"}`: how far the run came."""
     missing = [name for name in STEPS if name not in story.steps.ended()]
     if missing in (["register"], ["gate", "register"]):
@@ -36,13 +36,13 @@ def tell_status(story: Story) -> dict[str, str]:
     if missing:
         return {"tone": "bad", "text": f"Not finished: {missing[0]} did not end"}
     made = story.require(RegisterStep)
-    told = f"egistered{f' as {made.alias}' if made.alias else ''}, version {made.model_version or UNKNOWN}"
+    registered = f"registered{f' as {made.alias}' if made.alias else ''}, version {made.model_version or UNKNOWN}"
     if story.require(GateStep).is_held:
-        return {"tone": "bad", "text": f"Held back by the gate; r{told}"}
-    return {"tone": "good", "text": f"R{told}"}
+        return {"tone": "bad", "text": f"Held back by the gate; {registered}"}
+    return {"tone": "good", "text": f"R{registered[1:]}"}
 
 
-def tell_gate(gate: GateStep | None) -> str:
+def describe_gate(gate: GateStep | None) -> str:
     """The gate's verdict in a line; empty when it has not judged."""
     if gate is None:
         return ""
@@ -57,7 +57,7 @@ def tell_gate(gate: GateStep | None) -> str:
     return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
 
 
-def tell_verdict(story: Story) -> dict[str, str]:
+def describe_verdict(story: Story) -> dict[str, str]:
     """`{"tone", "figure", "text"}`: the quality in a figure and in a sentence."""
     evaluated = story.steps.evaluate
     metrics = evaluated.metrics if evaluated else {}
@@ -81,7 +81,7 @@ def tell_verdict(story: Story) -> dict[str, str]:
     return {"tone": "good" if hit > popular else "bad", "figure": figure, "text": text}
 
 
-def tell_window(corpus: CorpusStep | None) -> tuple[str, str]:
+def describe_window(corpus: CorpusStep | None) -> tuple[str, str]:
     """The days trained on: how many, and which."""
     if not corpus:
         return UNKNOWN, "no corpus"
@@ -134,15 +134,15 @@ def list_made(step: Step) -> list[str]:
         case ExportStep():
             vectors = f"{count(step.num_users)} user and {count(step.num_items)} item vectors"
             index = f"{step.index_kind or 'no'} index in {duration(step.index_seconds)}"
-            return [vectors, index, *tell_storage(step)]
+            return [vectors, index, *describe_storage(step)]
         case GateStep():
-            return [tell_gate(step)]
+            return [describe_gate(step)]
         case RegisterStep():
             return [f"{step.model_name or UNKNOWN} version {step.model_version or UNKNOWN}", step.alias or ""]
     return []
 
 
-def tell_storage(export: ExportStep) -> list[str]:
+def describe_storage(export: ExportStep) -> list[str]:
     """What a release gives up for its size: of neighbours, of the vectors, and of the quality."""
     metrics = export.metrics
     recall, kept = metrics.get("index_recall_at_10"), metrics.get("export_explained_variance")

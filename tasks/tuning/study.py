@@ -35,7 +35,7 @@ from trainer.system.files import digest_json, read_json, replace_file, write_jso
 from trainer.training.job import RESULT_NEUTRAL
 
 _FORMAT_VERSION = 1
-_TOLD = ("num_users", "num_tokens", "num_held_out", "of_partitions")
+_COPIED = ("num_users", "num_tokens", "num_held_out", "of_partitions")
 Setting = int | float
 Bounds = FloatDistribution | IntDistribution
 Space = dict[str, Bounds]
@@ -79,10 +79,10 @@ class Study:
     trials: those that ended: settings, config, metrics, gain, failure or None, ended_at_ms, and soon mlflow_run_id.
     """
 
-    def __init__(self, root: Root, asked: Search, manifest: dict[str, Any], space: Space) -> None:
+    def __init__(self, root: Root, search: Search, manifest: dict[str, Any], space: Space) -> None:
         """`manifest`: the sample's, with `of_partitions`, how many the whole corpus has."""
-        self.root, self.asked, self.space = root, asked, space
-        base = {name: value for name, value in dataclasses.asdict(asked.train).items() if name not in RESULT_NEUTRAL}
+        self.root, self.search, self.space = root, search, space
+        base = {name: value for name, value in dataclasses.asdict(search.train).items() if name not in RESULT_NEUTRAL}
         identity = {
             "format_version": _FORMAT_VERSION, "window_id": manifest["window_id"],
             "partitions": manifest["sampled_partitions"], "base": base,
@@ -94,8 +94,8 @@ class Study:
         begun = identity | {"study_id": self.study_id, "created_at": created_at, "trials": []}
         self.story: dict[str, Any] = read_json(self.path) if self.path.exists() else begun
         self.trials: list[Trial] = self.story["trials"]
-        self.sample = {"partitions": len(manifest["sampled_partitions"])} | {name: manifest[name] for name in _TOLD}
-        self.uri = registry_uri(root, asked.publish)
+        self.sample = {"partitions": len(manifest["sampled_partitions"])} | {name: manifest[name] for name in _COPIED}
+        self.uri = registry_uri(root, search.publish)
 
     @property
     def best_trial(self) -> int:
@@ -138,11 +138,11 @@ class Study:
         """Log the winner and the story to the search's run, and end it."""
         metrics = {f"default_{name}": value for name, value in result["metrics"]["default"].items()}
         self._log_metrics(self.mlflow_run_id, metrics | result["metrics"]["best"], self.trials[-1]["ended_at_ms"])
-        mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.asked.out], {"tune.json": self.story})
+        mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.search.out], {"tune.json": self.story})
         mlflow_runs.end_run(self.uri, self.mlflow_run_id)
 
     def _open_run(self, suffix: str, tags: dict[str, str], params: dict[str, Any]) -> str:
-        publish = self.asked.publish
+        publish = self.search.publish
         artifacts = self.root.artifacts if is_own_registry(self.root, publish) else None
         tags = tags | {ROOT_TAG: claim_registry(self.root, publish)}
         name = f"tune-{self.study_id}{suffix}"
@@ -158,7 +158,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
 
     Raises ResourceError when it cannot be written.
     """
-    out, sample, metrics = study.asked.out, result["sample"], result["metrics"]
+    out, sample, metrics = study.search.out, result["sample"], result["metrics"]
     rows = {"given, trial 1": metrics["default"], f"best, trial {result['best_trial']}": metrics["best"]}
     lines = [
         f"What `surf2vec tune` found best on {datetime.now(UTC):%Y-%m-%d} in {result['trials']} trials, by MRR, on a sample of",
@@ -169,7 +169,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
             f"{name:<16}{row['mrr']:>8.4f}{row['hit_at_10']:>8.4f}{row['hit_at_20']:>8.4f}{row['seconds']:>9.1f}"
             for name, row in rows.items()
         ),
-        f"made by: {mask_credentials(study.asked.command)}",
+        f"made by: {mask_credentials(study.search.command)}",
         result["verdict"],
         "use it:  surf2vec run --config THIS-FILE, or put this table into a configuration of your own",
     ]

@@ -36,7 +36,7 @@ NUM_SHOWN = 5
 _NO_COMMITS_SECONDS = 86_400.0
 
 
-def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_event) -> dict[str, Any]:
     """Make trials until `asked.trials` have ended, write the winner's settings to `asked.out`; returns what was found.
 
     The caller needs no lock: one search a root at a time, another waits. Raises ConfigError, InputError, DamageError or
@@ -44,7 +44,7 @@ def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_e
     """
     started = time.monotonic()
     corpus = open_corpus(root.corpus(window_id))
-    partitions = choose_partitions(corpus, asked, on_event)
+    partitions = choose_partitions(corpus, search, on_event)
     lock = Root(root.path / "tune")
     with private_files(root):
         lock.path.mkdir(exist_ok=True)
@@ -54,42 +54,42 @@ def tune(root: Root, window_id: str, asked: Search, on_event: OnEvent = ignore_e
     ):
         sample = write_sample(corpus, partitions, folder / "corpus")
         counts, is_dated = sample.count_training_tokens(), effective_recency(TrainConfig(), sample) > 0
-        space = search_space(asked.train, counts, is_dated, asked.max_vector_size)
-        study = Study(root, asked, sample.manifest | {"of_partitions": corpus.num_partitions}, space)
+        space = search_space(search.train, counts, is_dated, search.max_vector_size)
+        study = Study(root, search, sample.manifest | {"of_partitions": corpus.num_partitions}, space)
         trials, about = study.trials, study.sample
-        told = (
+        message = (
             f"searching {', '.join(space)} on {about['partitions']} of {about['of_partitions']} micro-partitions: "
             f"{about['num_users']:,} users, {about['num_tokens']:,} tokens, {about['num_held_out']:,} users held out; "
-            f"{len(trials)} of {asked.trials} trials have ended"
+            f"{len(trials)} of {search.trials} trials have ended"
         )
-        on_event("log", {"message": told})
+        on_event("log", {"message": message})
         study.log_trials()  # opens the search's run, before any trial costs time
-        while len(trials) < asked.trials:
-            if trials and asked.seconds is not None and time.monotonic() - started >= asked.seconds:
-                on_event("log", {"message": f"{asked.seconds:g} seconds have passed: no further trial begins"})
+        while len(trials) < search.trials:
+            if trials and search.seconds is not None and time.monotonic() - started >= search.seconds:
+                on_event("log", {"message": f"{search.seconds:g} seconds have passed: no further trial begins"})
                 break
-            given = {name: getattr(asked.train, name) for name in space}
-            settings = propose(space, trials, asked.train.seed) if trials else given
-            study.add(*run_trial(sample, folder / "store", asked, settings, on_event))
+            given = {name: getattr(search.train, name) for name in space}
+            settings = propose(space, trials, search.train.seed) if trials else given
+            study.add(*run_trial(sample, folder / "store", search, settings, on_event))
             trial, best = trials[-1], study.best_trial
             reached = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
             lead = f"the best is trial {best}, MRR {trials[best - 1]['metrics']['mrr']:.4f}"
-            on_event("log", {"message": f"trial {len(trials)} of {asked.trials}: {reached}; {lead}"})
-            on_event("progress", {"step": "tune", "done": len(trials), "total": asked.trials, "unit": "trials"})
+            on_event("log", {"message": f"trial {len(trials)} of {search.trials}: {reached}; {lead}"})
+            on_event("progress", {"step": "tune", "done": len(trials), "total": search.trials, "unit": "trials"})
         result = conclude(study)
         write_config(study, result)
         study.end_runs(result)
     seconds = round(time.monotonic() - started, 3)
-    return result | {"out": str(asked.out), "seconds": seconds, "tracking_uri": mask_credentials(study.uri)}
+    return result | {"out": str(search.out), "seconds": seconds, "tracking_uri": mask_credentials(study.uri)}
 
 
-def choose_partitions(corpus: Corpus, asked: Search, on_event: OnEvent = ignore_event) -> list[int]:
+def choose_partitions(corpus: Corpus, search: Search, on_event: OnEvent = ignore_event) -> list[int]:
     """The micro-partitions of the sample: drawn by the seed, more than asked for until MIN_HELD_OUT users are held out.
 
     Raises InputError when nobody in the corpus is held out.
     """
-    order = partition_order(asked.train.seed, 0, corpus.num_partitions).tolist()
-    wanted = max(1, round(asked.sample * len(order)))
+    order = partition_order(search.train.seed, 0, corpus.num_partitions).tolist()
+    wanted = max(1, round(search.sample * len(order)))
     num_taken = num_held_out = 0
     while num_taken < len(order) and (num_taken < wanted or num_held_out < MIN_HELD_OUT):
         num_held_out += int(corpus.read(order[num_taken]).is_held_out.sum())
@@ -131,16 +131,16 @@ def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
 
 
 def run_trial(
-    sample: Corpus, store_dir: Path, asked: Search, settings: dict[str, Any], on_event: OnEvent
+    sample: Corpus, store_dir: Path, search: Search, settings: dict[str, Any], on_event: OnEvent
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
     """Train with these settings and rank the held-out users; a training that does not stay finite ranks them nowhere.
 
     Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
     """
-    config = apply_settings(asked.train, settings)
+    config = apply_settings(search.train, settings)
     ranks, tokens_per_second, failure = np.full(sample.manifest["num_held_out"], np.inf), 0.0, None
     job = Job(
-        sample.folder, store_dir, dataclasses.replace(config, commit_seconds=_NO_COMMITS_SECONDS), asked.memory_bytes
+        sample.folder, store_dir, dataclasses.replace(config, commit_seconds=_NO_COMMITS_SECONDS), search.memory_bytes
     )
     started = time.monotonic()
     try:

@@ -104,8 +104,8 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
             extra = {path for path in folder.rglob("*") if path.is_file()} - known
         except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
             problems = [(str(folder), str(error))]
-        told = "" if problems else f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens"
-        yield from _tell(folder, told, problems, f"remove {folder} and {_BEFORE_NEW_LOGS.format('built')}")
+        summary = "" if problems else f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens"
+        yield from _list_findings(folder, summary, problems, f"remove {folder} and {_BEFORE_NEW_LOGS.format('built')}")
         yield from _orphans(extra, "files that the corpus does not name")
 
 
@@ -116,18 +116,18 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
             problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
         except (DamageError, KeyError, TypeError) as error:
             problems = [(str(folder), str(error))]
-        told = "" if problems else f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
-        yield from _tell(folder, told, problems, _tell_way_out(root, folder))
+        summary = "" if problems else f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
+        yield from _list_findings(folder, summary, problems, _find_way_out(root, folder))
 
 
-def _tell(folder: Path, told: str, problems: list[tuple[str, str]], way_out: str) -> Iterator[Finding]:
+def _list_findings(folder: Path, summary: str, problems: list[tuple[str, str]], way_out: str) -> Iterator[Finding]:
     """Findings of a folder: its problems with the way out, or that it is whole."""
     yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
     if not problems:
-        yield Finding("ok", str(folder), told)
+        yield Finding("ok", str(folder), summary)
 
 
-def _tell_way_out(root: Root, export_dir: Path) -> str:
+def _find_way_out(root: Root, export_dir: Path) -> str:
     """How a damaged export is made whole: from its copy in the registry, or else from the vectors it was made of."""
     try:
         registered = Run(root, export_dir.name).story().steps.registered

@@ -62,7 +62,7 @@ def repartition(
     """
     started = time.monotonic()
     catalog = read_catalog(root)
-    told: dict[str, Any] = {"partitions_before": catalog.partitions}
+    result: dict[str, Any] = {"partitions_before": catalog.partitions}
     with (
         explain_failures(root, "micro-partitions are split or joined", memory_bytes),
         lock_store(root.store) if root.store.exists() else nullcontext(),
@@ -71,12 +71,12 @@ def repartition(
         try:
             with open_scratch_folder(root, "repartition") as folder:
                 if partitions is None:
-                    told["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
-                    partitions = choose_partitions(told["users"])
+                    result["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
+                    partitions = choose_partitions(result["users"])
                 moving = _find_moving(root, partitions, on_event)
                 is_needed = catalog.partitions != partitions or moving is not None
-                told |= {"partitions": partitions, "changed": is_needed}
-                told["bytes_written"] = _check_room(root, catalog, partitions, memory_bytes, moving)
+                result |= {"partitions": partitions, "changed": is_needed}
+                result["bytes_written"] = _check_room(root, catalog, partitions, memory_bytes, moving)
                 num_users = moving[1].num_users if moving else 0
                 message = f"{len(catalog.files):,} events files and {num_users:,} vectors go to {partitions:,} micro-partitions"
                 if not is_needed:
@@ -85,12 +85,12 @@ def repartition(
                 if catalog.partitions != partitions:
                     _move_events(root, catalog, partitions, memory_bytes, folder, threads)
                 if moving:
-                    told |= _move_store(root, *moving, partitions)
+                    result |= _move_store(root, *moving, partitions)
                 catalog.partitions = partitions
                 catalog.write(root)  # the commit point
         finally:
             _tidy(root)
-    return told | {"seconds": round(time.monotonic() - started, 3)}
+    return result | {"seconds": round(time.monotonic() - started, 3)}
 
 
 def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:

@@ -83,8 +83,8 @@ def restore_story(root: Root, publish: PublishConfig, release: str, on_event: On
         return False
     uri, report_path = registry_uri(root, publish), run.folder / "report.html"
     try:
-        told = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")
-        story = parse_story(told, f"run.json of run {release} in the registry")
+        document = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")
+        story = parse_story(document, f"run.json of run {release} in the registry")
     except DamageError as error:
         on_event("log", {"message": f"the story of release {release} is gone, and cannot be brought back: {error}"})
         return False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.steps import tell_run
+from flows.steps import announce_run
 from tasks.root.story import Story
 
 BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
@@ -37,4 +37,4 @@ def test_a_run_says_what_is_so_now(
             "steps": {name: values.get(name, {}) for name in steps},
         }
     )  # fmt: skip
-    assert tell_run(story) == told
+    assert announce_run(story) == told

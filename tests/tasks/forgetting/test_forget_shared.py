@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.services import Service, answers, find_port
+from infra.services import Service, find_port, responds
 from infra.stack import QUIET
 from tasks.config import PublishConfig
 from tasks.registry import tracking
@@ -187,7 +187,7 @@ def test_on_a_server_that_only_the_root_remembers(
         f"{tmp_path}/artifacts",
     ]
     command = [sys.executable, "-m", "mlflow", "server", *address, *places]
-    server = Service("mlflow", command, tmp_path / "server.log", lambda: answers(f"{url}/health"), QUIET)
+    server = Service("mlflow", command, tmp_path / "server.log", lambda: responds(f"{url}/health"), QUIET)
     server.start()
     try:
         server.wait()

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from infra.services import answers, find_port
+from infra.services import find_port, responds
 from tasks.registry import tracking
 from tasks.registry.publish import publish_release
 from tasks.root.run import Root
@@ -77,7 +77,7 @@ class Elsewhere:
             )  # fmt: skip
         try:
             address = f"http://127.0.0.1:{port}"
-            wait_until(lambda: answers(f"{address}/ping"), 120, log.read_text)
+            wait_until(lambda: responds(f"{address}/ping"), 120, log.read_text)
             yield address
         finally:
             os.killpg(process.pid, signal.SIGTERM)

@@ -1,12 +1,12 @@
 """The plan against what was measured, fair sides and no figure where there is none; each worker's load as a table."""
 
 from tasks.report.measured import (
+    describe_sharing,
     list_caveats,
     list_loads,
     list_measured,
     list_train_metrics,
     of_first,
-    tell_sharing,
 )
 from tasks.report.report import render_report
 from tasks.root.story import Steps, Story, TrainStep
@@ -89,14 +89,14 @@ def test_a_row_a_worker() -> None:
         "disk": "0.12 s", "sent": "4.0 MB", "memory": "400.0 MB", "late": "–",
     }  # fmt: skip
     assert (second["worker"], second["tokens"], second["late"]) == ("1", "25.0 %", "1.50, at most 4")
-    assert tell_sharing(SHARED) == f"2 workers, {REASON}"
+    assert describe_sharing(SHARED) == f"2 workers, {REASON}"
 
 
 def test_one_worker_has_no_table() -> None:
     alone = TrainStep(plan={"sharing": {"mode": "alone"}, "reasons": ["all fit"]}, train_seconds=1.0)
     for train in (alone, TrainStep()):
         assert list_loads(train) == []
-        assert tell_sharing(train) == ""
+        assert describe_sharing(train) == ""
         assert of_first(train) == train
         assert not any(row["what"] == "Sent" for row in list_measured(train))
 
