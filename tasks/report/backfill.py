@@ -1,9 +1,9 @@
-"""Nights one after another: which days there are to run a night for, which nights of them are done, and their page.
+"""Backfill: lists the days that need a night, records the nights that are done, and writes their page.
 
-`runs/backfill-<digest of the settings>/nights.json` says what each day's night was made of and what came of it. A night of
-the same sources is not run again, whatever was run after it. The page shows quality, drift, sizes and seconds, night by
-night, drawn from that record: one self-contained HTML file that loads nothing and runs nothing. The same nights give the
-same bytes. A figure that a night does not have leaves a gap.
+`runs/backfill-<digest of the settings>/nights.json` records the inputs and the result of each day's night. A night with
+the same sources is not run again, even if other nights were run since. The page is drawn from this record: quality, drift,
+sizes and seconds of each night. It is one self-contained HTML file that loads nothing and runs no script. The same nights
+give the same bytes. A figure that a night lacks leaves a gap.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ Night = dict[str, Any]
 
 @dataclass(frozen=True)
 class BackfillRecord:
-    """The nights that a backfill ran with some settings."""
+    """The record of the nights that a backfill ran with the same settings."""
 
     root: Root
     digest: str
@@ -36,23 +36,23 @@ class BackfillRecord:
         return self.root.run(f"backfill-{self.digest}") / "nights.json"
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Day → what its night was: `day, window_id, run_id, ...`; empty where none was run."""
+        """Returns day → record of its night (`day, window_id, run_id, ...`); empty if no night was run."""
         return read_json(self.path)["nights"] if self.path.exists() else {}
 
     def find(self, day: date, window_id: str) -> dict[str, Any] | None:
-        """The night of a day, if it was run on this very window."""
+        """Returns the night of a day if it was run on the same window, else None."""
         night = self.read().get(day.isoformat())
         return night if night and night["window_id"] == window_id else None
 
     def add(self, night: dict[str, Any]) -> None:
-        """Record a night that ended, durably."""
+        """Record a night that ended; the write is synced to disk."""
         write_json(self.path, {"format_version": FORMAT_VERSION, "nights": self.read() | {night["day"]: night}})
 
 
 def list_days(root: Root, since: date | None, until: date | None) -> dict[date, int]:
-    """Every day from `since` to `until`, by default from the first to the last with events: the number of its events.
+    """Returns day → number of events, for every day from `since` to `until` (by default the first and last day with events).
 
-    Raises InputError when there are no dated events, or none of those days has any.
+    Raises InputError if no event has a date, or if none of these days has events.
     """
     events = Counter[date]()
     for entry in read_catalog(root).entries.values():
@@ -70,7 +70,7 @@ def list_days(root: Root, since: date | None, until: date | None) -> dict[date, 
 
 
 def record_night(root: Root, day: date, num_events: int, window_id: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A night as the record has it: what `surf2vec run --json` prints, cut to what is compared between nights."""
+    """Returns the record of a night: the part of the output of `surf2vec run --json` that is compared between nights."""
     names = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
     steps = Run(root, result["run_id"]).story().steps
     counts = {"num_changed", "num_new_users"}
@@ -81,7 +81,7 @@ def record_night(root: Root, day: date, num_events: int, window_id: str, result:
 
 
 def write_nights_report(nights: list[Night], path: Path) -> None:
-    """Write the page of the nights, in the order of their days; days without a night say why."""
+    """Write the page of the nights, in the order of their days. A day without a night shows the reason."""
     run = [night for night in nights if "skipped" not in night]
     drift = sorted({name for night in run for name in night["metrics"] if "cosine" in name})
     html = PAGES.get_template("nights.html.j2").render(
@@ -98,7 +98,7 @@ def write_nights_report(nights: list[Night], path: Path) -> None:
 
 
 def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineChart | None]:
-    """The charts by title, None where there is nothing to draw."""
+    """Returns the charts by title; None for a chart without values."""
     days = [date.fromisoformat(night["day"]) for night in nights]
     metrics, seconds = [night["metrics"] for night in nights], [night["seconds"] for night in nights]
     quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
@@ -115,7 +115,7 @@ def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineCh
         return plots.draw_lines([float((day - days[0]).days) for day in days], dots, "day", label, show, from_zero)
 
     def label(x: float) -> str:
-        """The day at a place on the axis, of more than a year its month; between two days nothing."""
+        """Returns the label of an axis position: the day, or the month if the axis spans over a year; empty between days."""
         form = "%b %Y" if (days[-1] - days[0]).days > 366 else "%d %b"
         return f"{days[0] + timedelta(days=round(x)):{form}}" if float(x).is_integer() else ""
 
@@ -137,5 +137,5 @@ def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineCh
 
 
 def sum_seconds(night: Night) -> float:
-    """The seconds of all steps but the ingest, which a backfill does for all its nights at once."""
+    """Returns the seconds of all steps except the ingest, which a backfill runs once for all its nights."""
     return sum(seconds for name, seconds in night["seconds"].items() if name != "ingest")

@@ -1,7 +1,7 @@
-"""What was planned of a training beside what was measured: for the report, for MLflow and for Prefect.
+"""Compares the planned and the measured figures of a training, for the report, MLflow and Prefect.
 
-Both sides are of the whole training, the waiting for commits included. A value that a story of an earlier version does not
-have is a dash or is left out. Of several workers both are of the first; beside them is what each did.
+Both cover the complete training, including the waiting for commits. A value that is missing in the story of an earlier
+version is a dash or is left out. With several workers, both are those of the first worker; `list_loads` lists all workers.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from tasks.root.wording import UNKNOWN, amount, count, duration, several, share
 
 
 def list_measured(train: TrainStep) -> list[dict[str, str]]:
-    """The rows of the table: `what`, `planned`, `measured`, and `note`, what it means in a few words."""
+    """Returns the rows of the table: `what`, `planned`, `measured`, and `note`, a short explanation."""
     plan, seconds, train = train.plan, spent_seconds(train), of_first(train)
     if seconds is None:
         return []
-    is_sharded = (plan.get("sharing") or {}).get("mode") == "sharded"  # its blocks go from worker to worker
+    is_sharded = (plan.get("sharing") or {}).get("mode") == "sharded"  # item blocks move between workers
     is_resident = plan.get("num_chunks") == 1 and (plan.get("num_blocks", 1) == 1 or is_sharded)
     commits = f"{several(train.num_commits, 'commit')} ({count(plan.get('num_commits'))} planned)"
     waited = share(train.commit_stall)
@@ -46,7 +46,7 @@ def list_measured(train: TrainStep) -> list[dict[str, str]]:
 
 
 def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
-    """What must be known to compare the two: that training was resumed, or ended early. epochs: as many were planned."""
+    """Returns what a reader must know to compare both, such as a resumed training or an early stop. epochs: those planned."""
     caveats = []
     if len(train.workers) > 1:
         caveats.append(f"Both sides are of the first of {len(train.workers)} workers.")
@@ -59,10 +59,10 @@ def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
 
 
 def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
-    """The same figures by the names they have in MLflow; `train_seconds` has the waiting for commits in it, as the plan has."""
+    """Returns the same figures by their MLflow names. Like the plan, `train_seconds` includes the waiting for commits."""
     plan, seconds, train = train.plan, spent_seconds(train), of_first(train)
     measured = {name: getattr(train, name) for name in ("peak_bytes", "bytes_read", "bytes_written", "num_commits")}
-    planned = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}  # as the plan calls them
+    planned = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}  # names in the plan
     figures = {"seconds": seconds, "stall": train.stall, "commit_stall": train.commit_stall} | measured
     for name in ("seconds", *measured):
         figures[f"predicted_{name}"] = plan.get(planned.get(name, name))
@@ -74,21 +74,21 @@ def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
 
 
 def spent_seconds(train: TrainStep) -> float | None:
-    """Seconds that training took, with its waiting for commits."""
+    """Returns the seconds that training took, including the waiting for commits."""
     seconds = train.train_seconds
     return None if seconds is None else seconds * (1 + (train.commit_stall or 0))
 
 
 def format_rates(read_bytes: int | None, written_bytes: int | None, seconds: float | None) -> str:
-    """`12.0 MB/s / 24.0 MB/s`: how fast so much was read and written."""
+    """Returns the read and the write rate as text: `12.0 MB/s / 24.0 MB/s`."""
     if not seconds or read_bytes is None or written_bytes is None:
         return UNKNOWN
     return f"{amount(read_bytes / seconds)}/s / {amount(written_bytes / seconds)}/s"
 
 
 def list_loads(train: TrainStep) -> list[dict[str, str]]:
-    """A row a worker; none where one trained alone. Seconds of waiting are a part of its time: for `sums`, for `blocks`, for the
-    others' `word`, for the `disk`. `late`: how many sums had begun before the sum of one was there, in the mean and at most.
+    """Returns one row for each worker; none if a single process trained. Waiting is part of a worker's `time`: for `sums`,
+    for `blocks`, for messages (`word`), for the `disk`. `late`: how many sums began before one arrived, mean and maximum.
     """
     num_tokens = sum(load["tokens"] for load in train.workers) or 1
 
@@ -114,13 +114,13 @@ def list_loads(train: TrainStep) -> list[dict[str, str]]:
 
 
 def describe_sharing(train: TrainStep) -> str:
-    """How the workers shared the item table, and what followed from it; empty where one trained alone."""
+    """Returns how the workers shared the item table, and why; empty if a single process trained."""
     mode = (train.plan.get("sharing") or {}).get("mode", "alone")
     reasons = [reason for reason in train.plan.get("reasons") or () if reason.startswith(f"{mode}: ")]
     return "" if mode == "alone" else f"{count(len(train.workers))} workers, {'; '.join(reasons) or mode}"
 
 
 def of_first(train: TrainStep) -> TrainStep:
-    """The training as its first worker had it, whose plan the story has; as it is where one trained alone."""
+    """Returns the training with the figures of its first worker, as the story's plan is that worker's."""
     names = ("bytes_read", "bytes_written", "peak_bytes")
     return train.model_copy(update={name: train.workers[0][name] for name in names}) if train.workers else train

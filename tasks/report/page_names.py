@@ -1,6 +1,6 @@
-"""What a page is called on a map or in a list: the shortest ending of its URL that a person recognises.
+"""Short names of pages for maps and lists: the shortest ending of the URL that a person recognises.
 
-For display only. An item stays its canonical URL everywhere else.
+For display only. Everywhere else an item is its canonical URL.
 """
 
 import re
@@ -19,14 +19,14 @@ OTHER = "elsewhere"
 
 
 def page_parts(url: str) -> list[str]:
-    """The host, if there is one, and the parts of the path, percent-decoded and printable; at least one."""
+    """Returns the host, if any, and the parts of the path, percent-decoded and printable; at least one part."""
     bare = _SCHEME.sub("", url[:4096])
     parts = [shown(unquote(part)).strip() for part in bare.split("/")]
     return [part for part in parts if part] or ["/"]
 
 
 def short_names(urls: Sequence[str], max_chars: int) -> list[str]:
-    """A name for each URL: the shortest of its names that says something and is unique among `urls`."""
+    """Returns a name for each URL: the shortest of its names that is meaningful and unique among `urls`."""
     choices = [names_of(url) for url in urls]
     for _ in range(MAX_PARTS):
         times = Counter(names[0] for names in choices)
@@ -38,9 +38,9 @@ def short_names(urls: Sequence[str], max_chars: int) -> list[str]:
 
 
 def names_of(url: str) -> list[str]:
-    """Names for a page, the shortest first: `lemon-tart`, `recipes/lemon-tart`, `kitchen/…/lemon-tart`, and so on.
+    """Returns names for a page, the shortest first: `lemon-tart`, `recipes/lemon-tart`, `kitchen/…/lemon-tart`, and so on.
 
-    A host stands whole when it is all there is, and else for short: `www.kitchen.example` is `kitchen`.
+    A URL that is only a host keeps it in full. Otherwise the host is shortened: `www.kitchen.example` becomes `kitchen`.
     """
     parts = page_parts(url)
     has_host = bool(_SCHEME.match(url)) or ("." in parts[0] and not url.startswith("/"))
@@ -54,7 +54,7 @@ def names_of(url: str) -> list[str]:
 
 
 def shorten(name: str, max_chars: int) -> str:
-    """`name` within `max_chars`, its middle left out when need be: endings often tell pages apart."""
+    """Returns `name` cut to `max_chars` in its middle, because pages often differ in their endings."""
     if len(name) <= max_chars:
         return name
     tail = max_chars // 3
@@ -62,21 +62,21 @@ def shorten(name: str, max_chars: int) -> str:
 
 
 def shown_url(url: str) -> str:
-    """The URL as it is, printable and cut to a length that a tooltip can hold."""
+    """Returns the URL, made printable and cut to the length of a tooltip."""
     return shorten(shown(url[: MAX_URL_CHARS * 4]), MAX_URL_CHARS)
 
 
 def sections(urls: Sequence[str], max_sections: int) -> list[str] | None:
-    """The site or section of each page, or None when URLs do not tell: all in one, or scattered over too many.
+    """Returns the site or section of each page; None if all pages are in one section or scattered over too many.
 
-    The first depth of the URL that tells is taken: the host, or one of the first two directories. Sections beyond
-    the `max_sections` with most pages are OTHER.
+    Uses the first part of the URL that divides the pages: the host, or one of the first two directories. The
+    `max_sections` largest sections keep their name; the others become OTHER.
     """
     folders = [page_parts(url)[:-1] if "/" in url else [] for url in urls]
     for depth in (1, 2, 3):
         names = ["/".join(parts[:depth]) if len(parts) >= depth else OTHER for parts in folders]
         biggest = dict(Counter(name for name in names if name != OTHER).most_common(max_sections))
-        is_told = len(biggest) >= 2 and max(biggest.values()) <= 0.8 * len(names)
-        if is_told and sum(biggest.values()) >= 0.6 * len(names):
+        is_divided = len(biggest) >= 2 and max(biggest.values()) <= 0.8 * len(names)
+        if is_divided and sum(biggest.values()) >= 0.6 * len(names):
             return [name if name in biggest else OTHER for name in names]
     return None

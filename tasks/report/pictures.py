@@ -1,9 +1,9 @@
-"""The pictures of the report: curves of the training, the map of the item vectors, the neighbours of some of them.
+"""The pictures of the report: training curves, the map of the item vectors, and the nearest neighbours of some items.
 
-Pages are compared by direction, without their bias and after the mean of the vectors is taken off: a vector added to all items
-moves all of a user's scores alike and changes no ranking, so what items share says nothing of them. The layout is t-SNE on the
-leading principal components of at most MAX_PAGES points: a few seconds whatever the export's size. The seed is fixed and
-there is one thread: the same vectors give the same map.
+Pages are compared by the cosine of their vectors, without the bias and after subtracting the mean vector. A vector added to all
+items shifts all scores of a user equally and changes no ranking, so the mean carries no information. The layout is t-SNE on the
+leading principal components of at most MAX_PAGES points, which takes a few seconds for an export of any size. It uses a
+fixed seed and one thread, so the same vectors give the same map.
 """
 
 from collections import Counter
@@ -36,14 +36,14 @@ FONT, PHONE_FONT = 12.0, 25.0
 NUM_LABELS, NUM_PHONE_LABELS = 64, 16
 MAX_PAGES = 1200
 LAYOUT_STEPS = 500
-ONE_THREAD = 1  # on several, small products mostly wait for each other, and their bits depend on how many there are
-MIN_LAYOUT_PAGES = 24  # below, neighbourhoods are too small for t-SNE: the two leading components say as much
+ONE_THREAD = 1  # with several, small products mostly wait for each other, and the bits depend on the number of threads
+MIN_LAYOUT_PAGES = 24  # with fewer, neighbourhoods are too small for t-SNE: the two leading components are as good
 
 Matrix = NDArray[np.float32]
 
 
 class MapDot(NamedTuple):
-    """A page on the map; `group` chooses its colour, `title` says all that is known of it."""
+    """A page on the map. `group` selects its colour; `title` is its tooltip."""
 
     x: float
     y: float
@@ -54,7 +54,7 @@ class MapDot(NamedTuple):
 
 
 def draw_training(story: Story) -> dict[str, LineChart | None]:
-    """`{"loss", "rate"}`: loss over epochs, tokens a second over time; None where there is nothing to draw."""
+    """Returns `{"loss", "rate"}`: loss over epochs, tokens per second over time; None for a chart without values."""
     train, corpus = story.steps.train, story.steps.corpus
     points = [point for point in (train.curve if train else []) if point.get("epoch") is not None]
     timed = [point for point in points if point.get("seconds") is not None]
@@ -85,12 +85,12 @@ def draw_training(story: Story) -> dict[str, LineChart | None]:
 
 
 def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The map of an export's pages and the neighbours of some; (None, []) where there are no item vectors.
+    """Returns the map of an export's pages and the neighbours of some pages; (None, []) if there are no item vectors.
 
-    The map has `dots`, labels for a wide and for a small screen (`labels`, `phone_labels`), its legend `groups` (colour, name,
-    number of pages), `by_section`, which says what the colours mean, and `num_items` of the export. For the first page of each
-    part of the map the neighbours are its `name`, `title`, `count`, `group` (colour, or None) and `near`: the nearest pages as
-    (name, title, cosine).
+    The map has `dots`, labels for wide and for small screens (`labels`, `phone_labels`), the legend `groups` (colour, name,
+    number of pages), `by_section` (whether colours are sections of the site) and the export's `num_items`. The neighbours are
+    given for the first page of each region: its `name`, `title`, `count`, `group` (colour, or None) and `near`, the nearest
+    pages as (name, title, cosine).
     """
     pages = read_pages(export_dir) if export_dir else None
     if not pages or not pages.urls:
@@ -125,9 +125,9 @@ def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dic
 
 
 def choose_colours(urls: list[str], regions: np.ndarray, names: list[str]) -> tuple[list[int], dict[int, str], bool]:
-    """The colour of each page, what each colour is called, and whether it is a section of the site.
+    """Returns the colour of each page, the name of each colour, and whether colours are sections of the site.
 
-    Where URLs do not tell a section, it is a region, called after its most frequent pages: up to three, as many as fit a line.
+    If the URLs give no sections, a colour is a region of the map, named after up to three of its most frequent pages.
     """
     if found := sections(urls, NUM_REGIONS):
         biggest = [name for name, _ in Counter(found).most_common() if name != OTHER]
@@ -146,7 +146,7 @@ def choose_colours(urls: list[str], regions: np.ndarray, names: list[str]) -> tu
 def label_dots(
     dots: list[MapDot], regions: np.ndarray, zoom: float, font: float, most: int, max_chars: int
 ) -> list[Label]:
-    """Labels for the most frequent pages of every region in turn, so that no part of the map is left without."""
+    """Returns labels for the most frequent pages of each region in turn, so that every part of the map has some."""
     by_region = [np.flatnonzero(regions == region).tolist() for region in range(regions.max() + 1)]
     order = [ix for turn in zip_longest(*by_region) for ix in sorted(one for one in turn if one is not None)]
     spots = [(dots[ix].x, dots[ix].y, dots[ix].radius * zoom) for ix in order]
@@ -156,7 +156,7 @@ def label_dots(
 
 @dataclass(frozen=True)
 class Pages:
-    """Pages of an export, the most frequent first: N urls, counts (N,), directions (N, D) of length 1."""
+    """Pages of an export, the most frequent first: N urls, counts (N,), unit vectors `directions` (N, D)."""
 
     urls: list[str]
     counts: NDArray[np.int64]
@@ -165,10 +165,10 @@ class Pages:
 
 
 def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
-    """The `max_pages` most frequent pages of an export, read by the row groups that hold them.
+    """Returns the `max_pages` most frequent pages of an export. Reads only the row groups that contain them.
 
-    Only these are drawn and compared: the vectors of pages seen a few times are mostly chance. Rows that are zero or
-    not finite point nowhere and are left out.
+    Only these are drawn and compared, because vectors of rarely seen pages are mostly noise. Vectors that are zero or
+    not finite have no direction and are left out.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     names = [f"item_vectors/{name}" for name in manifest["item_files"]]
@@ -193,19 +193,19 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
 
 
 def point_apart(X: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
-    """Directions (N, D) of the vectors X (N, D) seen from their mean, and which rows (N,) have one."""
+    """Returns the unit vectors (N, D) of X (N, D) minus its mean, and a mask (N,) of the rows that have one."""
     is_finite = np.asarray(np.isfinite(X).all(axis=1))
-    if is_finite.sum() >= MIN_LAYOUT_PAGES:  # the mean of a few vectors is no background but the vectors themselves
+    if is_finite.sum() >= MIN_LAYOUT_PAGES:  # the mean of few vectors depends on each of them
         X = X - X[is_finite].mean(axis=0)
     directions = unit_rows(np.where(is_finite[:, None], X, 0))
     return directions, np.asarray(directions.any(axis=1))
 
 
 def lay_out(directions: Matrix) -> Matrix:
-    """Places (N, 2) in the unit square for directions (N, D): near means alike."""
+    """Returns positions (N, 2) in the unit square for directions (N, D). Similar pages are close to each other."""
     if len(directions) < 2 or not np.ptp(directions, axis=0).any():
         return np.full((len(directions), 2), 0.5, np.float32)
-    from sklearn.decomposition import PCA  # here, as it takes two seconds that only a report needs
+    from sklearn.decomposition import PCA  # imported here: it takes two seconds, and only a report needs it
     from sklearn.manifold import TSNE
 
     X = np.pad(directions, ((0, 0), (0, 1)))  # two columns at least
@@ -221,9 +221,9 @@ def lay_out(directions: Matrix) -> Matrix:
 
 
 def divide_map(places: Matrix, num_regions: int) -> NDArray[np.int64]:
-    """The region 0..R-1 of each place (N, 2), region 0 with the first page: k-means on the map itself.
+    """Returns the region 0..R-1 of each position (N, 2), by k-means on the positions. Region 0 has the first page.
 
-    On the map, not on the vectors: a few odd vectors would take a region each.
+    k-means on the vectors would give each outlier a region of its own.
     """
     if len(places) == 0:
         return np.zeros(0, np.int64)
@@ -237,7 +237,7 @@ def divide_map(places: Matrix, num_regions: int) -> NDArray[np.int64]:
 
 
 def nearest_pages(pages: Pages, ix: int, num: int) -> list[tuple[int, float]]:
-    """The `num` pages nearest to page `ix` and their cosines, nearest first."""
+    """Returns the `num` pages nearest to page `ix` and their cosines, nearest first."""
     cosines = pages.directions @ pages.directions[ix]
     cosines[ix] = -np.inf
     order = np.argsort(-cosines, kind="stable")[: min(num, len(cosines) - 1)]

@@ -1,7 +1,7 @@
-"""The geometry of the report's drawings: scales, ticks, lines, labels that do not overlap. Pure; the template draws.
+"""The geometry of the report's charts: scales, ticks, lines, labels that do not overlap. Pure functions; the template draws.
 
-Coordinates are those of an SVG view box, y downwards. Colours and fonts are the style sheet's, so that one drawing
-serves light, dark and paper.
+Coordinates are those of an SVG view box, y downwards. The style sheet sets colours and fonts, so that one drawing
+serves light mode, dark mode and paper.
 """
 
 import math
@@ -21,7 +21,7 @@ _EMS = dict.fromkeys("iljtfrI.,:;'|!()[]/ ·", 0.34) | dict.fromkeys(
 
 
 class Dot(NamedTuple):
-    """A measured value: where, and what is said of it when pointed at."""
+    """A measured value: its position and its tooltip."""
 
     x: float
     y: float
@@ -29,7 +29,7 @@ class Dot(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A named curve: `path` is SVG path data; `label_y` is where its name stands, right of its end."""
+    """A named curve: `path` is SVG path data; `label_y` is the height of its name, right of its end."""
 
     name: str
     path: str
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 class LineChart(NamedTuple):
-    """Curves over one axis, within WIDTH x HEIGHT. Ticks: where on the axis, and what is written there."""
+    """Curves over one axis, within WIDTH x HEIGHT. Ticks: position on the axis, and text."""
 
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
@@ -47,7 +47,7 @@ class LineChart(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A text beside a dot: where, and how it is anchored."""
+    """A text beside a dot: its position and its anchor."""
 
     x: float
     y: float
@@ -56,9 +56,9 @@ class Label(NamedTuple):
 
 
 def nice_ticks(low: float, high: float, num: int) -> list[float]:
-    """About `num` round values that span [low, high]: steps of 1, 2 or 5 times a power of ten.
+    """Returns about `num` round values that span [low, high], in steps of 1, 2 or 5 times a power of ten.
 
-    Values that hardly differ are spanned by a tenth of their size, so that a flat curve is drawn flat.
+    If low and high hardly differ, the span is a tenth of their size, so that a flat curve is drawn flat.
     """
     if high - low < 1e-9 * max(1, abs(low)):
         high = low + 0.1 * (abs(low) if abs(low) > 1e-9 else 1)
@@ -77,9 +77,9 @@ def draw_lines(
     y_label: Callable[[float], str],
     from_zero: bool = False,
 ) -> LineChart | None:
-    """A chart of curves over `xs` (ascending), or None when there is nothing to draw.
+    """Returns a chart of curves over `xs` (ascending), or None if no curve has a value.
 
-    curves: by name, of each x the value, and what is said of it; a value of None is not drawn, of many MAX_POINTS are.
+    curves: name → (value, tooltip) for each x. A value of None is not drawn. At most MAX_POINTS of a curve are drawn.
     """
     values = [value for curve in curves.values() for value, _ in curve if value is not None]
     if not values:
@@ -110,7 +110,7 @@ def draw_lines(
 
 
 def separate_labels(lines: list[Line], gap: float = 17) -> list[Line]:
-    """The lines with their names moved apart, so that no two stand closer than `gap`."""
+    """Returns the lines with their names moved apart to a distance of at least `gap`."""
     places: dict[str, float] = {}
     last = -math.inf
     for line in sorted(lines, key=lambda line: line.label_y):
@@ -120,7 +120,7 @@ def separate_labels(lines: list[Line], gap: float = 17) -> list[Line]:
 
 
 def text_width(text: str, font: float) -> float:
-    """About how wide `text` is in a sans serif font of this size."""
+    """Returns the estimated width of `text` in a sans serif font of this size."""
     wide = {char: 1.0 for char in text if unicodedata.east_asian_width(char) in "WF"}
     return font * sum((_EMS | wide).get(char, 0.7 if char.isupper() else 0.57) for char in text)
 
@@ -132,10 +132,10 @@ def place_labels(
     font: float,
     most: int,
 ) -> list[Label]:
-    """Labels for the first of `dots` (x, y, radius) that find room, at most `most`.
+    """Returns labels for the first of `dots` (x, y, radius) that have room, at most `most`.
 
-    None overlaps another or a labelled dot. Of the places right, left, above and below, that which covers the
-    fewest dots is taken. `size` is the picture's.
+    No label overlaps another label or a labelled dot. Of the positions right, left, above and below, it takes the one
+    that covers the fewest dots. `size` is that of the picture.
     """
     labels: list[Label] = []
     taken: list[Box] = []
@@ -166,5 +166,5 @@ def place_labels(
 
 
 def overlap(one: Box, other: Box) -> bool:
-    """Whether two boxes (left, top, right, bottom) have a point in common."""
+    """Returns whether two boxes (left, top, right, bottom) overlap or touch."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,7 +1,7 @@
-"""The morning's page: one self-contained HTML file, drawn from the run story and the export's item vectors.
+"""The report of a run: one self-contained HTML file, drawn from the run story and the export's item vectors.
 
-It loads nothing and runs nothing: style and drawings are in the file, and a policy in its head forbids the rest. The
-same story and the same vectors give the same bytes. No user id is read. The price is a few seconds for the map's layout.
+It loads nothing and runs no script: style and drawings are in the file, and its content security policy forbids the rest.
+The same story and vectors give the same bytes. No user id is read. The layout of the map takes a few seconds.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ PAGES = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
-    finalize=lambda value: shown(value) if type(value) is str else value,  # not what a macro drew
+    finalize=lambda value: shown(value) if type(value) is str else value,  # a macro's output is Markup, escaped already
 )
 FILTERS = (amount, brief, compact, count, duration, mask_credentials, phrase, score, share, times)
 PAGES.filters |= {function.__name__: function for function in FILTERS}
@@ -41,8 +41,8 @@ PAGES.filters |= {function.__name__: function for function in FILTERS}
 def write_report(story: Story, export_dir: Path | None, report_path: Path) -> None:
     """Write the report of a run to `report_path`.
 
-    Steps that did not end may be missing. Without `export_dir`, or when it holds no item vectors, the map and the neighbours
-    are left out.
+    Steps that did not end may be missing. Without `export_dir`, or if it has no item vectors, the map and the neighbours are
+    left out.
     """
     html = render_report(story, export_dir)
     with replace_file(report_path) as temporary:
@@ -50,7 +50,7 @@ def write_report(story: Story, export_dir: Path | None, report_path: Path) -> No
 
 
 def render_report(story: Story, export_dir: Path | None) -> str:
-    """The report as HTML."""
+    """Returns the report as HTML."""
     item_map, neighbours = draw_items(export_dir)
     steps, train = story.steps, story.steps.train or TrainStep()
     return PAGES.get_template("report.html.j2").render(

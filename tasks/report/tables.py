@@ -1,8 +1,8 @@
-"""What the run story says, as the tables of the report: status, verdict, steps, settings, and what became of a log on its way
-to tokens.
+"""The tables of the report, made from the run story: status, verdict, steps, settings, and what was left out between log and
+tokens.
 
-A step that is missing from the story, or a value that is missing from a step, leaves a gap or a dash, never an error:
-the report of a run that failed is the one that is read most closely.
+A step missing from the story, or a value missing from a step, leaves a gap or a dash, never an error: a failed run needs
+its report most.
 """
 
 import math
@@ -29,7 +29,7 @@ STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "gate", "re
 
 
 def describe_status(story: Story) -> dict[str, str]:
-    """`{"tone", "text"}`: how far the run came."""
+    """Returns `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
     missing = [name for name in STEPS if name not in story.steps.ended()]
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
@@ -43,7 +43,7 @@ def describe_status(story: Story) -> dict[str, str]:
 
 
 def describe_gate(gate: GateStep | None) -> str:
-    """The gate's verdict in a line; empty when it has not judged."""
+    """Returns the gate's verdict in one line; empty if the gate has not judged."""
     if gate is None:
         return ""
     held_by, table = ", ".join(gate.held_by), gate.table
@@ -58,7 +58,7 @@ def describe_gate(gate: GateStep | None) -> str:
 
 
 def describe_verdict(story: Story) -> dict[str, str]:
-    """`{"tone", "figure", "text"}`: the quality in a figure and in a sentence."""
+    """Returns `{"tone", "figure", "text"}`: the quality as a figure and as a sentence."""
     evaluated = story.steps.evaluate
     metrics = evaluated.metrics if evaluated else {}
     hit, popular = metrics.get("hit_at_10"), metrics.get("popularity_hit_at_10")
@@ -82,7 +82,7 @@ def describe_verdict(story: Story) -> dict[str, str]:
 
 
 def describe_window(corpus: CorpusStep | None) -> tuple[str, str]:
-    """The days trained on: how many, and which."""
+    """Returns the days trained on: their number, and the first and last."""
     if not corpus:
         return UNKNOWN, "no corpus"
     since, until = corpus.since, corpus.until
@@ -93,7 +93,7 @@ def describe_window(corpus: CorpusStep | None) -> tuple[str, str]:
 
 
 def list_steps(story: Story) -> dict[str, dict[str, Any]]:
-    """Of each step, by name: `made`, None where it did not end, its bytes (`size`), `seconds`, and `share` of all seconds."""
+    """Returns for each step, by name: `made` (None if it did not end), `size` in bytes, `seconds`, `share` of all seconds."""
     ended = story.steps.ended()
     total = sum(step.seconds or 0 for name, step in ended.items() if name in STEPS) or 1
     rows: dict[str, dict[str, Any]] = {}
@@ -109,7 +109,7 @@ def list_steps(story: Story) -> dict[str, dict[str, Any]]:
 
 
 def list_made(step: Step) -> list[str]:
-    """What a step made, in a few words each; some are empty."""
+    """Returns the results of a step as short texts; some are empty."""
     match step:
         case IngestStep():
             kinds = [("new", step.sources_new), ("replaced", step.sources_replaced), ("known", step.sources_known)]
@@ -143,7 +143,7 @@ def list_made(step: Step) -> list[str]:
 
 
 def describe_storage(export: ExportStep) -> list[str]:
-    """What a release gives up for its size: of neighbours, of the vectors, and of the quality."""
+    """Returns what a release loses by being stored smaller: index recall, variance, precision and quality."""
     metrics = export.metrics
     recall, kept = metrics.get("index_recall_at_10"), metrics.get("export_explained_variance")
     hit, lost = metrics.get("export_hit_at_10"), metrics.get("export_hit_at_10_loss")
@@ -158,7 +158,7 @@ def describe_storage(export: ExportStep) -> list[str]:
 
 
 def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """A nested configuration as text, by section; what stands in none comes first, under an empty name."""
+    """Returns a nested configuration as text, by section. Values outside sections come first, under an empty name."""
     sections = {name: flatten(section) for name, section in values.items() if isinstance(section, dict)}
     alone = {name: value for name, value in values.items() if name not in sections}
     return {
@@ -169,7 +169,7 @@ def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
+    """Returns nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
@@ -177,7 +177,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def show_value(key: str, value: Any) -> str:
-    """A setting's value as text: with its unit where the key names one, without credentials."""
+    """Returns a setting's value as text: with a unit if the key names one, without credentials."""
     if value is None:
         return UNKNOWN
     if isinstance(value, bool):
@@ -192,7 +192,7 @@ def show_value(key: str, value: Any) -> str:
 
 
 def list_losses(story: Story) -> list[dict[str, Any]]:
-    """The stages at which something was left out, in order: `what` was counted, `before`, `after`, and `because`."""
+    """Returns the stages that left something out, in order: `what` was counted, `before`, `after`, and `because`."""
     ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
     stages = {"lines": ingest.lines, "events": ingest.events} | dict(corpus.funnel)
     reasons = ", ".join(f"{n:,} {why}" for why, n in sorted_reasons(ingest.left_out | ingest.rejected))
@@ -223,10 +223,10 @@ def list_losses(story: Story) -> list[dict[str, Any]]:
 
 
 def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
-    """From lines to tokens, then items, then users: groups of stages, each group drawn to its own scale.
+    """Returns three groups of stages, each with its own scale: from lines to tokens, items, and users.
 
-    A stage has `name`, `n`, its `share` of the group's largest, and what went before it: `gone` in all, and by reason, where that
-    is known, `lost`.
+    A stage has `name`, `n`, `share` of the group's largest, `gone` (how many the stage left out), and `lost`, these by reason
+    if known.
     """
     ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
     groups: dict[str, list[tuple[str, int]]] = {"lines": [], "items": [], "users": []}
@@ -235,7 +235,7 @@ def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
     for name, n in corpus.funnel:
         unit = phrase(name).split(" ")[0]
         group = groups[unit if unit in groups else "lines"]
-        if not (unit == "events" and group and group[-1] == ("events", n)):  # all that was ingested is in the window
+        if not (unit == "events" and group and group[-1] == ("events", n)):  # the window has all ingested events
             group.append((phrase(name), n))
     funnel: list[list[dict[str, Any]]] = []
     for stages in filter(None, groups.values()):
@@ -252,12 +252,12 @@ def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
 
 
 def sorted_reasons(reasons: dict[str, int]) -> list[tuple[str, int]]:
-    """Reasons that occurred, the most frequent first."""
+    """Returns the reasons that occurred, the most frequent first."""
     return sorted(((why, n) for why, n in reasons.items() if n), key=lambda pair: (-pair[1], pair[0]))
 
 
 def list_notes(story: Story) -> list[str]:
-    """What else a person should know of the log, in sentences: pages that a query may tell apart, an order without times."""
+    """Returns hints about the log as sentences: pages that differ only in their query, and events with an order but no times."""
     notes = [
         f"{hint['page']} has about {hint['num_queries']:,} different queries (keys: {', '.join(hint['keys'])}), and all "
         f"count as one page. Name the keys that tell pages apart in ingest.keep_query."
