@@ -1,12 +1,12 @@
-"""Sample logs: realistic browsing of any number of users, the same bytes at every call, in a fixed memory.
+"""Sample logs: realistic browsing of any number of users, in bounded memory. The same arguments give the same bytes.
 
-One file a day is written, or several parts of a day. The memory is that of one part of one day (about a million events) and
-of the pages, whatever the number of users.
+A day is one file, or several parts. The memory holds one part of one day (about a million events) and the pages, for any
+number of users.
 
-A user is a number. Its id and interests are pure functions of (seed, number), so that they can be told afterwards
-without a file; sessions are drawn from one random stream a (part, day). A part is a range of users whose events of
-one day fit in memory. Within a part, users are numbered in the order in which they first come: those who are known on a day are
-therefore a prefix, and the visitors of a day are drawn from its cumulated activity in O(sessions), not O(users).
+A user is a number. Its id and interests are pure functions of (seed, number), so that they can be computed later without a
+file. Sessions are drawn from one random stream for each (part, day). A part is a range of users whose events of one day fit in
+memory. Within a part, users are numbered in the order of their first day. The users known on a day are therefore a prefix,
+and its visitors are drawn from the cumulative activity in O(sessions), not O(users).
 """
 
 import math
@@ -39,24 +39,24 @@ from trainer.events import OnEvent, ignore_event
 from trainer.system.files import read_json, replace_file, write_json
 
 Format = Literal["csv", "jsonl", "parquet", "combined"]
-EVENT_BYTES = {"csv": 105, "jsonl": 135, "parquet": 20, "combined": 245}  # measured; only to look for free disk
-PART_EVENTS = 1_000_000  # of one day; what the memory is measured out for
+EVENT_BYTES = {"csv": 105, "jsonl": 135, "parquet": 20, "combined": 245}  # measured; only to check the free disk space
+PART_EVENTS = 1_000_000  # of one day; determines the memory needed
 MOST_PART_USERS = 2_000_000
-BATCH_EVENTS = 131_072  # made into text at once; a row group in Parquet
-NOTE = ".sample-logs.json"  # arguments, names and counts of what was written; hidden, so that `*` does not find it
-FORMAT_VERSION = 1  # raised when the same arguments give other bytes
+BATCH_EVENTS = 131_072  # formatted as text at once; one row group in Parquet
+NOTE = ".sample-logs.json"  # arguments, names and counts of the files written; hidden, so that `*` does not match it
+FORMAT_VERSION = 1  # increased when the same arguments give other bytes
 FIRST_DAY = date(2026, 1, 1)
-MEAN_USER_EVENTS = 25  # over all days, whatever their number
+MEAN_USER_EVENTS = 25  # over all days, for any number of days
 MEAN_SESSION_EVENTS = 4
 LONGEST_SESSION = 40
-KNOWN_FROM_START = 0.7  # share of users; the others first come on some later day
-NOISE_SESSIONS = 0.1  # sessions on any popular topic, not on an interest
-BROKEN_RATIO = 0.002  # broken lines a good one
+KNOWN_FROM_START = 0.7  # share of users; the others first visit on a later day
+NOISE_SESSIONS = 0.1  # share of sessions on a popular topic instead of an interest
+BROKEN_RATIO = 0.002  # broken lines per good line
 WEEKDAY_ACTIVITY = (1.0, 1.0, 1.0, 0.95, 0.9, 1.15, 1.25)  # Monday first
 HOUR_ACTIVITY = (4, 2, 1, 1, 1, 2, 4, 7, 9, 9, 9, 10, 12, 11, 9, 9, 10, 12, 14, 17, 18, 16, 12, 7)  # UTC
 TOPIC_SHARES = np.arange(1, len(TOPICS) + 1) ** -0.5 / (np.arange(1, len(TOPICS) + 1) ** -0.5).sum()
 NUM_INTERESTS_UP_TO = (0.35, 0.75)  # share of users with one interest, with at most two; the others have three
-# By number of interests: a draw in [0, 1) above the first is on the second interest, above the second on the third.
+# By number of interests: a draw in [0, 1) above the first value selects the second interest, above the second the third.
 INTEREST_UP_TO = np.array([[1.0, 1.0], [0.7, 1.0], [0.6, 0.85]], np.float32)
 VISIT = np.dtype([
     ("key", np.uint64),  # the user's, or the crawler's
@@ -66,18 +66,18 @@ VISIT = np.dtype([
     ("spelling", np.uint16),  # a uniform draw: how the host is written
     ("tail", np.uint16),  # a uniform draw: how the end of the URL is written
     ("is_bot", np.bool_),
-    ("broken", np.int8),  # 0 for an event; 1 to 4 for a broken line made of one, which comes in addition
+    ("broken", np.int8),  # 0: an event; 1 to 4: an additional broken line made of an event
 ])  # fmt: skip
 
 
 def write_sample_logs(
     out: Path, users: int, days: int, items: int, seed: int, format: Format, on_event: OnEvent = ignore_event
 ) -> dict[str, int]:
-    """Write the logs of so many users and days (from 2026-01-01 on), about 25 events a user, into the folder `out`.
+    """Write logs of this many users and days (from 2026-01-01 on) into the folder `out`: about 25 events per user.
 
-    Logs that are there with the same arguments stay; those of other arguments, written by this function, go.
-    Returns `{"files", "events", "bytes", "users", "broken_lines", "bots"}`; events are good lines, crawlers' with them.
-    Raises ConfigError for arguments out of bounds, ResourceError when `out` cannot be written or the disk is short.
+    Keeps existing logs of the same arguments. Removes logs that this function wrote with other arguments.
+    Returns `{"files", "events", "bytes", "users", "broken_lines", "bots"}`; events are good lines, including crawlers'.
+    Raises ConfigError for arguments out of bounds, ResourceError if `out` cannot be written or the disk is too small.
     """
     arguments: dict[str, Any] = {"users": users, "days": days, "items": items, "seed": seed}
     bounds = {"users": (1, 10**9), "days": (1, 3_650), "items": (len(TOPICS), 10**8), "seed": (0, 2**63 - 1)}
@@ -92,7 +92,7 @@ def write_sample_logs(
 
 
 def _write_files(out: Path, arguments: dict[str, Any], on_event: OnEvent) -> dict[str, int]:
-    """Write the logs of these arguments, unless the note in `out` says that they are there, and return the totals."""
+    """Write the logs of these arguments, unless the note in `out` lists them as written. Returns the totals."""
     users, days, format = arguments["users"], arguments["days"], arguments["format"]
     out.mkdir(parents=True, exist_ok=True)
     note: dict[str, Any] = read_json(out / NOTE) if (out / NOTE).exists() else {"files": {}}
@@ -116,7 +116,7 @@ def _write_files(out: Path, arguments: dict[str, Any], on_event: OnEvent) -> dic
         for part in range(num_parts)
     ]
     note = {"format_version": FORMAT_VERSION, "arguments": arguments, "files": dict.fromkeys(chain(*names))}
-    write_json(out / NOTE, note)  # before the first file: what a killed call leaves is known to the next
+    write_json(out / NOTE, note)  # before the first file: the next call then knows the files of a killed one
     totals = _write_parts(out, names, note, on_event)
     write_json(out / NOTE, note | {"totals": totals})
     message = "{files:,} files, {events:,} events of {users:,} users, {broken_lines:,} broken lines, {bytes:,} bytes"
@@ -125,7 +125,7 @@ def _write_files(out: Path, arguments: dict[str, Any], on_event: OnEvent) -> dic
 
 
 def _write_parts(out: Path, names: list[list[str]], note: dict[str, Any], on_event: OnEvent) -> dict[str, int]:
-    """Write the files `names[part][day]`, enter their bytes into the note, and return the totals."""
+    """Write the files `names[part][day]` and enter their bytes into the note. Returns the totals."""
     users, days, items, seed, format = (note["arguments"][key] for key in ("users", "days", "items", "seed", "format"))
     pools = make_pools(make_world(items), seed)
     totals = Counter(files=0, events=0, bytes=0, users=users, broken_lines=0)
@@ -146,10 +146,10 @@ def _write_parts(out: Path, names: list[list[str]], note: dict[str, Any], on_eve
 
 
 def _write_file(path: Path, visits: np.ndarray, day: date, pools: Pools, format: Format) -> None:
-    """Write the visits of one part and day, a batch at a time."""
+    """Write the visits of one part and day in batches."""
     batches = [visits[start : start + BATCH_EVENTS] for start in range(0, len(visits), BATCH_EVENTS)]
     if format == "parquet":
-        # Ids and most URLs of a batch differ: a dictionary costs time and saves nothing.
+        # Ids and most URLs of a batch are distinct: a dictionary costs time and saves nothing.
         with pq.ParquetWriter(path, PARQUET_SCHEMA, compression="zstd", use_dictionary=False) as writer:
             for batch in batches:
                 writer.write_table(make_table(batch, day, pools))
@@ -163,7 +163,7 @@ def _write_file(path: Path, visits: np.ndarray, day: date, pools: Pools, format:
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """uint64 to uint64, one to one and without a pattern that shows (the finalizer of splitmix64)."""
+    """Returns a pseudorandom one-to-one mapping of uint64 to uint64 (the finalizer of splitmix64)."""
     z = values + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -171,17 +171,17 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def keys_of(user_numbers: np.ndarray, seed: int) -> np.ndarray:
-    """The 64 bits (uint64) that are a user's id, by number; different for different numbers."""
+    """Returns the ids of users as uint64, by number; distinct for distinct numbers."""
     return mix(np.asarray(user_numbers).astype(np.uint64) ^ mix(np.array([seed], np.uint64)))
 
 
 def interests_of_keys(keys: np.ndarray, seed: int) -> np.ndarray:
-    """The interests of users by their keys (ids as numbers): int8 (n, 3) of TOPICS, the main one first, -1 for none."""
+    """Returns the interests of users by their keys (ids as numbers): int8 (n, 3) of TOPICS, the main one first, -1: none."""
     bits = mix(keys ^ mix(np.array([seed ^ 0x1A7E4E57], np.uint64)))
     draws = [(bits >> np.uint64(16 * i)) & np.uint64(0xFFFF) for i in range(4)]
     interests = np.empty((len(keys), 3), np.int64)
     interests[:, 0] = np.searchsorted(np.cumsum(TOPIC_SHARES)[:-1], draws[0] / 65_536, side="right")
-    # The others are steps of 1 .. T-1 from the main one, the third's another than the second's.
+    # The other interests are the main one plus a step of 1 .. T-1; the third's step differs from the second's.
     second = (draws[1] % np.uint64(len(TOPICS) - 1)).astype(np.int64)
     third = (draws[2] % np.uint64(len(TOPICS) - 2)).astype(np.int64)
     third += third >= second
@@ -194,14 +194,14 @@ def interests_of_keys(keys: np.ndarray, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive users whose events are made, and delivered, together."""
+    """Consecutive users whose events are generated and written together."""
 
     number: int
     days: int
     seed: int
-    keys: np.ndarray  # uint64[n]: ids, in the order in which users first come
+    keys: np.ndarray  # uint64[n]: ids, in the order of the users' first day
     interests: np.ndarray  # int8[n, 3]
-    activity: np.ndarray  # float64[n]: expected extra sessions a day of all users up to this one
+    activity: np.ndarray  # float64[n]: cumulative sum of the users' expected extra sessions per day
     bot_keys: np.ndarray  # uint64[b]
 
     @property
@@ -209,18 +209,18 @@ class Part:
         return len(self.keys) if self.days == 1 else max(1, round(KNOWN_FROM_START * len(self.keys)))
 
     def num_known(self, day: int) -> int:
-        """How many users have come up to and including this day (0, 1, ...)."""
+        """Returns the number of users whose first day is at most `day` (0, 1, ...)."""
         start = self.num_known_from_start
         return start + (len(self.keys) - start) * day // max(1, self.days - 1)
 
 
 def make_part(number: int, num_parts: int, users: int, days: int, seed: int) -> Part:
-    """Part `number` of all: users from `number * users // num_parts`, and every num_parts-th crawler."""
+    """Returns part `number`: users from `number * users // num_parts`, and every num_parts-th crawler."""
     user_numbers = np.arange(number * users // num_parts, (number + 1) * users // num_parts, dtype=np.int64)
     keys = keys_of(user_numbers, seed)
-    num_bots = min(users // 1000, 2 + users // 50_000)  # they have the numbers after the last user's
+    num_bots = min(users // 1000, 2 + users // 50_000)  # numbered after the last user
     bot_keys = keys_of(users + np.arange(number, num_bots, num_parts, dtype=np.int64), seed)
-    # Every user has one sure session. The others are log-normal: half of the users have few, some very many.
+    # Every user has one certain session. The number of others is log-normal: half of the users have few, some very many.
     mean_sessions = MEAN_USER_EVENTS / MEAN_SESSION_EVENTS - 1
     normal = np.random.default_rng([seed, 1, number]).standard_normal(len(keys))
     sessions = mean_sessions * np.minimum(np.exp(1.2 * normal - 0.72), 12)
@@ -230,9 +230,9 @@ def make_part(number: int, num_parts: int, users: int, days: int, seed: int) -> 
 
 
 def draw_visits(part: Part, world: World, day: int) -> np.ndarray:
-    """All that the users and crawlers of a part do on a day (0, 1, ...), in the order of time: an array of VISIT.
+    """Returns the visits of a part's users and crawlers on a day (0, 1, ...), ordered by time: an array of VISIT.
 
-    A pure function of its arguments. A few events are there a second time, as broken lines.
+    A pure function of its arguments. A few events appear a second time, as broken lines.
     """
     rng = np.random.default_rng([part.seed, 2, part.number, day])
     users, topics, lengths = _draw_sessions(part, day, rng)
@@ -257,9 +257,9 @@ def draw_visits(part: Part, world: World, day: int) -> np.ndarray:
 
 
 def _draw_sessions(part: Part, day: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Users (rows of the part), topics and numbers of events of the day's sessions."""
+    """Returns the users (rows of the part), topics and numbers of events of the day's sessions."""
     known = part.num_known(day)
-    # The sure session: on their first day for those who come later, for the others spread over all days.
+    # The certain session: on the first day of users who come later; spread over all days for the others.
     regulars = np.arange(day, part.num_known_from_start, part.days)
     newcomers = np.arange(part.num_known(max(0, day - 1)), known)
     week = [WEEKDAY_ACTIVITY[(FIRST_DAY + timedelta(days=i)).weekday()] for i in range(part.days)]
@@ -279,24 +279,24 @@ def _draw_sessions(part: Part, day: int, rng: np.random.Generator) -> tuple[np.n
 
 
 def _draw_topics(num: int, rng: np.random.Generator) -> np.ndarray:
-    """Topics by popularity."""
+    """Returns random topics, drawn by popularity."""
     return np.searchsorted(np.cumsum(TOPIC_SHARES)[:-1], rng.random(num), side="right")
 
 
 def _draw_rank(uniform: np.ndarray, num: np.ndarray | int) -> np.ndarray:
-    """Ranks 0..num-1, rank r with probability log((r+2)/(r+1)) / log(num+1): Zipf's law, without a table."""
+    """Returns ranks 0..num-1, rank r with probability log((r+2)/(r+1)) / log(num+1): Zipf's law, without a table."""
     return np.minimum(np.exp(uniform * np.log(np.add(num, 1.0))).astype(np.int64) - 1, np.subtract(num, 1))
 
 
 def _draw_session_sections(keys: np.ndarray, topics: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
-    """The section that a session is about: mostly the user's favourite of the topic, else any, by popularity."""
+    """Returns the main section of each session: mostly the user's favourite of the topic, else drawn by popularity."""
     favourite = mix(keys ^ topics.astype(np.uint64)) / 2.0**64
     uniform = np.where(rng.random(len(keys), np.float32) < 0.6, favourite, rng.random(len(keys)))
     return topics * world.sections_per_topic + _draw_rank(uniform, world.sections_per_topic)
 
 
 def _draw_sections(sections: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
-    """The section of each event: 3 in 4 stay in the session's, most others in its topic, a few go anywhere."""
+    """Returns the section of each event: 3 in 4 in the session's section, most others in its topic, a few in any."""
     kind = rng.random(len(sections), np.float32)
     elsewhere = np.flatnonzero(kind > 0.75)
     is_anywhere = kind[elsewhere] > 0.92
@@ -308,7 +308,7 @@ def _draw_sections(sections: np.ndarray, world: World, rng: np.random.Generator)
 
 
 def _draw_pages(sections: np.ndarray, world: World, day: int, days: int, rng: np.random.Generator) -> np.ndarray:
-    """The page of each event: by popularity among those that exist by now; 1 in 20 is on the newest pages."""
+    """Returns the page of each event: by popularity among the pages that exist on that day; 1 in 20 is a newest page."""
     start = world.section_start[:-1]
     share = 1.0 if days == 1 else 0.7 + 0.3 * day / (days - 1)
     num_pages = np.maximum(1, np.ceil(np.diff(world.section_start) * share)).astype(np.int64)[sections]
@@ -319,7 +319,7 @@ def _draw_pages(sections: np.ndarray, world: World, day: int, days: int, rng: np
 
 
 def _draw_seconds(lengths: np.ndarray, session_of: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The second of the day of each event: sessions begin by the hour's activity, pages are read 3 to 120 s."""
+    """Returns the second of the day of each event: sessions begin by hourly activity; a page is read for 3 to 120 s."""
     hours = np.searchsorted(np.cumsum(HOUR_ACTIVITY), rng.random(len(lengths)) * sum(HOUR_ACTIVITY), side="right")
     begin = hours * 3600 + rng.integers(0, 3600, len(lengths))
     read = np.cumsum(rng.integers(3, 121, len(session_of)))
@@ -333,7 +333,7 @@ def _draw_seconds(lengths: np.ndarray, session_of: np.ndarray, rng: np.random.Ge
 def _draw_crawls(
     part: Part, world: World, day: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys, pages and seconds of the crawlers, each of which comes every third day and takes pages one by one."""
+    """Returns keys, pages and seconds of the crawlers. Each comes every third day and visits pages one by one."""
     keys = part.bot_keys[(np.arange(len(part.bot_keys)) + day + part.number) % 3 == 0]
     lengths = rng.integers(2500, 5000, len(keys))
     pages = [rng.integers(len(world.paths)) + np.arange(n) for n in lengths]

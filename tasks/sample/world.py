@@ -1,12 +1,12 @@
-"""The made-up web that sample logs are about: topics, hosts with sections and pages; and how a visit to a page is written down.
+"""The invented web of the sample logs: topics, hosts, sections and pages; and how a visit becomes a line of a log.
 
-Everything is read off small lists of words (words.toml), so that a person can judge by eye whether two pages belong together.
-Hosts end in `.example`, which is reserved: no real site is meant. Pages are numbered 0..M-1, the pages of a section
-one after the other, the most visited first; page 0 of a section is its front, `/recipes`.
+All names come from short lists of words (words.toml), so that a person can see whether two pages belong together.
+Hosts end in `.example`, which is reserved, so they are no real sites. Pages are numbered 0..M-1: section after section,
+within a section the most visited first. Page 0 of a section is its front page, `/recipes`.
 
-What varies in a line is taken from a pool of strings by number, so that a batch of lines is a few gathers and one join,
-without a Python step a line. Pools that a visit's 16-bit draw picks from have 65,536 entries: the shares of what is in them are
-the odds. Only broken lines (1 in 500) are made one by one.
+The varying texts of a line are selected by number from a pool of strings. A batch of lines is thus a few gathers and one join,
+without a Python step per line. A pool selected by a visit's 16-bit draw has 65,536 entries: the share of a string in the pool
+is its probability. Only broken lines (1 in 500) are made one by one.
 """
 
 import json
@@ -25,7 +25,7 @@ DAY_SECONDS = 86_400
 POOL_SIZE = 65_536
 PARQUET_SCHEMA = pa.schema([("user_id", pa.string()), ("url", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 
-# Shares of spellings; `{token}` becomes 16 random hex digits. What is missing to 1 is the first one's.
+# Shares of spellings; `{token}` becomes 16 random hex digits. The first one gets the share that is missing to 1.
 HOST_SPELLINGS = {"www": 0.88, "bare": 0.07, "capitals": 0.03, "port": 0.02}
 TAILS = {
     "": 0.79,
@@ -37,7 +37,7 @@ TAILS = {
 }
 PAGE_TAILS = TAILS | {"#comments": 0.02, "#top": 0.01}
 FRONT_TAILS = TAILS | {"/index.html": 0.02, "/index.html?sessionid={token}": 0.01}
-# An access log has no fragments, but pictures and the like.
+# An access log has no fragments, but it has images and other files.
 REQUEST_TAILS = TAILS | {"/photo-{number}.jpg": 0.02, "/site.css": 0.01}
 METHODS = {"GET": 0.985, "POST": 0.01, "HEAD": 0.005}
 STATUSES = {"200 {number}": 0.94, "304 -": 0.03, "404 196": 0.02, "500 612": 0.01}
@@ -55,7 +55,7 @@ BOT_AGENTS = (
 )
 WORDS_FILE = Path(__file__).with_name("words.toml")
 
-# Of each topic 4 hosts, 6 sections, 12 subjects of pages.
+# For each topic: 4 hosts, 6 sections, 12 subjects of pages.
 WORDS = {
     topic: {kind: text.split() for kind, text in words.items()}
     for topic, words in tomllib.loads(WORDS_FILE.read_text("utf-8")).items()
@@ -76,7 +76,7 @@ MOST_SECTIONS = 6 * MOST_HOSTS  # of a topic
 
 
 def host_name(topic: str, number: int) -> str:
-    """The host `number` (0..39) of a topic, without `www.`: `pepper-mill.example`, `daily-pepper-mill.example`."""
+    """Returns host `number` (0..39) of a topic, without `www.`: `pepper-mill.example`, `daily-pepper-mill.example`."""
     bases = WORDS[topic]["hosts"]
     return f"{HOST_PREFIXES[number // len(bases)]}{bases[number % len(bases)]}.example"
 
@@ -85,7 +85,7 @@ _TOPIC_OF_HOST = {host_name(topic, number): topic for topic in TOPICS for number
 
 
 def topic_of_url(url: str) -> str | None:
-    """The topic of a URL that a sample log has, in any of its spellings or canonical; None for any other URL."""
+    """Returns the topic of a sample log's URL, in any spelling or canonical; None for any other URL."""
     host = re.split("[/?#]", url.partition("://")[2] or url, maxsplit=1)[0]
     return _TOPIC_OF_HOST.get(host.lower().removesuffix(":443").removeprefix("www."))
 
@@ -102,7 +102,7 @@ class World:
 
 
 def make_world(items: int) -> World:
-    """The world with so many pages, the same at every call. Takes about 1 s and 40 MB a million."""
+    """Returns the world with this many pages, the same at every call. Takes about 1 s and 40 MB per million pages."""
     sections_per_topic = min(MOST_SECTIONS, max(1, round(math.sqrt(items / len(TOPICS)) / 2)))
     hosts_per_topic = min(MOST_HOSTS, math.ceil(sections_per_topic / 3))
     num_sections = sections_per_topic * len(TOPICS)
@@ -123,7 +123,7 @@ def make_world(items: int) -> World:
 
 
 def page_name(subjects: list[str], number: int) -> str:
-    """Page `number` (0, 1, ...) of a section: `lemon-tart`, later `easy-lemon-tart`, `easy-lemon-tart-guide`."""
+    """Returns the name of page `number` (0, 1, ...) of a section: `lemon-tart`, `easy-lemon-tart`, `easy-lemon-tart-guide`."""
     rest, subject = divmod(number, NUM_SUBJECTS)
     rest, qualifier = divmod(rest, len(QUALIFIERS))
     rest, form = divmod(rest, len(FORMS))
@@ -132,7 +132,7 @@ def page_name(subjects: list[str], number: int) -> str:
 
 @dataclass(frozen=True)
 class Pools:
-    """What lines are put together from: strings by number."""
+    """The strings that lines are joined from, by number."""
 
     world: World
     origins: pa.Array  # `https://www.pepper-mill.example`: spelling * num_hosts + host
@@ -145,7 +145,7 @@ class Pools:
 
 
 def make_pools(world: World, seed: int) -> Pools:
-    """The pools for a world; tokens in them are drawn by the seed."""
+    """Returns the pools for a world. The seed determines the random tokens in them."""
     rng = np.random.default_rng([seed, 3])
     spellings = ("https://www.{}", "https://{}", "https://WWW.{}", "https://www.{}:443")  # in HOST_SPELLINGS' order
     return Pools(
@@ -167,13 +167,13 @@ def make_pools(world: World, seed: int) -> Pools:
 
 
 def _slots(shares: dict[str, float]) -> list[int]:
-    """Of POOL_SIZE entries, how many each of the shares gets; the first one gets what is over."""
+    """Returns how many of POOL_SIZE entries each share gets. The first share gets the remainder."""
     slots = [round(share * POOL_SIZE) for share in shares.values()]
     return [POOL_SIZE - sum(slots[1:]), *slots[1:]]
 
 
 def _fill(shares: dict[str, float], rng: np.random.Generator) -> list[str]:
-    """A pool of POOL_SIZE strings from templates and their shares."""
+    """Returns a pool of POOL_SIZE strings, made from templates and their shares."""
     templates = [template for template, num in zip(shares, _slots(shares), strict=True) for _ in range(num)]
     tokens, numbers = rng.integers(0, 2**64, POOL_SIZE, np.uint64), rng.integers(1, 10_000, POOL_SIZE)
     return [
@@ -183,14 +183,14 @@ def _fill(shares: dict[str, float], rng: np.random.Generator) -> list[str]:
 
 
 def write_ids(keys: np.ndarray) -> pa.Array:
-    """User ids: each uint64 as 16 hex digits."""
+    """Returns user ids: each uint64 as 16 hex digits."""
     text = keys.astype(">u8").tobytes().hex().encode()
     offsets = np.arange(len(keys) + 1, dtype=np.int32) * 16
     return pa.StringArray.from_buffers(len(keys), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 def _spell_urls(visits: np.ndarray, pools: Pools, tails: pa.Array) -> list[pa.Array]:
-    """The URLs as three arrays to be joined: origin, path, tail."""
+    """Returns the URLs as three arrays to be joined: origin, path, tail."""
     world = pools.world
     host = world.section_host[visits["section"]] + pools.host_spelling[visits["spelling"]] * len(world.hosts)
     is_front = visits["item"] == world.section_start[visits["section"]]
@@ -199,7 +199,7 @@ def _spell_urls(visits: np.ndarray, pools: Pools, tails: pa.Array) -> list[pa.Ar
 
 
 def make_table(visits: np.ndarray, day: date, pools: Pools) -> pa.Table:
-    """Visits as a table of PARQUET_SCHEMA; a broken row lacks its user, URL or time, or has an empty URL."""
+    """Returns visits as a table of PARQUET_SCHEMA. A broken row lacks its user, URL or time, or has an empty URL."""
     without_url, empty_url, without_time, without_user = (pa.array(visits["broken"] == kind) for kind in range(1, 5))
     urls = pc.binary_join_element_wise(*_spell_urls(visits, pools, pools.tails), "")
     urls = pc.if_else(without_url, None, pc.if_else(empty_url, "", urls))
@@ -209,7 +209,7 @@ def make_table(visits: np.ndarray, day: date, pools: Pools) -> pa.Table:
 
 
 def make_lines(visits: np.ndarray, day: date, pools: Pools, format: str) -> pa.Array:
-    """Visits as lines of text in a format (csv, jsonl, combined), each with its line end."""
+    """Returns visits as lines of text in a format (csv, jsonl, combined), each with its line end."""
     clock = pools.clock.take(pa.array(visits["second"]))
     ids = write_ids(visits["key"])
     urls = _spell_urls(visits, pools, pools.request_tails if format == "combined" else pools.tails)
@@ -218,7 +218,7 @@ def make_lines(visits: np.ndarray, day: date, pools: Pools, format: str) -> pa.A
     elif format == "jsonl":
         parts = ['{"user_id":"', ids, '","url":"', *urls, f'","ts":"{day}T', clock, 'Z"}\n']
     else:
-        # The two draws' sum and difference are as good as two more draws.
+        # The sum and the difference of the two draws serve as two more draws.
         method = pools.methods.take(pa.array(visits["spelling"] + visits["tail"]))
         status = pools.statuses.take(pa.array(visits["spelling"] - visits["tail"]))
         people = visits["key"] % np.uint64(len(AGENTS))
@@ -234,7 +234,7 @@ def make_lines(visits: np.ndarray, day: date, pools: Pools, format: str) -> pa.A
 
 
 def break_line(line: str, kind: int, format: str) -> str:
-    """A line spoilt in one of four ways: 1 cut short, 2 columns wrong, 3 time that is none, 4 user missing."""
+    """Returns a line broken in one of four ways: 1 cut short, 2 wrong columns, 3 invalid time, 4 no user."""
     if format == "csv":
         user, url, time = line.rstrip("\n").split(",")
         columns = [(user, url), (user, url, time, "?"), (user, url, "yesterday"), ("", url, time)]

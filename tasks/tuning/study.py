@@ -1,10 +1,10 @@
-"""A search for settings: where it looks, which to try next, and what is kept of it.
+"""A search for settings: its bounds, the choice of the next trial, and its record.
 
-The settings that matter to a training are searched within bounds. What to try next is a function of the trials that ended and of
-a seed (Optuna's multivariate TPE, begun anew each time): a search that was killed and goes on makes the trials that the
-undisturbed one would have made. The story, ROOT/tune/<study-id>.json, has the trials that ended and is replaced whole after each.
-Each trial is a run in MLflow under that of its search; one that a kill kept out of it follows. The winner becomes a
-configuration file.
+The most important training settings are searched within bounds. The next trial is a function of the ended trials and a seed
+(Optuna's multivariate TPE, created anew for each trial). A search that was killed therefore continues with the same trials.
+The story, ROOT/tune/<study-id>.json, contains the ended trials and is replaced atomically after each. Each trial is an MLflow
+run below the run of its search; a trial that a kill kept out of MLflow is logged later. The winner becomes a configuration
+file.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ _COPIED = ("num_users", "num_tokens", "num_held_out", "of_partitions")
 Setting = int | float
 Bounds = FloatDistribution | IntDistribution
 Space = dict[str, Bounds]
-Trial = dict[str, Any]  # that ended: its `settings`, and the `metrics` that it reached
+Trial = dict[str, Any]  # an ended trial, with `settings` and `metrics`
 
 VECTOR_SIZE_STEP = 32
-ZERO_IS_HIGH = ("sample", "recency")  # 0 turns these off, which is what ever higher values come to
+ZERO_IS_HIGH = ("sample", "recency")  # 0 turns these off, as ever higher values would
 _EXPONENT_FROM = {"sampled_softmax": 0.0, "negative_sampling": -0.5}
 _STARTUP_TRIALS = 10
 _WANTED_BEST = 5  # trials that count as good when importances are estimated
@@ -52,9 +52,9 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 @dataclass(frozen=True)
 class Search:
-    """What is asked. `sample`: share of the micro-partitions; no trial begins after `seconds`; `command`: as it was given.
+    """The request of `surf2vec tune`. `sample`: share of the micro-partitions. No trial begins after `seconds`.
 
-    Raises ConfigError for a sample or a file that cannot be, ResourceError when the file's folder cannot be written to.
+    Raises ConfigError for an invalid sample or file, ResourceError if the file's folder cannot be written to.
     """
 
     trials: int
@@ -74,13 +74,13 @@ class Search:
 
 
 class Study:
-    """One search: known by its corpus, sample, settings and bounds, whatever the number of trials asked for.
+    """One search, identified by its corpus, sample, settings and bounds, but not by the number of trials.
 
-    trials: those that ended: settings, config, metrics, gain, failure or None, ended_at_ms, and soon mlflow_run_id.
+    trials: the ended ones: settings, config, metrics, gain, failure or None, ended_at_ms, and once logged mlflow_run_id.
     """
 
     def __init__(self, root: Root, search: Search, manifest: dict[str, Any], space: Space) -> None:
-        """`manifest`: the sample's, with `of_partitions`, how many the whole corpus has."""
+        """`manifest`: that of the sample, with `of_partitions`, the number of micro-partitions of the full corpus."""
         self.root, self.search, self.space = root, search, space
         base = {name: value for name, value in dataclasses.asdict(search.train).items() if name not in RESULT_NEUTRAL}
         identity = {
@@ -99,13 +99,13 @@ class Study:
 
     @property
     def best_trial(self) -> int:
-        """The number of the trial with the best MRR, counted from 1; of equals the first."""
+        """The number of the trial with the best MRR, counted from 1; the first of equals."""
         return 1 + max(range(len(self.trials)), key=lambda i: self.trials[i]["metrics"]["mrr"])
 
     def add(self, trial: Trial, reciprocals: NDArray[np.float64]) -> None:
-        """Keep a trial that ended, here and in MLflow; reciprocals float64[m]: 1 / rank of each held-out item.
+        """Record an ended trial in the story and in MLflow; reciprocals float64[m]: 1 / rank of each held-out item.
 
-        Its gain over the first trial is that of the same users, so its standard error is that of their differences.
+        Its gain over the first trial is measured on the same users: its standard error is that of their differences.
         """
         if not self.trials:
             with replace_file(self.path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
@@ -118,12 +118,12 @@ class Study:
 
     @cached_property
     def mlflow_run_id(self) -> str:
-        """The run of the whole search; opened when first asked for."""
+        """The MLflow run of the search; opened at the first use."""
         params = {f"train.{name}": value for name, value in self.story["base"].items()} | self.sample
         return self._open_run("", {"window_id": self.story["window_id"], "study_id": self.study_id}, params)
 
     def log_trials(self) -> None:
-        """Log the trials that are not in MLflow yet, also those that a kill kept out of it, below the search's run."""
+        """Log the trials that are not in MLflow yet, below the search's run."""
         tags = {mlflow_runs.PARENT_TAG: self.mlflow_run_id, "study_id": self.study_id}
         for number, trial in enumerate(self.trials, start=1):
             if "mlflow_run_id" not in trial:
@@ -154,9 +154,9 @@ class Study:
 
 
 def write_config(study: Study, result: dict[str, Any]) -> None:
-    """Write the winner as a TOML file: a [train] table of what differs from the defaults, and where it comes from.
+    """Write the winner as a TOML file: a [train] table of the settings that differ from the defaults, and their origin.
 
-    Raises ResourceError when it cannot be written.
+    Raises ResourceError if the file cannot be written.
     """
     out, sample, metrics = study.search.out, result["sample"], result["metrics"]
     rows = {"given, trial 1": metrics["default"], f"best, trial {result['best_trial']}": metrics["best"]}
@@ -173,7 +173,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
         result["verdict"],
         "use it:  surf2vec run --config THIS-FILE, or put this table into a configuration of your own",
     ]
-    # A character that a TOML comment may not have can come in with the command.
+    # The command may contain characters that are not allowed in a TOML comment.
     header = ["# " + shown(line) for line in lines]
     table = [f"{name} = {json.dumps(value)}" for name, value in result["settings"].items()]
     try:
@@ -186,12 +186,12 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
 def search_space(
     config: TrainConfig, counts: NDArray[np.int64], is_dated: bool, max_vector_size: int | None = None
 ) -> Space:
-    """The settings to search and their bounds, which always take in those of `config`; counts int64[V].
+    """Returns the settings to search and their bounds, which always include the values in `config`; counts int64[V].
 
-    Only settings that act are searched: `window` with context, `negative`, `ns_exponent` and `item_l2` without a tree,
-    `discount` with sampled softmax, `recency` where the log has times, `sample` between the share of the average and of
-    the most frequent item (above, it thins nothing; below, it throws half the log away). `vector_size` only up to a
-    `max_vector_size` that is asked for: more dimensions need more data than a sample has, so a sample alone would choose too few.
+    Only settings that have an effect are searched: `window` with context, `negative`, `ns_exponent` and `item_l2` without a
+    tree, `discount` with sampled softmax, `recency` if the log has times, `sample` between the share of the average and of
+    the most frequent item (above, it removes nothing; below, half the log). `vector_size` is searched only up to a given
+    `max_vector_size`: more dimensions need more data than a sample has, so a sample alone would choose too few.
     """
     space: Space = {
         "alpha": FloatDistribution(0.02, 0.5, log=True),
@@ -199,7 +199,7 @@ def search_space(
         "l2": FloatDistribution(0.02, 4.0, log=True),
     }
     if not config.hs:
-        fewest = config.share_negatives if config.objective == "negative_sampling" else 1  # fewer are refused
+        fewest = config.share_negatives if config.objective == "negative_sampling" else 1  # fewer are an error
         space["negative"] = IntDistribution(max(5, fewest), max(60, fewest), log=True)
         space["ns_exponent"] = FloatDistribution(_EXPONENT_FROM[config.objective], 1.0)
         space["item_l2"] = FloatDistribution(0.01, 0.5, log=True)
@@ -211,7 +211,7 @@ def search_space(
         space["recency"] = FloatDistribution(0.5, 50.0, log=True)
     for name, bounds in space.items():
         given = getattr(config, name)
-        if not bounds.log or given:  # 0 has no place where the logarithm is searched
+        if not bounds.log or given:  # a logarithmic range cannot contain 0
             kind: Any = type(bounds)
             space[name] = kind(min(bounds.low, given), max(bounds.high, given), log=bounds.log)
     low, high = max(1e-5, 1 / len(counts)), min(0.1, counts.max() / max(1, counts.sum()))
@@ -230,7 +230,7 @@ def search_space(
 
 
 def propose(space: Space, done: Sequence[Trial], seed: int) -> dict[str, Setting]:
-    """The settings of the next trial, the same for the same trials before; of numbers, three digits."""
+    """Returns the settings of the next trial, a function of the ended trials; numbers have three digits."""
     proposed = _study(space, done, seed).ask(dict(space)).params
     return {
         name: value if isinstance(value, int) else min(max(_rounded(value), space[name].low), space[name].high)
@@ -239,14 +239,14 @@ def propose(space: Space, done: Sequence[Trial], seed: int) -> dict[str, Setting
 
 
 def find_importances(space: Space, done: Sequence[Trial]) -> dict[str, float]:
-    """How much each setting had to do with being among the best trials, shares of 1, the most important first."""
+    """Returns each setting's importance for being among the best trials, as shares of 1, the largest first."""
     best_share = min(0.5, max(0.1, _WANTED_BEST / len(done)))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best_share)
     return dict(optuna.importance.get_param_importances(_study(space, done, 0), evaluator=evaluator))
 
 
 def apply_settings(base: TrainConfig, settings: dict[str, Setting]) -> TrainConfig:
-    """`base` with these settings; min_alpha keeps its ratio to alpha, and draws stay within what a token may have."""
+    """Returns `base` with these settings. min_alpha keeps its ratio to alpha; draws per token stay within their limit."""
     if all(getattr(base, name) == value for name, value in settings.items()):
         return base
     changed = dict(settings)
@@ -257,7 +257,7 @@ def apply_settings(base: TrainConfig, settings: dict[str, Setting]) -> TrainConf
 
 
 def _study(space: Space, done: Sequence[Trial], seed: int) -> optuna.Study:
-    """A study in memory that knows the trials that ended; the best MRR wins."""
+    """Returns an Optuna study in memory with the ended trials; it maximises the MRR."""
     sampler = optuna.samplers.TPESampler(
         n_startup_trials=_STARTUP_TRIALS, multivariate=True, seed=epoch_key(seed, len(done)) % 2**32
     )
@@ -270,7 +270,7 @@ def _study(space: Space, done: Sequence[Trial], seed: int) -> optuna.Study:
 
 
 def _nearest(name: str, bounds: Bounds, value: Setting) -> Setting:
-    """Where in the space a setting stands that may lie outside, as 0 does of what is searched by its logarithm."""
+    """Returns the value in the bounds that stands for a setting, which may lie outside, such as 0 in a logarithmic range."""
     if value == 0 and name in ZERO_IS_HIGH:
         return bounds.high
     clipped = min(max(value, bounds.low), bounds.high)

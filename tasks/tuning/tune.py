@@ -1,8 +1,8 @@
-"""`surf2vec tune`: searches the settings that matter to a training on a sample of the micro-partitions.
+"""`surf2vec tune`: searches the most important training settings on a sample of the micro-partitions.
 
-A trial trains the sample from the beginning and ranks its held-out users; the best mean reciprocal rank wins (it moves with
-every rank, where hit@10 on few users does not). The first trial is the configuration given, so the winner is never below it
-on the sample. No trial is cut short on its loss: losses under other negatives or exponents cannot be compared.
+A trial trains the sample from scratch and ranks the held-out items. The best mean reciprocal rank wins, because it depends on
+every rank; hit@10 is too coarse on few users. The first trial is the given configuration, so the winner is never below it
+on the sample. No trial is stopped early by its loss: losses with other negatives or exponents cannot be compared.
 """
 
 import dataclasses
@@ -37,10 +37,10 @@ _NO_COMMITS_SECONDS = 86_400.0
 
 
 def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Make trials until `asked.trials` have ended, write the winner's settings to `asked.out`; returns what was found.
+    """Run trials until `search.trials` have ended, and write the winner's settings to `search.out`. Returns the result.
 
-    The caller needs no lock: one search a root at a time, another waits. Raises ConfigError, InputError, DamageError or
-    ResourceError, and TrainingError when no trial's training stayed finite.
+    The caller needs no lock: a second search of the same root waits. Raises ConfigError, InputError, DamageError or
+    ResourceError, and TrainingError if every training diverged.
     """
     started = time.monotonic()
     corpus = open_corpus(root.corpus(window_id))
@@ -63,7 +63,7 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
             f"{len(trials)} of {search.trials} trials have ended"
         )
         on_event("log", {"message": message})
-        study.log_trials()  # opens the search's run, before any trial costs time
+        study.log_trials()  # opens the search's run: a registry that is away fails before a trial takes time
         while len(trials) < search.trials:
             if trials and search.seconds is not None and time.monotonic() - started >= search.seconds:
                 on_event("log", {"message": f"{search.seconds:g} seconds have passed: no further trial begins"})
@@ -84,9 +84,9 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
 
 
 def choose_partitions(corpus: Corpus, search: Search, on_event: OnEvent = ignore_event) -> list[int]:
-    """The micro-partitions of the sample: drawn by the seed, more than asked for until MIN_HELD_OUT users are held out.
+    """Returns the micro-partitions of the sample, drawn by the seed: `search.sample`, or more to hold out MIN_HELD_OUT users.
 
-    Raises InputError when nobody in the corpus is held out.
+    Raises InputError if no user of the corpus is held out.
     """
     order = partition_order(search.train.seed, 0, corpus.num_partitions).tolist()
     wanted = max(1, round(search.sample * len(order)))
@@ -106,9 +106,9 @@ def choose_partitions(corpus: Corpus, search: Search, on_event: OnEvent = ignore
 
 
 def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
-    """A corpus of some micro-partitions of `corpus`, numbered anew: links to their files, and a manifest of its own.
+    """Write a corpus of some micro-partitions of `corpus`, renumbered: links to their files, and a manifest of its own.
 
-    Users, their hashes, who of them is held out, and the vocabulary stay as they are.
+    The users, their hashes, the held-out users and the vocabulary stay the same.
     """
     folder.mkdir()
     originals = {VOCABULARY: VOCABULARY}
@@ -133,7 +133,7 @@ def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
 def run_trial(
     sample: Corpus, store_dir: Path, search: Search, settings: dict[str, Any], on_event: OnEvent
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """Train with these settings and rank the held-out users; a training that does not stay finite ranks them nowhere.
+    """Train with these settings and rank the held-out items. A training that diverges gives them an infinite rank.
 
     Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
     """
@@ -164,14 +164,14 @@ def run_trial(
 
 
 def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
-    """The ranks that a store's vectors give the held-out items of the sample, float64[m]."""
+    """Returns the ranks of the sample's held-out items by a store's vectors, float64[m]."""
     generation = open_generation(store_dir)
     scores = score_of(generation, sample.count_training_tokens())
     return np.concatenate([rank_held_out(one, scores).ranks for one in join_questions(questions(sample, generation))])
 
 
 def conclude(study: Study) -> dict[str, Any]:
-    """The winner and what it beat; `best_trials`: the five best, and the first. Raises TrainingError when none stayed finite."""
+    """Returns the winner and the first trial; `best_trials`: the five best and the first. TrainingError if all diverged."""
     trials, best = study.trials, study.best_trial
     winner = trials[best - 1]
     if winner["failure"]:
