@@ -1,11 +1,11 @@
-"""Where users who are to be forgotten are: in the root and in the registry. Removes the releases that have some; makes the proof.
+"""Searches the root and the registry for users to forget, removes the releases that have some, and makes the proof.
 
-A release is known by the sha256 of its export's manifest: its export in the root, the logged models that hold a copy of it, and
-the versions made of these have it. Only what this root registered goes (`tasks/registry/tracking.py`), and no copy while a
-version of somebody else is made of it. Copies that stay are searched all the same, and named.
+The sha256 of its export's manifest identifies a release: in its export in the root, in the logged models that contain a copy,
+and in the versions made of these. Only what this root registered is removed (`tasks/registry/tracking.py`), and no copy that
+a version of another root is made of. Copies that stay are searched too, and listed.
 
-The proof does not rely on what was removed: it reads all rows of what is on the disk and in the registry now. Where rows have no
-names (the store, the index) there must be as many as there are names beside them.
+The proof does not rely on what was removed: it reads all rows that are now on the disk and in the registry. If rows have no
+names (the store, the index), their number must equal the number of names stored with them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,12 +39,12 @@ from trainer.store.tokens import open_corpus
 from trainer.system.files import digest_file, read_json, verify_once
 
 Place = dict[str, Any]
-"""place, rows that were searched, found: how many of them are of a user who was to be forgotten."""
+"""place, rows: the number searched, found: how many of them belong to a user to forget."""
 
 
 @dataclass(frozen=True)
 class Copies(Ownership):
-    """The exports of a root and their copies in a registry, none where nothing was ever registered."""
+    """The exports of a root and their copies in a registry; no copies if nothing was ever registered."""
 
     wanted: UserSet
 
@@ -65,13 +65,13 @@ class Copies(Ownership):
 
     @cached_property
     def found_in(self) -> dict[Path, int]:
-        """How many of the users each export of the root has."""
+        """Export of the root → how many of the wanted users it has."""
         folders = [path.parent for path in sorted(self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"))]
         return {folder: count_in_export(folder, read_json(folder / EXPORT_MANIFEST), self.wanted) for folder in folders}
 
     @cached_property
     def kept(self) -> dict[str, list[str]]:
-        """The logged models that stay, by their id, with the versions that others made of them, if any."""
+        """The logged models that stay: id → the versions that others made of it, if any."""
         others = [version for version in self.versions if not self.owns_version(version)]
         used = {
             copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
@@ -80,10 +80,10 @@ class Copies(Ownership):
         return {model_id: places for model_id, places in used.items() if places or model_id not in ours}
 
     def search(self, copies: Sequence[Copy]) -> Iterator[tuple[Copy, int, int | None]]:
-        """Each copy with how many of the users it has, and of how many vectors; rows 0: nothing is left of it.
+        """Yield each copy with the number of these users in it, and its number of vectors (rows); rows 0: nothing is left of it.
 
-        rows None: it could not be searched, as what refers to a folder on another machine, or may not be read. One that refers to
-        an export of this root holds nothing itself.
+        rows None: it could not be searched, because it refers to a folder on another machine or may not be read. A copy that
+        refers to an export of this root holds no files itself.
         """
         known = {digest_file(folder / EXPORT_MANIFEST): folder for folder in self.found_in}
         for copy in copies:
@@ -105,7 +105,7 @@ class Copies(Ownership):
         return count_in_export(folder, manifest, self.wanted), manifest["num_users"]
 
     def _search_copy(self, copy: Copy) -> tuple[int, int]:
-        """Read the files of a copy that may name users. An upload or a removal that was cut short counts as nothing."""
+        """Read the files of a copy that may name users. An incomplete upload or removal counts as empty."""
         found = rows = 0
         with open_scratch_folder(self.root, "forget") as scratch:
             path = self._download(copy, EXPORT_MANIFEST, scratch)
@@ -128,9 +128,9 @@ class Copies(Ownership):
 
 
 def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
-    """Remove all of the root's that the users are in: versions, then their copies, then exports. Return what went.
+    """Remove everything of the root that has the users: versions, then their copies, then exports. Returns what was removed.
 
-    Killed anywhere, the same call goes on: what leads to a copy goes last.
+    If it is killed, the same call continues: whatever is needed to find a copy is removed last.
     """
     exports = [folder for folder, found in copies.found_in.items() if found]
     digests = {digest_file(folder / EXPORT_MANIFEST) for folder in exports}
@@ -155,7 +155,7 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
 
 
 def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
-    """Return every place of this root's, and the copies in the registry that are not its to remove.
+    """Returns every place of this root, and the copies in the registry that it may not remove.
 
     Those copies have `used_by`, the versions that others made of them, and `is_here`, whether they could be searched. One row
     group or micro-partition is in memory at a time.
@@ -179,7 +179,7 @@ def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
 
 
 def _search_files(root: Root, name: str, wanted: UserSet, besides: Sequence[Path] = ()) -> Place:
-    """All Parquet files under a folder but those in `besides`, hidden ones and leftovers too. Those with user ids are read."""
+    """Search all Parquet files with user ids under a folder, including hidden files and leftovers, except those in `besides`."""
     rows = found = 0
     for path in sorted((root.path / name).rglob("*.parquet")):
         if any(path.resolve().is_relative_to(one) for one in besides):
@@ -191,14 +191,14 @@ def _search_files(root: Root, name: str, wanted: UserSet, besides: Sequence[Path
                     found += sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted))
         except (OSError, pa.ArrowException) as error:
             raise DamageError(
-                f"{path} cannot be read ({error}): nobody can be looked for in it; remove it or bring back a copy, "
+                f"{path} cannot be read ({error}), so it cannot be searched; remove it or bring back a copy, "
                 "then give the same command again"
             ) from None
     return {"place": name, "rows": rows, "found": found}
 
 
 def _search_index(folder: Path) -> Place:
-    """Rows of an index beyond the vectors of its export."""
+    """Returns the rows of an index, and how many it has beyond the vectors of its export."""
     manifest = read_json(folder / EXPORT_MANIFEST)
     name = manifest["index"]["file"]
     index: Any = faiss.read_index(str(path_of(folder, manifest, name)), faiss.IO_FLAG_MMAP_IFC)
@@ -207,7 +207,7 @@ def _search_index(folder: Path) -> Place:
 
 
 def _search_store(root: Root) -> Iterator[Place]:
-    """Rows of each generation beyond those that its corpus has; which has been searched by name."""
+    """Yield the rows of each generation, and how many it has beyond its corpus, which was searched by name."""
     if not current_generation(root):
         return
     for path in [root.store / STORE_MANIFEST, *sorted((root.store / "pinned").glob("*.json"))]:

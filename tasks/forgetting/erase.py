@@ -1,8 +1,8 @@
-"""Users taken out of a root's events, corpora and generations. Every other row stays the same bits.
+"""Removes users from a root's events, corpora and generations. All other rows keep the same bits.
 
-Each source of events is committed by its own renaming of sources.json: a call that dies leaves whole sources. Corpora and
-generations are made anew beside those there are, which stay until nobody names them. Rows move up in corpus and store alike, so
-there are no gaps. The vocabulary stays as it is: its counts include the users who left until a corpus is built from the events.
+Each source of events is committed by its own renaming of sources.json: a killed call leaves no half-written source. New corpora
+and generations are written beside the old ones, which stay until no manifest names them. Rows move up in the corpus and in the
+store, so there are no gaps. The vocabulary is unchanged: its counts include these users until a corpus is built from the events.
 """
 
 from typing import Any
@@ -38,14 +38,14 @@ from trainer.store.upkeep import erase_rows
 from trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 
 Rows = dict[int, NDArray[np.int64]]
-"""Micro-partition → rows of users who go, ascending; only those with some."""
+"""Micro-partition → rows of the users to remove, ascending; only micro-partitions with some."""
 
 
 def erase_events(root: Root, wanted: UserSet, on_event: OnEvent) -> int:
-    """Take out all events of these users, counted as "forgotten" from then on. Return how many.
+    """Remove all events of these users; the catalog then counts them as "forgotten". Returns their number.
 
-    The caller holds the lock of writers and writes tombstones first. Raises DamageError when an events file is not as
-    sources.json says; the sources before it are then done.
+    The caller holds the lock of writers and writes tombstones first. Raises DamageError if an events file does not match
+    sources.json; the sources before it are then done.
     """
     catalog = read_catalog(root)
     remove_leftovers(root, catalog)
@@ -60,7 +60,7 @@ def erase_events(root: Root, wanted: UserSet, on_event: OnEvent) -> int:
 
 
 def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: UserSet) -> int:
-    """Write the files of a source that have these users anew, and its entry in the catalog; return the events taken out."""
+    """Rewrite the files of a source that have these users, and its entry in the catalog. Returns the number of removed events."""
     entry = catalog.entries[digest]
     files, days = dict(entry["files"]), dict(entry["days"])
     for path, about, way_out in events_files(root, entry):
@@ -91,7 +91,7 @@ def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: UserSet) ->
 
 
 def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:
-    """Return the rows of these users in a corpus."""
+    """Returns the rows of these users in a corpus."""
     found: Rows = {}
     for partition in wanted.partitions(corpus.num_partitions):
         if corpus.users[partition]:
@@ -101,10 +101,10 @@ def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:
 
 
 def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
-    """Make the corpus without the users in these rows, beside the one there is, unless it exists; return it.
+    """Write the corpus without the users in these rows, beside the old one, unless it exists. Returns it.
 
-    The rows that a night trained (`changed/`) are left out: that training has ended. One micro-partition is in memory at a time;
-    those without any of the users are linked. Raises DamageError when a file is not as the manifest says.
+    The rows that a night trained (`changed/`) are left out, as that training has ended. One micro-partition is in memory at a
+    time; those without any of the users are linked. Raises DamageError if a file does not match the manifest.
     """
     manifest = {name: value for name, value in corpus.manifest.items() if name not in BASE_KEYS} | {"files": {}}
     without = digest_json([[partition, found.tolist()] for partition, found in sorted(rows.items())])
@@ -138,15 +138,15 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
 def erase_state(
     root: Root, wanted: UserSet, export: dict[str, Any] | None = None, release: str = ""
 ) -> dict[str, Any] | None:
-    """Take the users out of the store's generation, and out of that of a release, which is then pinned as `release`.
+    """Remove the users from the store's generation and from that of the champion, which is then pinned as `release`.
 
-    export: the manifest of the champion's export, where it has any of the users. Returns the manifest of its generation without
-    them, None where the store has it not. The caller holds the store's lock. Raises DamageError when a generation and its corpus
-    do not fit, or a file was altered.
+    export: the manifest of the champion's export, if it has any of the users. Returns the manifest of its generation without
+    them, None if the store lacks it. The caller holds the store's lock. Raises DamageError if a generation does not match its
+    corpus, or a file was altered.
     """
     served, champion = find_generation(root, export) if export else None, None
     if served:
-        pinned = f"pinned/{release}.json"  # by a call that died, perhaps
+        pinned = f"pinned/{release}.json"  # a killed call may have written it
         is_done = (root.store / pinned).exists()
         champion = read_manifest(root.store / pinned) if is_done else _erase_generation(root, served, wanted, pinned)
     if current := current_generation(root):
@@ -158,11 +158,11 @@ def erase_state(
 
 
 def _erase_generation(root: Root, generation: Generation, wanted: UserSet, name: str) -> dict[str, Any] | None:
-    """Write corpus, users' files and manifest, as `name`, without the users; None where the generation has none of them."""
+    """Write corpus, users' files and manifest `name` without the users. Returns it; None if the generation has none of them."""
     folder = root.corpus(generation.manifest["window_id"])
     if not folder.exists():
         raise DamageError(
-            f"{folder} is missing, so nobody can be told from the vectors of generation {generation.generation} in {root.store}: "
+            f"{folder} is missing, so the rows of generation {generation.generation} in {root.store} have no names: "
             f"bring back a copy, or remove {root.store / STORE_MANIFEST} and train anew; then give the same command again"
         )
     corpus = open_corpus(folder)

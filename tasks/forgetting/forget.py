@@ -1,14 +1,14 @@
-"""`surf2vec forget`: users leave every place that can name them, and nobody brings them back.
+"""`surf2vec forget`: removes users from every place that can name them, for good.
 
-1. Tombstones: from then on ingest, infer and pull leave these users out, whatever happens.
-2. Events: files that have some of theirs are written anew.
-3. The champion's release, if they are in it, is published anew without them: the same export, corpus and generation without their
-   rows. Nothing is trained; every other vector stays the same bits. The alias moves.
-4. All that still has them is removed: older releases (version, copy, export, generation), corpora, leftovers.
+1. Tombstones: from now on ingest, infer and pull leave these users out, even if a later step fails.
+2. Events: files with events of these users are rewritten without them.
+3. If the champion's release has any of them, it is published again without them: export, corpus and generation lose their
+   rows. Nothing is trained; all other vectors keep the same bits. The alias moves.
+4. Everything that still has them is removed: older releases (version, copy, export, generation), corpora, leftovers.
 5. The proof: every place is searched again.
 
-While it lasts, `forgetting.json` keeps other writers out. Killed anywhere, the same call finishes: each step finds what is left
-of it to do by looking for the users, not by what was noted.
+Meanwhile `forgetting.json` keeps other writers out. If it is killed, the same call finishes: each step searches for the users
+to find its remaining work, and does not rely on notes.
 """
 
 import time
@@ -52,18 +52,18 @@ def forget(
     memory_bytes: int,
     on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
-    """Forget users (ids as the root has them; None: all who were ever forgotten); return what was done and the proof.
+    """Forget users (ids as the root stores them; None: all who were ever forgotten). Returns a summary and the proof.
 
     The caller holds the locks of the root and of its store.
-    Raises ConfigError while a training is under way, InputError when nobody would be left, ResourceError when registry, disk or
-    memory do not suffice, DamageError when a file is not as its manifest says; the same call then goes on.
+    Raises ConfigError while a training is under way, InputError if no user would be left, ResourceError if the registry is away
+    or disk or memory are too small, DamageError if a file does not match its manifest. The same call then continues.
     """
     started = time.monotonic()
     _check_training(root)
     wanted = want_forgotten(read_tombstones(root)) if user_ids is None else want_users(user_ids)
     copies = Copies(root, publish, wanted)
     _check_others(copies)
-    tune = Root(root.path / "tune")  # a search for settings must not read a corpus that goes
+    tune = Root(root.path / "tune")  # `tune` must not read a corpus that is being removed
     lock = lock_root(tune, FORGET, lambda line: on_event("log", {"message": line}))
     with lock if tune.path.exists() else nullcontext():
         write_json(root.forgetting, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
@@ -71,7 +71,7 @@ def forget(
         num_events = erase_events(root, wanted, on_event)
         published = _publish_without(copies, memory_bytes, on_event)
         removed = [*remove_releases(Copies(root, publish, wanted), on_event), *_remove_rest(root, wanted)]
-        sync_folders(root.path)  # what was removed stays so after a power loss: only then the proof holds
+        sync_folders(root.path)  # removals survive a power loss: only then the proof holds
         places, others = search_everywhere(Copies(root, publish, wanted))
         found = sum(place["found"] for place in places)
         if found:
@@ -98,7 +98,7 @@ def forget(
 
 
 def describe_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
-    """What a person is told of copies that stay and have any of the users; None where there is none."""
+    """Returns a message about the copies that stay and have any of the users; None if there are none."""
     if not elsewhere:
         return None
     copies = [
@@ -125,7 +125,7 @@ def _check_training(root: Root) -> None:
 
 
 def _check_others(copies: Copies) -> None:
-    """Raise InputError when the release that serves would have nobody left."""
+    """Raise InputError if the champion's release would have no user left."""
     release = copies.champion.tags.get("release", "") if copies.champion else ""
     folder = copies.root.export(release)
     manifest = read_json(folder / EXPORT_MANIFEST) if copies.found_in.get(folder) else {}
@@ -142,7 +142,7 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
     if champion and folder not in copies.found_in:
         digest = champion.tags.get("manifest_sha256")
         same = [one for one in copies.logged if one.tags["manifest_sha256"] == digest and copies.owns_copy(one)]
-        if any(found for _, found, _ in copies.search(same)):  # only the registry has its export
+        if any(found for _, found, _ in copies.search(same)):  # the root lacks its export, the registry has it
             pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)
             copies = Copies(root, copies.publish, copies.wanted)
     if champion is None or not copies.found_in.get(folder):
@@ -165,7 +165,7 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
 
 
 def _register(root: Root, publish: PublishConfig, before: str, release: str, on_event: OnEvent) -> dict[str, Any]:
-    """Register the release with the story of the one it was made of; it serves at once, as its vectors have passed already."""
+    """Register the release with a story derived from its origin's. It serves at once: the gate has passed these vectors."""
     run = Run(root, release)
     if not run.story_path.exists():
         run.amend(lambda _: _derive_story(root, publish, before, release))
@@ -182,13 +182,13 @@ def _register(root: Root, publish: PublishConfig, before: str, release: str, on_
 
 
 def _derive_story(root: Root, publish: PublishConfig, before: str, release: str) -> Story:
-    """The story of a release that was made of another one."""
+    """Returns the story of release `release`, which was made from release `before`."""
     manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).story()
     num_bytes = sum(about["bytes"] for about in list_files(manifest).values())
     export = {"release": release, "export_dir": str(root.export(release)), "num_users": manifest["num_users"]}
     made: list[Step] = [(old.steps.export or ExportStep()).model_copy(update=export | {"bytes": num_bytes})]
     if old.steps.gate:
-        made.append(old.steps.gate.model_copy(update={"champion": before}))  # in whose place it comes
+        made.append(old.steps.gate.model_copy(update={"champion": before}))  # the release that it replaces
     return old.replace(
         run_id=release,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -201,13 +201,13 @@ def _derive_story(root: Root, publish: PublishConfig, before: str, release: str)
 
 
 def _remove_rest(root: Root, wanted: UserSet) -> list[str]:
-    """Remove generations and corpora that still have the users, and what processes left that died; returns what went."""
+    """Remove generations and corpora that still have the users, and leftovers of killed processes. Returns what was removed."""
     removed = []
     folders = [path.parent for path in sorted(root.path.glob("corpus/[!.]*/manifest.json"))]
     going = [folder for folder in folders if find_rows(open_corpus(folder), wanted)]
     for path in sorted(root.store.glob("pinned/*.json")):
         corpus = root.corpus(read_manifest(path)["window_id"])
-        if corpus in going or not corpus.exists():  # without it nobody can tell whose rows they are, nor infer by them
+        if corpus in going or not corpus.exists():  # without it the rows have no names and are of no use
             path.unlink()
             removed.append(str(path))
     if current_generation(root):

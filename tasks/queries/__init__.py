@@ -1,1 +1,1 @@
-"""Questions about a release: similar users, one user explained, new users inferred."""
+"""Queries of a release: similar users, what is known of one user, vectors of new users."""

@@ -1,8 +1,8 @@
-"""`surf2vec explain`: what a root knows of one user, for the operator who asks; nothing of it goes to logs or reports.
+"""`surf2vec explain`: returns what a root knows of one user, for the operator. Nothing of it goes to logs or reports.
 
-Of 20 million users only what can have this one is looked through: row groups of the events by micro-partition and id, the one
-micro-partition of the corpus, the one row group of each release. But the files that have them are read whole, once, for their
-sha256: all events, and a file of each release.
+Of 20 million users it decodes only what can contain this one: row groups of the events by micro-partition and id, one
+micro-partition of the corpus, one row group of each release. It does read the complete files once, to check their sha256: all
+events, and one file of each release.
 """
 
 from collections import Counter
@@ -32,12 +32,12 @@ Story = dict[str, Any]
 
 
 def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
-    """`{"micro_partition", "forgotten_on", "events", "corpus", "releases", "movement"}` of a user, by the name that the root has.
+    """Returns `{"micro_partition", "forgotten_on", "events", "corpus", "releases", "movement"}`. user_id: as the root stores it.
 
-    events: count, first, last, by day. corpus: of the newest one, null where the user is not in it: window_id, row, tokens, the
-    items seen most, and whether evaluation held one out. releases: oldest first, those in the root that have the user, with the
-    vector's norm. movement: the cosine between one release and the next of the same space. Changes nothing and takes no lock.
-    Raises InputError where nothing is known of the user, DamageError when a file cannot be read.
+    events: count, first, last, by day. corpus: the newest one, null if the user is not in it: window_id, row, tokens, the
+    items seen most, and whether evaluation held one out. releases: those in the root that have the user, oldest first, with the
+    vector's norm. movement: the cosine between consecutive releases of the same space. Changes nothing and takes no lock.
+    Raises InputError if nothing is known of the user, DamageError if a file cannot be read.
     """
     catalog, day = read_catalog(root), read_tombstones(root).day_of(user_id)
     partition = user_hash(user_id) % (catalog.partitions or 1)
@@ -88,7 +88,7 @@ def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> 
 def _find_in_corpus(root: Root, user_id: str) -> Story | None:
     try:
         corpus = open_corpus(root.corpus(newest_corpus(root)))
-    except InputError:  # there is none
+    except InputError:  # the root has no corpus
         return None
     found = find_history(corpus, user_id)
     if found is None:
@@ -113,7 +113,7 @@ def _find_in_corpus(root: Root, user_id: str) -> Story | None:
 
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[Story]:
-    """The releases in the root that have the user, in the order in which they were registered; each with its "vector"."""
+    """Returns the releases in the root that have the user, in the order of their registration, each with its "vector"."""
     registered = read_registry(root, publish)
     versions = {version.tags.get("release"): version.number for version in registered.versions}
     found = []

@@ -1,9 +1,9 @@
-"""Vectors for users that the model has not seen, or for new histories of known ones, with a release's items frozen.
+"""Infers vectors of users whom the model has not seen, or of new histories of known users, with a release's items frozen.
 
-The logs go the way of a night's, ingest and cleaning, into a folder under .tmp/ of the root, but with the release's
-vocabulary in place of one of their own. The root is only read and its lock not taken: the files of the release get
-second names in that folder, so that a run which publishes meanwhile takes nothing away. Users are fitted in parts of
-micro-partitions, which any process can do; each part writes a file.
+The logs are ingested and cleaned like those of a night, in a folder under .tmp/ of the root, but with the vocabulary of the
+release. The root is only read and not locked: that folder gets hard links to the files of the release, so that a run which
+publishes meanwhile does not remove them. Users are fitted in parts of micro-partitions. Any process can fit a part; each part
+writes a file.
 """
 
 import os
@@ -54,7 +54,7 @@ _RULES = ("timezone", "granularity", "keep_query", "mask_secrets")
 
 @dataclass(frozen=True)
 class Inference:
-    """What is asked: the logs' globs, the file to write, and the settings and the budget of the call."""
+    """A call of `infer`: the globs of the logs, the file to write, the settings and the memory budget."""
 
     logs: Sequence[str]
     out: Path
@@ -69,8 +69,8 @@ class Inference:
 
 @dataclass(frozen=True)
 class Release:
-    """What inference needs of a release. config: its training's; counts: the file of what training saw of each item, int64[V];
-    projection_path: of a release that is reduced.
+    """What inference needs of a release. config: that of its training. counts: file of the training tokens of each item,
+    int64[V]. projection_path: set if the release's vectors were reduced.
     """
 
     name: str
@@ -82,21 +82,21 @@ class Release:
 
     @cached_property
     def items(self) -> FrozenItems:
-        """The item table, read once."""
+        """The item table; read at the first use."""
         return FrozenItems(self.config, self.generation, np.load(self.counts, allow_pickle=False))
 
     @cached_property
     def projection(self) -> NDArray[np.float32] | None:
-        """float32[D, k], if it is reduced."""
+        """float32[D, k] if the release was reduced, else None."""
         return read_projection(self.projection_path) if self.projection_path else None
 
     @property
     def vector_size(self) -> int:
-        """Numbers of a vector in the release."""
+        """The length of a vector in the release."""
         return self.generation.vector_size if self.projection is None else self.projection.shape[1]
 
     def open_writer(self, path: Path) -> pq.ParquetWriter:
-        """A writer of `user_id` and `vector`."""
+        """Returns a writer of the columns `user_id` and `vector`."""
         schema = pa.schema([("user_id", pa.string()), ("vector", pa.list_(pa.float32(), self.vector_size))])
         return pq.ParquetWriter(
             path, schema, use_dictionary=False, write_statistics=["user_id"],
@@ -107,7 +107,7 @@ class Release:
 
 @dataclass(frozen=True)
 class InferPart:
-    """The users of some micro-partitions of a corpus, to be fitted to a release's items: `rows` at once, into the file `path`."""
+    """The users of some micro-partitions of a corpus, to be fitted to a release's items in batches of `rows`, into `path`."""
 
     release: Release
     corpus: Corpus
@@ -119,14 +119,14 @@ class InferPart:
 def infer(
     root: Root, release: str, query: Inference, on_event: OnEvent = ignore_event, fan_out: FanOut = HERE
 ) -> dict[str, Any]:
-    """Write `asked.out`: `user_id, vector`, sorted by micro-partition (the root's) and user_id; returns what came of it.
+    """Write `query.out`: `user_id, vector`, sorted by micro-partition (of the root) and user_id. Returns a summary.
 
-    1. ingest the logs into a root of their own, with the user key and by the rules of `root`;
-    2. clean them as a corpus is cleaned: repeats collapse and the newest events count. No user is taken for a bot, as
-       frozen items cannot be led astray;
-    3. infer every user with a known item, as the release was trained; the same history gives the same bytes.
+    1. Ingest the logs into a temporary root, with the user key and the rules of `root`.
+    2. Clean them like a corpus: collapse repeats and keep the newest events. No user is excluded as a bot, because frozen
+       items cannot be distorted.
+    3. Infer every user with a known item, with the release's training settings. The same history gives the same bytes.
 
-    The caller needs no lock. Raises a SurfError; `asked.out` is then as it was before.
+    The caller needs no lock. Raises a SurfError; `query.out` is then unchanged.
     """
     started = time.monotonic()
     check_out(query.out, "Parquet", "vectors.parquet")
@@ -163,13 +163,13 @@ def infer(
 
 
 def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, on_event: OnEvent) -> Release:
-    """Hold the files of the release in `folder`. Logs which settings of the call do not count, as training had others.
+    """Link the files of the release into `folder`. Logs which settings of the call differ from the training's and are ignored.
 
-    Raises InputError without an export, DamageError when it is not whole.
+    Raises InputError without an export, DamageError if it is incomplete.
     """
     export = read_export(root.export(release))
     number, window_id = export["generation"], export["created_from"]["window_id"]
-    # It is pinned, unless its run was killed between registering and pinning: then it is still the current one.
+    # The generation is pinned, unless the run was killed between registering and pinning: then it is still the current one.
     paths = (root.store / "pinned" / f"{release}.json", root.store / STORE_MANIFEST)
     for manifest in (read_json(path) for path in paths if path.exists()):
         if (manifest.get("generation"), whole_window(manifest.get("window_id", ""))) == (number, window_id):
@@ -201,7 +201,7 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
 
 
 def _hold(path: Path, folder: Path) -> Path:
-    """A second name of a file in `folder`, or a copy where the file system has no links."""
+    """Make a hard link to a file in `folder`, or a copy if the file system has no links. Returns its path."""
     try:
         link_file(path, folder / path.name)
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def _hold(path: Path, folder: Path) -> Path:
 
 
 def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> IngestConfig:
-    """The settings with the root's rules of what an item is. Raises ConfigError when the call asks for other ones."""
+    """Returns the settings with the root's rules for making items. Raises ConfigError if the call sets other rules."""
     known = {name: rules[name] for name in _RULES if rules.get(name) is not None}
     if rules.get("prefix_depth"):
         known["granularity"] = f"prefix:{rules['prefix_depth']}"
@@ -228,7 +228,7 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
 
 
 def _plan_rows(release: Release, memory_bytes: int) -> int:
-    """Users to infer at once, whole row groups. Raises ResourceError when the memory does not suffice for one."""
+    """Returns the users in a batch: a multiple of the row group size. Raises ResourceError if memory is too small for one."""
     generation, item_bytes = release.generation, release.items.num_bytes
     vector_bytes = 4 * generation.vector_size
     group_bytes = ROW_GROUP_ROWS * (3 * vector_bytes + 100)  # vectors, as Arrow and as Parquet; ids
@@ -244,7 +244,7 @@ def _plan_rows(release: Release, memory_bytes: int) -> int:
 def _ingest(
     root: Root, own: Root, query: Inference, config: IngestConfig, on_event: OnEvent, fan_out: FanOut
 ) -> dict[str, Any]:
-    """The logs as events of `own`; the list of rejects of unusable ones is kept in `root`."""
+    """Ingest the logs as events of `own`. If the logs are unusable, the list of rejects is kept in `root`."""
     partitions = read_catalog(root).partitions
     try:
         ingested = ingest(own, query.logs, config, partitions, query.memory_bytes, query.threads, on_event, fan_out)
@@ -269,9 +269,9 @@ def _ingest(
 def _clean(
     own: Root, query: Inference, config: IngestConfig, release: Release, on_event: OnEvent, fan_out: FanOut
 ) -> tuple[Corpus, int, int]:
-    """Tokens of the users of `own`, as the corpus of a night would have them, in the release's vocabulary.
+    """Write the tokens of the users of `own`, as for the corpus of a night, with the release's vocabulary.
 
-    Returns the corpus, the number of users, also of those that have no known item, and that of events of unknown items.
+    Returns the corpus, the number of users (including those without a known item), and the number of events of unknown items.
     """
     window = select_window(own, None, None, None)
     config = config.model_copy(update={"max_day_events": 2**62, "min_user_events": 1})
@@ -300,7 +300,7 @@ def _clean(
 
 
 def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: FanOut) -> None:
-    """Infer all users into `asked.out`. Raises ResourceError when it cannot be written."""
+    """Infer all users into `query.out`. Raises ResourceError if it cannot be written."""
     folder, release = all_users.path, all_users.release
     places = cut(all_users.corpus.users.tolist(), fan_out.num_parts)
     config = replace(release.config, threads=fan_out.choose_threads(query.threads))
@@ -312,7 +312,7 @@ def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: F
             if len(parts) == 1:
                 parts = [replace(all_users, path=temporary)]
             pieces = list(fan_out.run(infer_part, parts, on_event))
-            if len(parts) > 1:  # row group after row group: the bytes that one part writes
+            if len(parts) > 1:  # by row groups: gives the same bytes as a single part
                 with release.open_writer(temporary) as writer:
                     for piece in map(pq.ParquetFile, pieces):
                         for group in range(piece.num_row_groups):
@@ -325,9 +325,9 @@ def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: F
 
 
 def infer_part(part: InferPart, on_event: OnEvent) -> Path:
-    """Infer micro-partition after micro-partition of a part into its file.
+    """Infer the micro-partitions of a part in order, into its file. Returns the file.
 
-    A row group does not depend on how many users go at once, so neither do the bytes.
+    The bytes do not depend on the number of users in a batch.
     """
     release = part.release
     group_bytes = part.rows // 2 * 4 * release.generation.vector_size
@@ -342,7 +342,7 @@ def infer_part(part: InferPart, on_event: OnEvent) -> Path:
 
 
 def _batches(corpus: Corpus, partitions: range, rows: int) -> Iterator[tuple[pa.ChunkedArray, Histories]]:
-    """The users of a corpus and their histories, at most `rows` at once, never of two micro-partitions."""
+    """Yield the users of a corpus and their histories, at most `rows` at once and of one micro-partition."""
     for partition in (partition for partition in partitions if corpus.users[partition]):
         user_ids, histories = corpus.read_ids(partition), corpus.read(partition)
         for start in range(0, histories.num_users, rows):

@@ -1,7 +1,7 @@
-"""What a person looks at first: the nearest users and next pages of a user.
+"""`surf2vec similar`: the nearest users and the next pages of a user.
 
-Reads an export's folder directly, without MLflow; brute force over the items, the index over the users. Each file that is
-read has its sha256 compared with the manifest's first.
+Reads an export's folder directly, without MLflow. Items are ranked by brute force, users by the index. The sha256 of each file
+is compared with the manifest before the file is read.
 """
 
 from bisect import bisect_right
@@ -29,10 +29,10 @@ NUM_SEEN = 10
 
 
 def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[str, Any]:
-    """`{"user_id", "neighbours": [{"user_id", "score"}], "items": [{"url", "score"}], "seen": [url, ...]}`.
+    """Returns `{"user_id", "neighbours": [{"user_id", "score"}], "items": [{"url", "score"}], "seen": [url, ...]}`.
 
-    neighbours: the k nearest by cosine; items: the k that rank first by dot product and that the user has not seen;
-    seen: the newest pages of the user, newest first. Where the export's corpus is gone, nothing counts as seen. A release
+    neighbours: the k nearest by cosine. items: the k items with the highest dot product that the user has not seen.
+    seen: the newest pages of the user, newest first. If the export's corpus was removed, no page counts as seen. A release
     trained with a tree has no item vectors: items and seen are then empty.
     Raises InputError for a user without a vector.
     """
@@ -61,7 +61,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
 def _neighbours(
     export_dir: Path, manifest: dict[str, Any], vector: np.ndarray, user_id: str, k: int
 ) -> list[dict[str, Any]]:
-    """The k users nearest to float32 (D,) `vector`, without the user that it belongs to; of a quantised index fewer, at times."""
+    """Returns the k users nearest to float32 (D,) `vector`, without `user_id`; a quantised index sometimes finds fewer."""
     path = path_of(export_dir, manifest, manifest["index"]["file"])
     index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     if "nprobe" in manifest["index"]:
@@ -71,7 +71,7 @@ def _neighbours(
     ends = list(accumulate(about["rows"] for about in manifest["user_files"].values()))
     found = []
     for score, row in zip(scores[0].tolist(), rows[0].tolist(), strict=True):
-        if row < 0:  # fewer than k rows in the lists that a quantised index looks into
+        if row < 0:  # the lists searched in a quantised index have fewer than k rows
             break
         part = bisect_right(ends, row)
         ids = pq.read_table(path_of(export_dir, manifest, f"user_vectors/{names[part]}"), columns=["user_id"])
@@ -80,7 +80,7 @@ def _neighbours(
 
 
 def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], np.ndarray]:
-    """The items' urls and float32 (V, D) vectors, by item_ix; none in a release that was trained with a tree."""
+    """Returns the items' urls and float32 (V, D) vectors, by item_ix; none if the release was trained with a tree."""
     if not manifest["item_files"]:
         return [], np.zeros((0, manifest["vector_size"]), dtype=np.float32)
     tables = [pq.read_table(path_of(export_dir, manifest, f"item_vectors/{name}")) for name in manifest["item_files"]]
@@ -89,7 +89,7 @@ def _read_items(export_dir: Path, manifest: dict[str, Any]) -> tuple[list[str], 
 
 
 def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
-    """The tokens of a user in time order; none when the corpus is gone."""
+    """Returns the tokens of a user in time order; none if the corpus was removed."""
     found = find_history(open_corpus(corpus_dir), user_id) if (corpus_dir / CORPUS_MANIFEST).exists() else None
     if found is None:
         return []
@@ -98,7 +98,7 @@ def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
 
 
 def find_vector(export_dir: Path, manifest: dict[str, Any], user_id: str) -> NDArray[np.float32] | None:
-    """The vector of a user, float32[D]; None where the export does not have the user. Only one row group is decoded."""
+    """Returns the vector of a user, float32[D], or None if the export lacks the user. Only one row group is decoded."""
     name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
     if name not in manifest["user_files"]:
         return None
@@ -108,7 +108,7 @@ def find_vector(export_dir: Path, manifest: dict[str, Any], user_id: str) -> NDA
 
 
 def find_history(corpus: Corpus, user_id: str) -> tuple[int, int, Histories] | None:
-    """The micro-partition of a user, the row in it, and the histories of all its users; None where the user has none."""
+    """Returns a user's micro-partition, the row in it, and the histories of all its users; None if the user has no history."""
     partition = user_hash(user_id) % corpus.num_partitions
     row = pc.index(corpus.read_ids(partition), user_id).as_py()
     return None if row < 0 else (partition, row, corpus.read(partition))

@@ -1,6 +1,6 @@
-"""An export as a word2vec-format file, which gensim and most other tools of the field read.
+"""Writes an export in word2vec format, which gensim and most other tools read.
 
-A batch of the export is in memory at a time. Every file is checked against the manifest before it is read.
+One batch of the export is in memory at a time. Every file is checked against the manifest before it is read.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ _WAY_OUT = "bring the release back with `surf2vec pull models:/NAME/VERSION --ou
 def export_word2vec(
     export_dir: Path, out: Path, which: str, binary: bool = True, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Replace the file `out` by the user or item vectors of an export or a pulled release; gzipped when it ends in .gz.
+    """Write the user or item vectors of an export or a pulled release to `out`; gzipped if its name ends in .gz.
 
-    Returns what was written; "renamed" counts names that had to be percent-encoded (trainer/gensim/word2vec_format.py).
-    Raises ConfigError when there is no export or `out` cannot be a file of its own, DamageError for an altered export,
-    ResourceError when the disk refuses: then `out` is as it was.
+    Returns a summary; "renamed" counts names that had to be percent-encoded (trainer/gensim/word2vec_format.py).
+    Raises ConfigError if there is no export or `out` is a folder or inside the export, DamageError for an altered export,
+    ResourceError if writing fails: `out` is then unchanged.
     """
     if which not in _KEYS:
         raise ConfigError(f"{which!r} is neither users nor items")
@@ -62,7 +62,7 @@ def export_word2vec(
 def _read_batches(
     export_dir: Path, files: dict[str, dict[str, Any]], which: str, vector_size: int, total: int, on_event: OnEvent
 ) -> Iterator[tuple[pa.Array, Any]]:
-    """Names and vectors of the files in order, as `write_word2vec` takes them. Raises DamageError for an altered file."""
+    """Yield names and vectors of the files in order, for `write_word2vec`. Raises DamageError for an altered file."""
     done = 0
     for name, about in sorted(files.items()):
         path = export_dir / name
