@@ -1,1 +1,1 @@
-"""What keeps a root sound: doctor, gc, repartition, restore."""
+"""Maintenance of a root: doctor, gc, repartition, restore."""

@@ -1,6 +1,6 @@
-"""`surf2vec doctor`: is what is on disk what the manifests say, and do events keep their rules? Changes nothing.
+"""`surf2vec doctor`: checks the files of a root against the manifests, and the events against their rules. Changes nothing.
 
-Damage is a file that is missing, altered, or does not fit its neighbours; a warning is something left over that does no harm.
+Damage is a file that is missing, altered, or inconsistent with others. A warning is a harmless leftover.
 """
 
 import glob
@@ -27,9 +27,9 @@ from trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]
 Problems = Iterator[tuple[str, str]]
-"""Place and message of what is damaged."""
-EVENTS_BYTES, EVENTS_THREADS = 400_000_000, 2  # of DuckDB, which spills beyond, while events are checked, file by file
-EVENTS_CHECKS = {  # of sql/checks/event_faults.sql
+"""Place and message of each damage."""
+EVENTS_BYTES, EVENTS_THREADS = 400_000_000, 2  # DuckDB's, to check one events file; beyond this memory it spills to disk
+EVENTS_CHECKS = {  # columns of sql/checks/event_faults.sql
     "incomplete_events": "without a value",
     "misplaced_events": "outside the micro-partition of the user",
     "misdated_events": "outside the day of the folder",
@@ -42,7 +42,7 @@ _BEFORE_NEW_LOGS = "give the last `surf2vec run` again, before new logs: it is {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found: how bad it is, where, and what."""
+    """One result: its level, place and message."""
 
     level: Level
     place: str
@@ -50,12 +50,12 @@ class Finding:
 
 
 def examine(root: Root) -> list[Finding]:
-    """Return everything there is to say of a root, in the order of the data's way."""
+    """Returns all findings of a root, in the order of the data flow."""
     findings = [*_examine_events(root), *_examine_corpora(root)]
     if root.store.exists():
         findings += [Finding(*found) for found in examine_store(root.store)]  # type: ignore[arg-type]
     findings += _examine_exports(root)
-    if root.database.exists():  # or the root publishes elsewhere, or has published nothing
+    if root.database.exists():  # otherwise the root publishes elsewhere, or has published nothing
         damage = [Finding("damage", *problem) for problem in _examine_registry(root)]
         findings += damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
     for folder in list_folders(root.path / "runs"):
@@ -121,14 +121,14 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
 
 
 def _list_findings(folder: Path, summary: str, problems: list[tuple[str, str]], way_out: str) -> Iterator[Finding]:
-    """Findings of a folder: its problems with the way out, or that it is whole."""
+    """Yield the findings of a folder: its problems, each with the remedy, or one "ok" with the summary."""
     yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
     if not problems:
         yield Finding("ok", str(folder), summary)
 
 
 def _find_way_out(root: Root, export_dir: Path) -> str:
-    """How a damaged export is made whole: from its copy in the registry, or else from the vectors it was made of."""
+    """Returns how to repair a damaged export: from its copy in the registry, or else from its generation."""
     try:
         registered = Run(root, export_dir.name).story().steps.registered
     except DamageError:
@@ -142,7 +142,7 @@ def _find_way_out(root: Root, export_dir: Path) -> str:
 
 
 def _examine_registry(root: Root) -> Problems:
-    """What is damaged in the root's own registry: its database, and the copies that versions serve from."""
+    """Yield the damage in the root's own registry: in its database, and in the copies that versions serve from."""
     try:
         with closing(sqlite3.connect(f"{root.database.as_uri()}?mode=ro", uri=True)) as database:
             found = str(database.execute("pragma integrity_check(1)").fetchone()[0]).splitlines()[0]
@@ -169,7 +169,7 @@ def _examine_registry(root: Root) -> Problems:
 
 
 def _damaged(files: dict[Path, dict[str, Any]]) -> Problems:
-    """Each file that is not as its manifest says."""
+    """Yield each file that does not match its manifest."""
     for path, about in files.items():
         try:
             verify_file(path, about)
@@ -178,7 +178,7 @@ def _damaged(files: dict[Path, dict[str, Any]]) -> Problems:
 
 
 def _broken_events(files: dict[Path, dict[str, Any]], partitions: int) -> Problems:
-    """Each events file with other rows than its manifest says, or with events that break a rule, though its bytes are whole."""
+    """Yield each events file whose checksum is right, but whose number of rows is wrong or whose events break a rule."""
     with TemporaryDirectory() as folder, connect(EVENTS_BYTES, Path(folder), EVENTS_THREADS) as con:
         for path, about in files.items():
             if (rows := pq.read_metadata(path).num_rows) != about["rows"]:

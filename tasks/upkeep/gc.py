@@ -1,10 +1,10 @@
-"""`surf2vec gc`: removes what nothing refers to any more, and says what it was and how many bytes.
+"""`surf2vec gc`: removes what nothing refers to any more. Returns what it removed, with the bytes.
 
-A release stays while an alias names one of its versions, while it is among the newest `publish.keep_releases`, or of the newest
-run, or where a rollback would go. When it goes, its version goes first, so that nobody loads half of it; then its export, its
-pinned generation and, in the root's own registry, the copy there. Copies in another registry are whole without the root and
-stay, as does all that this root did not register. Stories and reports of runs stay; a run whose release went is made anew when
-asked for.
+A release stays if an alias names one of its versions, if it is among the newest `publish.keep_releases`, if the newest run made
+it, or if a rollback would choose it. When a release is removed, its version goes first, so that no client loads an incomplete
+one; then its export, its pinned generation and its copy in the root's own registry. Copies in another registry are complete
+without the root and stay, like everything that this root did not register. Stories and reports of runs stay. A run whose
+release was removed runs anew if its command is given again.
 """
 
 import os
@@ -50,7 +50,7 @@ _YOUNG_SECONDS = 3600
 
 @dataclass(frozen=True)
 class Waste:
-    """Something that nothing refers to: what it is, where, how many bytes, and how it is removed."""
+    """Something that nothing refers to: what it is, its place, its bytes, and the function that removes it."""
 
     what: str
     place: str
@@ -60,7 +60,7 @@ class Waste:
 
 @dataclass(frozen=True)
 class References(Ownership):
-    """Who refers to what: the stories of runs, the model's and all models' versions, and the releases that stay."""
+    """All references: the stories of runs, the versions of the model and of all models, and the releases that stay."""
 
     registered: Registered
     stories: dict[str, Story]
@@ -72,20 +72,20 @@ class References(Ownership):
         return max(self.stories.values(), key=lambda story: story.created_at, default=None)
 
     def is_judged(self, release: str) -> bool:
-        """Whether the release is one of this root's that went, or was to go, to this registry."""
+        """Returns whether this root registered the release in this registry, or was about to."""
         story = self.stories.get(release)
         if story is None or story.setting("publish", "model_name") != self.publish.model_name:
             return False
         meant = find_story_uri(self.root, story) or story.setting("publish", "tracking_uri") or self.uri
         return is_same_registry(meant, self.uri)
 
-    def goes(self, release: str) -> bool:
+    def may_remove(self, release: str) -> bool:
         return self.is_judged(release) and release not in self.kept
 
     def window_ids(self) -> set[str]:
-        """The corpora that are read: by the current and pinned generations, the next run, `similar`, `infer` and `tune`."""
+        """Returns the corpora that are still read: by the generations, the next run, `similar`, `infer` and `tune`."""
         store, aliases = self.root.store, self.registered.aliases.values()
-        pinned = [path.stem for path in store.glob("pinned/*.json") if not self.goes(path.stem)]
+        pinned = [path.stem for path in store.glob("pinned/*.json") if not self.may_remove(path.stem)]
         wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
         if generation := current_generation(self.root):
             wanted.add(generation.manifest["window_id"])
@@ -103,17 +103,17 @@ class References(Ownership):
 def collect_garbage(
     root: Root, publish: PublishConfig, dry_run: bool, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Remove, or with `dry_run` only name, what nothing refers to. The caller holds the locks of root, aliases and store.
+    """Remove, or with `dry_run` only list, what nothing refers to. The caller holds the locks of root, aliases and store.
 
-    Killed anywhere, the same call goes on. Raises InputError when the registry is not the one that the runs registered to,
-    ResourceError when it cannot be reached, DamageError when a manifest cannot be read; nothing is removed then.
+    If it is killed, the same call continues. Raises InputError if the runs registered to another registry, ResourceError if the
+    registry cannot be reached, DamageError if a manifest cannot be read; nothing is removed then.
     """
     started = time.monotonic()
     references = open_references(root, publish)
     wastes = list(find_waste(references))
     if not dry_run:
         gone = {Path(waste.place) for waste in wastes}
-        lost = set()  # runs whose export goes, or the corpus that they need to end
+        lost = set()  # runs that lose their export, or the corpus that they need to finish
         for story in references.stories.values():
             is_unfinished = story.window_id and not story.steps.report
             if root.export(story.run_id) in gone or (is_unfinished and root.corpus(story.window_id) in gone):
@@ -132,7 +132,7 @@ def collect_garbage(
 
 
 def open_references(root: Root, publish: PublishConfig) -> References:
-    """What there is, and which releases stay. Raises InputError when this is not the registry that runs registered to."""
+    """Returns all references, and the releases that stay. Raises InputError if runs registered to another registry."""
     stories = {story.run_id: story for story in read_stories(root)}
     everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
     references = References(root, publish, read_registry(root, publish), stories, everything)
@@ -156,20 +156,20 @@ def open_references(root: Root, publish: PublishConfig) -> References:
 
 
 def find_waste(references: References) -> Iterator[Waste]:
-    """What nothing refers to, in the order in which it may be removed: what leads somewhere before where it leads."""
+    """Yield what nothing refers to, in a safe order of removal: a reference before its target."""
     root, is_own = references.root, is_own_registry(references.root, references.publish)
     going = [
         version
         for version in references.registered.versions
-        if references.goes(version.tags.get("release", "")) and references.owns_version(version)
-        if is_own or "export_uri" in version.tags  # a copy in another registry is whole without the root
+        if references.may_remove(version.tags.get("release", "")) and references.owns_version(version)
+        if is_own or "export_uri" in version.tags  # a copy in another registry is complete without the root
     ]
     for version in going:
         yield Waste("model version", version.place, 0, partial(tracking.delete_version, references.uri, version))
     staying = [version for version in references.versions if version not in going]
     referred = {version.tags.get("export_uri") for version in staying}
     for folder in list_folders(root.path / "export"):
-        if references.goes(folder.name) and folder.resolve().as_uri() not in referred:
+        if references.may_remove(folder.name) and folder.resolve().as_uri() not in referred:
             yield _waste("export", folder, remove_folder)
     yield from _find_unreferenced(references)
     wanted = references.window_ids()
@@ -189,11 +189,11 @@ def _waste(what: str, path: Path, remove: Callable[[Path], Any]) -> Waste:
 
 
 def _find_copies(references: References, staying: list[Version]) -> Iterator[Waste]:
-    """Copies of exports in the root's own registry of which no version is left, nor an export that may become one."""
+    """Yield copies in the root's own registry that have no version, and no export from which one may still be made."""
     root = references.root
     digests = {version.tags.get("manifest_sha256") for version in staying}
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
-        digests |= set() if references.goes(path.parent.name) else {digest_file(path)}
+        digests |= set() if references.may_remove(path.parent.name) else {digest_file(path)}
     for copy in tracking.list_copies(references.uri):
         is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in staying)
         if references.owns_copy(copy) and not is_needed and copy.folder:
@@ -202,12 +202,12 @@ def _find_copies(references: References, staying: list[Version]) -> Iterator[Was
 
 
 def _find_unreferenced(references: References) -> Iterator[Waste]:
-    """Pinned generations of releases that go, and vector files that no generation names."""
+    """Yield pinned generations of releases that are removed, and vector files that no generation names."""
     store, current = references.root.store, current_generation(references.root)
     if not current:
         return
     pinned = {path.stem for path in store.glob("pinned/*.json")}
-    stays = {name for name in pinned if not references.goes(name)}
+    stays = {name for name in pinned if not references.may_remove(name)}
     for name in sorted(pinned - stays):
         place = f"{store}/pinned/{name}.json"
         yield Waste("pinned generation", place, 0, partial(unpin_generations, store, pinned - {name}))
@@ -220,7 +220,7 @@ def _find_unreferenced(references: References) -> Iterator[Waste]:
 
 
 def find_temporaries(root: Root) -> Iterator[Waste]:
-    """What processes left that died; the locks keep everybody out who would be writing now, but for calls of `infer`."""
+    """Yield leftovers of killed processes. The locks exclude running writers, except calls of `infer`."""
     for path in sorted(root.temporary.glob("*")):
         is_young = path.name.startswith(".") and time.time() - path.stat().st_mtime < _YOUNG_SECONDS
         if not (is_young or is_locked(path / ".lock")):
@@ -232,13 +232,13 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
+    """Returns the bytes of a file, or of all files in a folder."""
     paths = path.rglob("*") if path.is_dir() else [path]
     return sum(one.lstat().st_size for one in paths if not one.is_dir())
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder: its name first, so that nobody finds half of it."""
+    """Remove a folder. It is renamed first, so that no reader finds an incomplete one."""
     leftover = path.with_name(f".{path.name}.gone{TEMPORARY_SUFFIX}")
     shutil.rmtree(leftover, ignore_errors=True)
     os.replace(path, leftover)

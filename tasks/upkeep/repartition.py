@@ -1,9 +1,9 @@
 """`surf2vec repartition`: splits or joins the micro-partitions of a root that grew (or shrank).
 
-All that depends on their number is written anew beside the old: events, the corpus of the store's generation, its user vectors.
-Then sources.json is renamed, which is the one commit point: killed before it the root is as it was, killed after it the
-next writer, whichever it is, finishes (`tasks.root.run.lock_root`). Releases, with their pinned generations and corpora, stay as
-they are, so readers of the champion notice nothing; what is left over of them goes by `surf2vec gc`.
+Everything that depends on their number is written anew beside the old files: events, the corpus of the store's generation, its
+user vectors. Renaming sources.json is the only commit point. If it is killed before, the root is unchanged; if after, the next
+writer of any kind finishes (`tasks.root.run.lock_root`). Releases keep their pinned generations and corpora, so readers of the
+champion notice nothing; `surf2vec gc` removes what is left over of them.
 """
 
 import os
@@ -48,17 +48,17 @@ from trainer.system.memory import private_bytes
 from trainer.system.units import size
 from trainer.training.job import identity
 
-SPILL_FACTOR = 8  # what a sort spills of a compressed file
+SPILL_FACTOR = 8  # bytes that a sort spills per byte of a compressed file
 
 
 def repartition(
     root: Root, partitions: int | None, memory_bytes: int, threads: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Give the root `partitions` micro-partitions, or as many as ingest would choose today; return what was done.
+    """Give the root `partitions` micro-partitions, by default the number that ingest would choose now. Returns a summary.
 
     Every user keeps vector and optimizer state, bit for bit. The caller holds the lock of writers. Raises ConfigError while a
-    training is under way, ResourceError when disk or memory do not suffice, DamageError when a file is not as its
-    manifest says; the root is then as it was.
+    training is under way, ResourceError if disk or memory are too small, DamageError if a file does not match its manifest;
+    the root is then unchanged.
     """
     started = time.monotonic()
     catalog = read_catalog(root)
@@ -94,7 +94,7 @@ def repartition(
 
 
 def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
-    """About how many users the events have, told from those of some micro-partitions."""
+    """Returns the estimated number of users in the events, extrapolated from some micro-partitions."""
     assert catalog.partitions is not None
     verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
     num_partitions = max(1, catalog.partitions // SAMPLE_FACTOR)
@@ -106,7 +106,7 @@ def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: in
 
 
 def _find_moving(root: Root, after: int, on_event: OnEvent) -> tuple[Generation, Corpus] | None:
-    """The generation whose vectors move, and its corpus; None where none do. Raises ConfigError while a training is under way."""
+    """Returns the generation whose vectors move, and its corpus, or None. Raises ConfigError while a training is under way."""
     generation = current_generation(root)
     if has_generation(root.store) and not generation:
         on_event("log", {"message": "the store is of an earlier version and stays as it is: training begins anew"})
@@ -124,7 +124,7 @@ def _find_moving(root: Root, after: int, on_event: OnEvent) -> tuple[Generation,
 def _check_room(
     root: Root, catalog: Catalog, after: int, memory_bytes: int, moving: tuple[Generation, Corpus] | None
 ) -> int:
-    """The bytes that will be written. Raises ResourceError, with the numbers, when disk or memory do not suffice."""
+    """Returns the bytes to be written. Raises ResourceError, with the numbers, if disk or memory are too small."""
     num_bytes = spill_bytes = 0
     if catalog.partitions != after:
         sizes = [about["bytes"] for entry in catalog.entries.values() for about in entry["files"].values()]
@@ -151,7 +151,7 @@ def _check_room(
 
 
 def _move_events(root: Root, catalog: Catalog, after: int, memory_bytes: int, folder: Path, threads: int) -> None:
-    """Write each events file anew, sorted by the new micro-partitions; the catalog then names these."""
+    """Rewrite each events file, sorted by the new micro-partitions, and enter the new files into the catalog."""
     with connect(memory_bytes // 2, folder / "spill", threads) as con:
         for entry in catalog.entries.values():
             moved: dict[str, Any] = {}
@@ -170,10 +170,10 @@ def _move_events(root: Root, catalog: Catalog, after: int, memory_bytes: int, fo
 
 
 def _move_store(root: Root, generation: Generation, corpus: Corpus, after: int) -> dict[str, Any]:
-    """Write the corpus and the user vectors anew, and let the manifest that names them wait; return their names."""
+    """Rewrite the corpus and the user vectors, and write their manifest as pending. Returns their names."""
     made_from = corpus.manifest.get("made_from", {})
-    # A run of the same logs and settings finds the corpus by this name; but not one of an earlier version, or that continued
-    # another one, whose items have other places than a night without a base would give them, or has users of it.
+    # A run of the same logs and settings finds the corpus by this name. It must not find one of an earlier version, or one that
+    # continued another corpus: its items have other numbers than in a night without a base, or it has users of that corpus.
     if made_from.get("format_version") != FORMAT_VERSION or corpus.manifest["base"] or "retained" in made_from:
         name = digest_json({"repartitioned": corpus.manifest["window_id"], "partitions": after})
         window_id, made_from = name[:16], {}
@@ -199,12 +199,12 @@ def _move_store(root: Root, generation: Generation, corpus: Corpus, after: int) 
 
 
 def _describe(generation: Generation, before: Corpus, after: Corpus, writer: Writer) -> dict[str, Any]:
-    """The manifest of the generation in its new micro-partitions; the training that made it knows it again."""
+    """Returns the manifest of the generation in its new micro-partitions. The training that made it recognises it."""
     config, old = generation.config, generation.manifest
     try:
         start = read_warm_start(Path(config.items_from)).digest if config.items_from else ""
     except SurfError:
-        start = ""  # that file is gone or changed: its training cannot be asked for any more
+        start = ""  # the file is missing or changed: its training cannot be repeated
     if identity(before, config, start) == old["identity"]:
         known_as = identity(after, config, start)
     else:
@@ -220,7 +220,7 @@ def _describe(generation: Generation, before: Corpus, after: Corpus, writer: Wri
 
 
 def _pin_exported(root: Root, generation: Generation) -> None:
-    """Pin a release of this generation whose run was killed before it did so itself: `infer` would not find it any more."""
+    """Pin the release of this generation if its run was killed before pinning it; otherwise `infer` would not find it."""
     made = (generation.generation, whole_window(generation.manifest["window_id"]))
     for path in sorted(root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}")):
         export = read_json(path)
@@ -230,7 +230,7 @@ def _pin_exported(root: Root, generation: Generation) -> None:
 
 
 def _tidy(root: Root) -> None:
-    """Remove what a commit made needless, or what was written for one that did not come, perhaps by a call that was killed."""
+    """Remove the files that a commit replaced, and those that a killed call wrote without a commit."""
     if current_generation(root):
         settle_store(root)
         remove_unreferenced(root.store)

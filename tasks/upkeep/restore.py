@@ -1,8 +1,8 @@
-"""`surf2vec restore`: a root's store, corpus and export out of a release, after the machine was lost.
+"""`surf2vec restore`: makes a root's store, corpus and export from a release, after the machine was lost.
 
-Vectors and optimizer state are the same bits. There are no events and the corpus has no tokens (`tasks/registry/release_state.py`
-says why): the next night trains those who have events in its logs, from the vectors they had. sources.json comes last: without it
-there is no root. The new root takes over the identity of the lost one (`tasks/root/identity.py`): do not go on with both.
+Vectors and optimizer state are the same bits. There are no events and no tokens (`tasks/registry/release_state.py` explains
+why). The next night trains the users in its logs, starting from their old vectors. sources.json is written last: without
+it there is no root. The new root takes the identity of the lost one (`tasks/root/identity.py`): do not continue both.
 """
 
 import time
@@ -37,10 +37,10 @@ from trainer.system.files import describe_file, digest_file, link_file, read_jso
 
 
 def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Make the root of the release that `uri` names; returns what came of it. The caller holds the locks of root and store.
+    """Make a root from the release that `uri` names. Returns a summary. The caller holds the locks of root and store.
 
-    Killed anywhere, the same call finishes. Raises InputError for an unknown release or one that carries no state, ConfigError
-    for a root that has another store or events, DamageError naming a file that is not as it was registered.
+    If it is killed, the same call finishes. Raises InputError for an unknown release or one without state, ConfigError for a
+    root that has another store or events, DamageError naming a file that differs from the registered one.
     """
     started = time.monotonic()
     version = find_version(uri, tracking_uri)
@@ -59,7 +59,7 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     if not root.sources.exists():
         Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
     if not (root.path / FILE).exists():
-        message = f"who was forgotten is not known here: bring back {KEY_FILE} and {FILE} before the next logs, if there were any"
+        message = f"the list of forgotten users is lost: if there were any, bring back {KEY_FILE} and {FILE} before the next logs"
         on_event("log", {"message": message})
     return {
         "release": release,
@@ -74,9 +74,9 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
 
 
 def restore_story(root: Root, publish: PublishConfig, release: str, on_event: OnEvent = ignore_event) -> bool:
-    """Bring back the story of a release of this root whose run.json is gone, as its MLflow run has it. Return whether it was.
+    """Restore the story of a release of this root from its MLflow run if its run.json is missing. Returns whether it did.
 
-    The MLflow run has it as it was before it was registered; registering and reporting, which change nothing, make it whole.
+    The MLflow run has the story from before the registration. Registering and reporting again, which change nothing, complete it.
     """
     run, export_dir = Run(root, release), root.export(release)
     if run.story_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
@@ -97,7 +97,7 @@ def restore_story(root: Root, publish: PublishConfig, release: str, on_event: On
 
 
 def _check_root(root: Root, release: str) -> None:
-    """Raise ConfigError when the root has something that the release would take the place of."""
+    """Raise ConfigError if the root has events or vectors that the release would replace."""
     if root.sources.exists() and read_catalog(root).entries:
         raise ConfigError(f"{root.path} has events of its own: name a new folder with --root")
     if not has_generation(root.store):
@@ -108,7 +108,7 @@ def _check_root(root: Root, release: str) -> None:
 
 
 def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: OnEvent) -> dict[str, Any]:
-    """Bring the state into the folder, every file checked; return its manifest."""
+    """Fetch the state into the folder and check every file. Returns its manifest."""
     place = version.place
     if TAG_SHA256 not in version.tags:
         raise InputError(
@@ -128,7 +128,7 @@ def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: On
     total_bytes, done_bytes = sum(about["bytes"] for about in manifest["files"].values()), 0
     for name, about in manifest["files"].items():
         if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise DamageError(f"the state of {place} names {name!r}, which is outside of it")
+            raise DamageError(f"the state of {place} names the file {name!r}, which is outside its folder")
         _fetch(tracking_uri, version, name, folder)
         try:
             verify_file(folder / name, about)
@@ -152,7 +152,7 @@ def _fetch(tracking_uri: str, version: Version, name: str, folder: Path) -> None
 
 
 def _restore_corpus(root: Root, scratch: Path, manifest: dict[str, Any]) -> None:
-    """Write the corpus without tokens: everybody keeps row, id and newest day."""
+    """Write the corpus without tokens: every user keeps row, id and newest day."""
     folder = root.corpus(manifest["window_id"])
     if (folder / CORPUS_MANIFEST).exists():
         return
