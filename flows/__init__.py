@@ -2,8 +2,8 @@
 
 import os
 
-# Prefect reads its settings when it is imported, so they are set before: nothing is sent outside, and a temporary server
-# on a busy machine gets the time it needs. What the user has set stays.
+# Prefect reads its settings at import, so they are set here: no telemetry, and enough time for a temporary server on a
+# busy machine. Settings of the user stay.
 for name, value in {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",

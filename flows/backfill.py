@@ -1,4 +1,4 @@
-"""Nights of days that are past, one after another, as if each had been run on its day."""
+"""Runs the nights of past days in order, as if each had been run on its day."""
 
 from datetime import date
 from functools import partial
@@ -28,14 +28,14 @@ def backfill(
     until: date | None = None,
     config: PipelineConfig = DEFAULT_CONFIG,
 ) -> dict[str, Any]:
-    """Nights of past days, each with a window that ends on its day.
+    """Run the nights of past days, each with a window that ends on its day.
 
     1. Ingest the log files that are new.
     2. Find the days, and which of them have events.
     3. Run the night of each day in order, unless it is done.
     4. Write the page of the nights.
     """
-    # Nothing more is to come of days that are past: the gate's rules about deliveries wait for nobody.
+    # Past days get no more deliveries, so the gate's rules about deliveries are turned off.
     gate = config.gate.model_copy(update={"newest_day_events": 0.0, "missing_days": 36_500})
     config = config.model_copy(update={"gate": gate})
     night = open_night(root, None, until, config)
@@ -56,7 +56,7 @@ def backfill(
 def run_day(
     record: BackfillRecord, day: date, num_events: int, config: PipelineConfig, on_event: OnEvent
 ) -> dict[str, Any]:
-    """The night of a day: what is recorded of it, or what comes of it now; for a day that has none, why."""
+    """Run the night of a day unless it is recorded. Returns its record, or the reason why the day has no night."""
     root, told = record.root, partial(log, on_event)
     skipped = {"day": day.isoformat(), "events": 0}
     if not num_events:
@@ -69,7 +69,7 @@ def run_day(
         return done
     try:
         result = nightly(root=root.path, logs=[], until=day, config=config)
-    except InputError as error:  # too little to learn from, as on a first day; the next days go on
+    except InputError as error:  # too few events, as on a first day; continue with the next day
         told(f"{day}: {error}")
         return skipped | {"skipped": str(error)}
     made = record_night(root, day, num_events, window, result)

@@ -1,4 +1,4 @@
-"""The configuration of a run: one frozen model. It is the form in Prefect's UI, the TOML file and what `--set` reaches."""
+"""The configuration of a run: one frozen model, for the form in Prefect's UI, the TOML file and `--set`."""
 
 import dataclasses
 import difflib
@@ -68,7 +68,7 @@ REMOVED = {
     "nightly.min_alignment": "it is always 0.5",
     "alarms.alert_days": "it is alert_days, a parameter of the deployment `watch`",
 }
-"""Settings of earlier versions by dotted key → what took their place."""
+"""Removed settings: dotted key → what replaced it."""
 
 ALWAYS: dict[str, Any] = {
     "ingest.columns.method": ["method"],
@@ -79,7 +79,7 @@ ALWAYS: dict[str, Any] = {
     "nightly.decay": 0.9,
     "nightly.min_alignment": 0.5,
 }
-"""Of those outside the training that say what a run makes, the values: they are part of what a run is known by."""
+"""Values of removed settings outside the training that affect a run's result: they stay part of a run's identity."""
 
 Train = Annotated[
     TrainConfig,
@@ -87,7 +87,7 @@ Train = Annotated[
         lambda _, handler: core_schema.no_info_after_validator_function(complete, handler(TrainSettings))
     ),
 ]
-"""A whole TrainConfig, of which a person sees and sets the TrainSettings."""
+"""A complete TrainConfig; only its TrainSettings are shown and can be set."""
 
 
 class PipelineConfig(Section):
@@ -126,9 +126,9 @@ class PipelineConfig(Section):
         return parse_bytes(self.resources.host_memory)
 
     def outcome_settings(self) -> dict[str, Any]:
-        """The settings that say what a run makes: all but the resources it may use for it, what is kept, and the gate.
+        """Returns the settings that affect the result of a run: all except resources, retention and the gate.
 
-        Settings that became constants are among them, so that runs of before are known again.
+        They include settings that became constants, so that runs of earlier versions are still found.
         """
         settings = self.model_dump(mode="json", exclude=_NEUTRAL)
         train = dataclasses.asdict(self.train)
@@ -136,7 +136,7 @@ class PipelineConfig(Section):
         settings["ingest"] |= {"granularity": self.ingest.item_kind, "prefix_depth": self.ingest.prefix_depth}
         for key, value in ALWAYS.items():
             set_value(settings, key, value)
-        settings["publish"]["tracking_uri"] = None  # a root has one registry, however a call names it
+        settings["publish"]["tracking_uri"] = None  # a root has one registry; calls may name it differently
         return settings
 
 
@@ -144,9 +144,9 @@ DEFAULT_CONFIG = PipelineConfig()
 
 
 def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[str, Any] = {}) -> PipelineConfig:
-    """The configuration from a TOML file, then `key=value` settings, then overrides by dotted key (None is left out).
+    """Returns the configuration: a TOML file, then `key=value` settings, then overrides by dotted key (None is ignored).
 
-    Raises ConfigError for a file that cannot be read, an unknown key (its nearest neighbours are named) or a bad value.
+    Raises ConfigError for an unreadable file, an unknown key (the message suggests similar ones) or an invalid value.
     """
     try:
         values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
@@ -168,13 +168,13 @@ def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[s
         problems = []
         for problem in error.errors(include_url=False):
             place, text = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
-            # Without a place, it is of several keys, which the text names.
+            # Without a place, the problem is in several keys, which the text names.
             problems.append(f"{place}: {text} (given: {problem['input']!r})" if place else text)
         raise ConfigError("; ".join(problems)) from None
 
 
 def parse_value(key: str, text: str) -> Any:
-    """The value in `--set key=text`: JSON where it is a number, boolean, null or list, otherwise the text itself."""
+    """Returns the value in `--set key=text`: parsed as JSON if a number, boolean, null or list, else the text."""
     check_key(key)
     schema = flat_schema()[key]
     try:
@@ -194,7 +194,7 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of nested dictionaries."""
+    """Yield the dotted keys of nested dictionaries."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{key}.")
@@ -203,7 +203,7 @@ def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def check_key(key: str) -> None:
-    """Raise ConfigError, naming what took its place or the nearest known keys, unless the configuration has this dotted key."""
+    """Raise ConfigError if the configuration lacks this dotted key. The message names its replacement or similar keys."""
     known = list(flat_schema())
     if key in known:
         return
@@ -216,7 +216,7 @@ def check_key(key: str) -> None:
 
 
 def flat_schema() -> dict[str, dict[str, Any]]:
-    """The JSON schema of every setting by its dotted key."""
+    """Returns the JSON schema of every setting by its dotted key."""
     schema = TypeAdapter(PipelineConfig).json_schema()
 
     def walk(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""What every step of a night knows."""
+"""The context that is passed to every step of a night."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -17,7 +17,7 @@ from trainer.training.job import Job
 
 @dataclass(frozen=True)
 class NightContext:
-    """What every step of a night knows: the root, the window asked for, and the configuration."""
+    """The context of every step of a night: the root, the requested window, and the configuration."""
 
     root: Root
     since: date | None
@@ -26,7 +26,7 @@ class NightContext:
     is_full: bool = False
 
     def job(self, story: Story) -> Job:
-        """The training of a run: of all its users, or of those who changed since the release that it goes on from."""
+        """Returns the training of a run: of all users, or of those who changed since its base release."""
         device = pick_device(self.config.train, self.config.resources)
         corpus_dir = self.root.corpus(story.window_id)
         return Job(
@@ -36,7 +36,7 @@ class NightContext:
         )  # fmt: skip
 
     def corpus_request(self, story: NightPlan) -> CorpusRequest:
-        """What the corpus of a run is made of, and what it goes on from; a full night's takes over who stays without events."""
+        """Returns the request for a run's corpus, with its base. A full night also keeps the retained users without events."""
         config, base = self.config, None
         if story.base:
             base = Base(story.base.window_id, config.nightly.retain_days)
@@ -48,7 +48,7 @@ class NightContext:
 def open_night(
     root: Path, since: date | None, until: date | None, config: PipelineConfig, is_full: bool = False
 ) -> NightContext:
-    """The night of a root, which is made when missing; a root that other machines are to see is named whole."""
+    """Returns the context of a night. Creates the root if it is missing; with Ray its path is made absolute."""
     opened = open_root(root.resolve() if config.resources.ray_address else root)
-    registry_uri(opened, config.publish)  # refuses another registry than the root's, before anything is read
+    registry_uri(opened, config.publish)  # raises for another registry than the root's, before anything is read
     return NightContext(opened, since, until, config, is_full)

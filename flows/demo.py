@@ -1,8 +1,8 @@
-"""`make demo`: three nights on made-up logs, and whether the vectors found what was planted in them.
+"""`make demo`: runs three nights on sample logs, and measures whether the vectors reflect the interests behind them.
 
-The logs' users have known interests, so the question "do users with close vectors like the same things?" has a number for an
-answer. The first night trains everybody; the second has a day more; of the third's day only half was delivered, and the gate
-holds it back. Each is run as a person would: the command `surf2vec run`, in a process of its own.
+The users in the logs have known interests, so it can be measured whether users with close vectors have the same interests.
+The first night trains all users. The second has one more day. The third gets only half of its day's log, and the gate holds
+it back. Each night is a `surf2vec run` command in a process of its own.
 """
 
 import argparse
@@ -49,15 +49,15 @@ class Vectors(NamedTuple):
 
 
 def read_vectors(folder: Path, name: str) -> Vectors:
-    """The vectors of all parts in a folder of an export; `name` is the column of their names."""
+    """Returns the vectors of all parts in a folder of an export; `name` is the column of their names."""
     table = pl.read_parquet(folder / "part-*.parquet", columns=[name, "vector"])
     return Vectors(table[name].to_list(), table["vector"].to_numpy())
 
 
 def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
-    """The `num` rows nearest to each of `rows` by cosine, itself left out: int64 (len(rows), num), nearest first.
+    """Returns the `num` rows nearest to each of `rows` by cosine, without the row itself: int64 (len(rows), num), nearest first.
 
-    vectors: float32 (n, D). With fewer than num others, all of them.
+    vectors: float32 (n, D). With fewer than num others, returns all of them.
     """
     num = min(num, len(vectors) - 1)
     unit = np.ascontiguousarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
@@ -65,19 +65,19 @@ def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
     index.add(unit)
     found = index.search(unit[rows], num + 1)[1]
     is_other = found != rows[:, None]
-    is_other[is_other.all(axis=1), -1] = False  # itself stands behind others at the same place
+    is_other[is_other.all(axis=1), -1] = False  # the row itself is missing if many rows are equal to it
     return found[is_other].reshape(len(rows), num)
 
 
 def spread_rows(num_rows: int, num_wanted: int) -> np.ndarray:
-    """At most `num_wanted` rows, evenly spread over all: the same ones at every call."""
+    """Returns at most `num_wanted` rows, evenly spread over all; the same at every call."""
     num = min(num_rows, num_wanted)
     return np.arange(num) * num_rows // max(1, num)
 
 
 def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray, num: int) -> tuple[float, ...]:
-    """The share of nearest neighbours of `rows` that have their label; what it is of random neighbours, and of the same
-    neighbours for everybody, those nearest to the mean vector. labels: integers (n,).
+    """Returns the share of the nearest neighbours of `rows` with the same label; for comparison also that of random
+    neighbours, and that of the rows nearest to the mean vector. labels: integers (n,).
     """
     wanted = labels[rows][:, None]
     with_mean = np.concatenate([vectors, vectors.mean(axis=0, keepdims=True)])
@@ -88,8 +88,8 @@ def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray
 
 
 def measure_movement(before: Vectors, after: Vectors, num_users: int, num: int) -> tuple[float, float]:
-    """Of the users that both releases have: the share whose vector is the same to the last bit, and the mean share of a user's
-    `num` nearest users that stayed the same, of a sample of `num_users`.
+    """Returns, for users in both releases, the share with bit-identical vectors; and for a sample of `num_users` the mean
+    share of a user's `num` nearest users that stayed the same.
     """
     _, *rows = np.intersect1d(before.names, after.names, assume_unique=True, return_indices=True)
     order = np.argsort(rows[1])
@@ -101,7 +101,7 @@ def measure_movement(before: Vectors, after: Vectors, num_users: int, num: int) 
 
 
 def deliver(files: list[Path], folder: Path, share: float) -> None:
-    """Copy log files into a folder, as a web server's log rotation would; of each only the first `share` of its lines."""
+    """Copy the first `share` of the lines of each log file into a folder, as a web server's log rotation would."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in files:
         lines = path.read_bytes().splitlines(keepends=True)
@@ -109,8 +109,10 @@ def deliver(files: list[Path], folder: Path, share: float) -> None:
 
 
 def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
-    """Run a `surf2vec` command of this interpreter, its progress on our standard error; its exit code and the JSON it printed."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command, which commits and says so
+    """Run a `surf2vec` command, with progress on our standard error. Returns its exit code and the JSON it printed."""
+    before = signal.signal(
+        signal.SIGINT, lambda *_: None
+    )  # Ctrl-C is for the command, which commits and prints a message
     try:
         program = Path(sys.executable).with_name(command[0])
         done = subprocess.run([program, *command[1:]], stdout=subprocess.PIPE, text=True, check=False)
@@ -123,7 +125,7 @@ def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def choose_pages(urls: list[str], num: int) -> list[int]:
-    """Rows of pages to show: the most visited one (urls come by count) below a section of each of `num` topics."""
+    """Returns rows of pages to show: for each of `num` topics the most visited page below a section. urls: sorted by count."""
     chosen: dict[str, int] = {}
     for row, url in enumerate(urls):
         topic = topic_of_url(url)
@@ -133,7 +135,7 @@ def choose_pages(urls: list[str], num: int) -> list[int]:
 
 
 def show_pages(heading: str, urls: list[str], wanted: list[str]) -> None:
-    """Print pages and their topics, green when it is one of those wanted."""
+    """Print pages and their topics; a topic in `wanted` is green."""
     console.print(Text.from_markup(f"\n[bold]{heading}"), soft_wrap=True, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
     for url in urls:
@@ -143,7 +145,7 @@ def show_pages(heading: str, urls: list[str], wanted: list[str]) -> None:
 
 
 def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
-    """Print whether the vectors found what was planted, some examples, quality, where things are, and what to type next."""
+    """Print how well the vectors reflect the interests, some examples, the quality, the places of files, and next commands."""
     export = Path(result["export_dir"])
     users, pages = read_vectors(export / "user_vectors", "user_id"), read_vectors(export / "item_vectors", "url")
     directions = directions_of(pages.values, read_json(export / EXPORT_MANIFEST))
@@ -163,7 +165,7 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
     for row, neighbours in zip(chosen, nearest_rows(directions, chosen, PAGE_NEIGHBOURS), strict=True):
         topic, urls = topic_of_url(pages.names[row]) or "-", [pages.names[i] for i in neighbours]
         show_pages(f"Nearest to[/bold] {pages.names[row]} ({topic})", urls, [topic])
-    example = int(np.argmax((interests >= 0).sum(axis=1)))  # the first of those with most interests
+    example = int(np.argmax((interests >= 0).sum(axis=1)))  # the first user with the most interests
     user_id, likes = users.names[example], [TOPICS[i] for i in interests[example] if i >= 0]
     best = np.argsort(-(pages.values @ users.values[example]), kind="stable")[:PAGE_NEIGHBOURS]
     heading = f"Ranked first for user[/bold] {user_id}, who likes {', '.join(likes)}"
@@ -182,7 +184,7 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
 
 
 def show_second_night(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Print what the second night cost beside the first, and how little moved."""
+    """Print the cost of the second night beside the first, and how little the vectors moved."""
     night = second["night"]
     rows = [
         ("users trained", f"{first['users']:,}", f"{night['changed']:,}"),
@@ -200,9 +202,9 @@ def show_second_night(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 
 def demo(folder: Path, users: int, seed: int) -> int:
-    """Make logs, run three nights, print what they found; the exit code."""
+    """Make logs, run three nights and print the results. Returns the exit code."""
     logs, delivered, root = folder / "logs", folder / "delivered", folder / "root"
-    for old in (delivered, root):  # of an earlier demo, which knew all three nights already
+    for old in (delivered, root):  # of an earlier demo, which has all three nights already
         shutil.rmtree(old, ignore_errors=True)
     sizes = f"--users {users} --days {DAYS} --items {ITEMS} --seed {seed}"
     console.print(f"[bold]$ surf2vec sample-logs {sizes} --out {logs}")

@@ -1,5 +1,5 @@
-"""Flows that a person starts besides nights, from Prefect's UI: to roll back, and to forget users; or where parts go to other
-machines, which tell Prefect of each: to infer.
+"""Flows besides the night: rollback and forget, which a person starts from Prefect's UI, and infer, whose parts can run on other
+machines, as Prefect tasks.
 """
 
 from pathlib import Path
@@ -17,16 +17,16 @@ from trainer.errors import LeftElsewhereError
 
 @flow(name="rollback", validate_parameters=True)
 def rollback(root: Path, version: int | None = None, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
-    """Let the champion before serve again, or another version that served; the next night goes on from it."""
+    """Let the previous champion serve again, or another version that served. The next night continues from it."""
     with report_step("rollback") as on_event:
         return roots.rollback(Call(root, config, on_event), version)
 
 
 @flow(name="forget", validate_parameters=True)
 def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
-    """Take the users of a file out of every place that names them. Return how many, and the proof, without their ids.
+    """Remove the users in a file from every place that names them. Returns their number and the proof, without ids.
 
-    Fails, after all is done, where copies that others registered still have any of them.
+    Fails at the end if copies that others registered still have any of them.
     """
     with report_step("forget") as on_event:
         result = users.forget(Call(root, config, on_event), ids_file)
@@ -37,6 +37,6 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
 
 @flow(name="infer", validate_parameters=True)
 def infer(root: Path, logs: list[str], out: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
-    """Vectors of the users in `logs` in the file `out`, by the release that serves."""
+    """Write the vectors of the users in `logs` to the file `out`, inferred by the champion."""
     with report_step("infer") as on_event:
         return users.infer_vectors(Call(root, config, on_event), logs, out)

@@ -1,4 +1,4 @@
-"""The night: from logs to a registered release, a call a step."""
+"""The night: from logs to a registered release, one call per step."""
 
 from datetime import date
 from pathlib import Path
@@ -30,16 +30,16 @@ def nightly(
     """User vectors from browsing logs, registered in MLflow.
 
     1. Ingest the log files that are new.
-    2. Open the run that these sources, this window and these settings make: it goes on from the champion, or is full.
-    3. Build the corpus of the window. Where no user's tokens changed, the champion is what there is to have.
-    4. Train the vectors of who changed, or of all; or go on from the last commit.
+    2. Open the run of these sources, this window and these settings: it continues from the champion, or is full.
+    3. Build the corpus of the window. If no user's tokens changed, the night ends and the champion stays.
+    4. Train the vectors of the changed users, or of all; or continue from the last commit.
     5. Evaluate them on held-out items.
-    6. Fit the held-out users again, on all they did.
-    7. Settle the vectors: beside the rows that did not change, or in the champion's space.
+    6. Fit the held-out users again, on all their events.
+    7. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
     8. Export the release.
-    9. Hold it against the release that serves: the gate.
-    10. Register it; it serves if the gate lets it.
-    11. Write the morning's report.
+    9. Compare it with the champion: the gate.
+    10. Register it. It serves if the gate passes it.
+    11. Write the report.
     """
     night = open_night(root, since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
@@ -60,7 +60,7 @@ def nightly(
 
 
 def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
-    """What `surf2vec run --json` prints, drawn from the run's story; the alias is the one that the version has now."""
+    """Returns what `surf2vec run --json` prints, from the run's story. The alias is the version's current one."""
     story = run.story()
     recorded, gate_keys = story.require, {"passes", "verdict", "held_by", "overridden", "table"}
     ingest, export = recorded(record.IngestStep), recorded(record.ExportStep)

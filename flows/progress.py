@@ -1,6 +1,6 @@
-"""What a person sees of a flow: a bar on the terminal, a progress artifact and log lines in Prefect, and alarms.
+"""The progress of a flow: a bar on the terminal, a progress artifact and log lines in Prefect, and alarms.
 
-A step reports through one callback (`trainer.events`); this is the one that the flows pass to it.
+A step reports through one callback (`trainer.events`). This module provides the callback of the flows.
 """
 
 import time
@@ -71,13 +71,13 @@ def report_step(step: str) -> Iterator[OnEvent]:
 
 
 def print_line(step: str, message: str) -> None:
-    """Print a line about a step, whatever is in it, on the terminal."""
+    """Print a line about a step on the terminal; control characters and markup in it are escaped."""
     console.print(f"[dim]{step:>16}[/dim]  {escape(shown(message))}", highlight=False, soft_wrap=True)
 
 
 def raise_alarm(event: str, release: str, **facts: str) -> None:
-    """Send an event about a release to the Prefect server, where `infra/deploy.py` makes an alarm of it.
+    """Send an event about a release to the Prefect server; an automation of `infra/deploy.py` makes an alarm of it.
 
-    Without such a server (a run from the command line) nobody listens: there the exit code speaks.
+    A run from the command line has no such server and raises no alarm: see its exit code.
     """
     emit_event(event, {"prefect.resource.id": f"surf2vec.release.{release}"}, payload={"release": release} | facts)

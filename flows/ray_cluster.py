@@ -1,8 +1,8 @@
-"""The parts of a step on a Ray cluster, through Prefect's task runner: only where `resources.ray_address` names one.
+"""Runs the parts of a step on a Ray cluster, through Prefect's task runner, if `resources.ray_address` names one.
 
-A part is one Prefect task, a few dozen a step at most. Ray takes its arguments and its answer (paths, ranges, settings, counts)
-from process to process with cloudpickle, and does a part again whose worker or machine died. What is not committed then is not
-there: this process alone commits. Neither Ray nor prefect-ray is imported before the first part is to be sent.
+A part is one Prefect task; a step has a few dozen at most. Ray passes arguments and results (paths, ranges, settings, counts)
+between processes with cloudpickle, and repeats a part whose worker or machine died. Only this process commits, so a part that
+died leaves no committed files. Ray and prefect-ray are imported when the first part is sent.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ CONNECT_SECONDS = 5.0
 
 @contextmanager
 def open_fan_out(resources: ResourcesConfig, root: Root) -> Iterator[FanOut]:
-    """Yield who does the parts of a step: this process, or the cluster that the settings name, from the first part on."""
+    """Yield the executor for the parts of a step: this process, or the cluster in the settings, connected at the first part."""
     if not resources.ray_address:
         yield HERE
         return
@@ -46,7 +46,7 @@ def open_fan_out(resources: ResourcesConfig, root: Root) -> Iterator[FanOut]:
 
 @dataclass
 class RayCluster(FanOut):
-    """A `FanOut` whose parts are Prefect tasks on Ray, each with `memory_bytes` and some CPUs of a node to itself."""
+    """A `FanOut` whose parts are Prefect tasks on Ray. Each reserves `memory_bytes` and some CPUs of a node."""
 
     address: str
     memory_bytes: int
@@ -55,7 +55,7 @@ class RayCluster(FanOut):
 
     @property
     def num_parts(self) -> int:
-        """Twice as many as can be done at once, so that no node waits long for another."""
+        """Twice as many as can run at once, so that no node waits long for another."""
         return min(MOST_PARTS, 2 * self._shape[0])
 
     def choose_threads(self, threads: int) -> int:
@@ -64,17 +64,17 @@ class RayCluster(FanOut):
     def run(
         self, work: Callable[[Part, OnEvent], Result], parts: Sequence[Part], on_event: OnEvent
     ) -> Iterator[Result]:
-        """See `FanOut`. Raises ResourceError when the cluster cannot do a part, ConfigError when its nodes are not set up."""
+        """See `FanOut`. Raises ResourceError if the cluster cannot run a part, ConfigError if its nodes are not set up."""
         from prefect_ray.context import remote_options
 
         cpus, context = self._shape[1], FlowRunContext.get()
         each = f"each with {cpus} CPU and {size(self.memory_bytes)}, on {len(self._nodes)} nodes of Ray"
         on_event("log", {"message": f"{work.__name__}: {len(parts)} parts, {each}"})
         caller = {"root": self.root.path.resolve(), "code": digest_code()}
-        api_url = str(context.client.api_url) if context else PREFECT_API_URL.value()  # of a temporary server, too
+        api_url = str(context.client.api_url) if context else PREFECT_API_URL.value()  # also that of a temporary server
         with (
             remote_options(num_cpus=cpus, memory=self.memory_bytes, max_retries=TRIES - 1),
-            temporary_settings({PREFECT_API_URL: api_url}),  # or each worker would start a server of its own
+            temporary_settings({PREFECT_API_URL: api_url}),  # else each worker would start a server of its own
             bare_context(),
         ):
             futures = [self._runner.submit(do_part, {"work": work, "part": part} | caller) for part in parts]
@@ -84,7 +84,7 @@ class RayCluster(FanOut):
 
     @cached_property
     def _runner(self) -> Any:
-        """Prefect's task runner, connected until the stack closes. Raises ConfigError when there is no such cluster."""
+        """Prefect's task runner, connected until the stack closes. Raises ConfigError if the cluster cannot be used."""
         try:
             import ray
             from prefect_ray import RayTaskRunner
@@ -95,7 +95,9 @@ class RayCluster(FanOut):
             ) from None
         check_address(self.address)
         check_tokens()
-        self.stack.enter_context(redirect_stdout(sys.stderr))  # Ray says there which workers died; ours is for results
+        self.stack.enter_context(
+            redirect_stdout(sys.stderr)
+        )  # Ray prints worker deaths on stdout, which is for results
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -119,13 +121,13 @@ class RayCluster(FanOut):
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
-        """How many parts can be done at once, and the CPUs of each. Raises ConfigError where no node has memory for one."""
+        """The number of parts that can run at once, and the CPUs of each. Raises ConfigError if no node has memory for one."""
         able = [(cpus, n) for cpus, memory in self._nodes if (n := min(cpus, memory // self.memory_bytes))]
         if not able:
             most = max((memory for _, memory in self._nodes), default=0)
             raise ConfigError(
                 f"a part may take {size(self.memory_bytes)}, but of the {len(self._nodes)} nodes of {self.address} none has a "
-                f"CPU and so much (at most {size(most)}): lower --host-memory, or give `ray start` more --memory"
+                f"CPU and that much memory (at most {size(most)}): lower --host-memory, or give `ray start` more --memory"
             )
         all_cpus, at_once = [cpus for cpus, _ in able], sum(n for _, n in able)
         return at_once, min(*all_cpus, max(1, sum(all_cpus) // min(MOST_PARTS, at_once)))
@@ -150,8 +152,8 @@ class RayCluster(FanOut):
 
 @contextmanager
 def bare_context() -> Iterator[None]:
-    """The flow and the task that a part belongs to without their code and parameters, which Prefect would send along: a worker
-    would load all that a night needs, MLflow and torch too, seconds and hundreds of megabytes that no part has a use for.
+    """Strip code and parameters from the contexts of the flow and the task, which Prefect sends with a part. Otherwise each
+    worker would load the modules of a night, including MLflow and torch: seconds and hundreds of megabytes of no use.
     """
     with ExitStack() as stack:
         if of_flow := FlowRunContext.get():
@@ -163,19 +165,19 @@ def bare_context() -> Iterator[None]:
 
 @flow(name="nightly")
 def _parent() -> None:
-    """Stands for the flow in a worker, where it is never called."""
+    """Replaces the flow in a worker. It is never called."""
 
 
 @task(name="part", persist_result=False, cache_policy=NO_CACHE)
 def do_part(work: Callable[[Any, OnEvent], Any], part: Any, root: Path, code: str) -> Any:
-    """Do a part where Ray has put it, if this machine is set up for it."""
+    """Run a part in a Ray worker. Raises ConfigError if its machine is not set up for it."""
     check_node(root, code)
     with private_files(Root(root)):
         return work(part, ignore_event)
 
 
 def check_node(root: Path, code: str) -> None:
-    """Raise ConfigError unless this process needs a token, has the caller's code (its digest) and sees the caller's root."""
+    """Raise ConfigError unless Ray requires a token here, `code` is the digest of this code, and the root exists here."""
     check_tokens()
     where = socket.gethostname()
     if digest_code() != code:
@@ -189,7 +191,7 @@ def check_node(root: Path, code: str) -> None:
 
 
 def check_tokens() -> None:
-    """Raise ConfigError unless Ray asks whoever speaks to this process for a token."""
+    """Raise ConfigError unless Ray requires a token from the clients of this process."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise ConfigError(
             f"on {socket.gethostname()} Ray asks nobody for a token: whoever reaches its ports can run anything there. Make one "
@@ -199,7 +201,7 @@ def check_tokens() -> None:
 
 @cache
 def digest_code() -> str:
-    """16 hex digits of all modules and SQL files of ours."""
+    """Returns a digest of all our modules and SQL files: 16 hex digits."""
     home, digest = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(path for name in ("flows", "tasks", "trainer", "sql") for path in (home / name).rglob("*")):
         if path.suffix in (".py", ".sql"):
@@ -208,7 +210,7 @@ def digest_code() -> str:
 
 
 def check_address(address: str) -> None:
-    """Raise ConfigError unless something listens there; Ray itself would try for minutes. "auto": that of this machine."""
+    """Raise ConfigError unless a server listens at the address; Ray would retry for minutes. "auto": this machine's cluster."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

@@ -1,8 +1,8 @@
-"""The Prefect server of a command: the root's own, in ROOT/.prefect, on loopback, with a password, gone when the command ends.
+"""The temporary Prefect server of a command: in ROOT/.prefect, on loopback, with a password; it ends with the command.
 
-Nothing of the user's own Prefect (~/.prefect, profiles, another version's database) is read or written. Who names a server by
-PREFECT_API_URL, as the stack's client.env does, uses that one. The server is in a session of its own: Ctrl-C in a terminal is for
-the command alone, which tells the server how the run ended, and then ends it.
+The user's own Prefect (~/.prefect, profiles, another version's database) is not read or written. If PREFECT_API_URL is set, as
+in the stack's client.env, that server is used instead. The temporary server has a session of its own, so Ctrl-C in a terminal
+reaches only the command, which reports the end of the run to the server and then stops it.
 """
 
 import atexit
@@ -37,25 +37,25 @@ SETTINGS = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # at each start, and every hour
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(KEPT_DAYS * 86_400),
 } | {
-    f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"  # nothing is scheduled, and nobody else asks for work
+    f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"  # nothing is scheduled, and there are no workers
     for name in ("SCHEDULER", "LATE_RUNS", "FOREMAN", "CANCELLATION_CLEANUP", "PAUSE_EXPIRATIONS", "TRIGGERS")
 }
 FOREIGN = ("PREFECT_PROFILE", "PREFECT_PROFILES_PATH", "PREFECT_API_KEY")
-"""What would have this process look for another server, or for a profile that the root's home does not have."""
+"""Variables that would direct this process to another server, or to a profile that is not in the root's home."""
 
 MARK, PLACE = "SURF2VEC_RUN_PROCESS", "SURF2VEC_RUN_FOLDER"
-"""What a server of ours has in its environment: the process that started it, and the folder it works for."""
+"""Environment variables of our server: the id of the process that started it, and the folder it works for."""
 
 
 def marks(folder: Path) -> dict[str, str]:
-    """The environment of what this process starts to work for a folder."""
+    """Returns the environment that marks a child process of this one as working for a folder."""
     return {MARK: str(os.getpid()), PLACE: str(folder.resolve())}
 
 
 def end_orphans(folder: Path) -> int:
-    """End this user's marked processes of the folder that outlived a run, or a stack, killed with -9; return how many.
+    """End the marked processes of the folder that outlived a run, or a stack, killed with -9. Returns their number.
 
-    Nobody else's server is touched: no other folder's, and no other user's.
+    Processes of other folders and other users are not touched.
     """
     num_ended = 0
     for process in psutil.process_iter():
@@ -65,13 +65,13 @@ def end_orphans(folder: Path) -> int:
             if owner.isdecimal() and environment[PLACE] == str(folder.resolve()) and _is_gone(int(owner), process):
                 process.terminate()
                 num_ended += 1
-        except (psutil.Error, OSError):  # gone in the meantime
+        except (psutil.Error, OSError):  # it ended in the meantime
             continue
     return num_ended
 
 
 def _is_gone(owner: int, process: psutil.Process) -> bool:
-    """Whether the process that started this one has ended; a younger process may have its number by now."""
+    """Returns whether the process `owner`, which started this one, has ended; a younger process may have its id by now."""
     try:
         return psutil.Process(owner).create_time() > process.create_time()
     except psutil.NoSuchProcess:
@@ -85,7 +85,7 @@ class ServerEndedError(SurfError):
 
 
 class Server:
-    """A server that is being started in the root's home, until `running`, which waits for it, and the end of this process."""
+    """A server in the root's home. It starts at construction; `running` waits for it; it ends with this process."""
 
     def __init__(self, root: Path) -> None:
         opened = open_root(root)
@@ -98,7 +98,7 @@ class Server:
                 self._starting = open(self.home / ".lock", "a", encoding="ascii")  # noqa: SIM115 (held until it is up)
             except OSError as error:
                 raise ResourceError(f"cannot write to {self.home}, for the Prefect server: {error.strerror}") from None
-            fcntl.flock(self._starting, fcntl.LOCK_EX)  # two at once would both make the database
+            fcntl.flock(self._starting, fcntl.LOCK_EX)  # two servers at once would both create the database
             login = f"surf2vec:{secrets.token_urlsafe(24)}"
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 self._health = urllib.request.Request(f"http://127.0.0.1:{listener.getsockname()[1]}/api/health")
@@ -106,13 +106,15 @@ class Server:
                 self.process = self._start(listener.fileno(), login)
         for name in FOREIGN:
             os.environ.pop(name, None)
-        os.environ |= {  # Prefect reads them when it is imported
+        os.environ |= {  # Prefect reads them at import
             "PREFECT_HOME": str(self.home),
             "PREFECT_API_URL": self._health.full_url.removesuffix("/health"),
             "PREFECT_API_AUTH_STRING": login,
-            "PREFECT_CLIENT_MAX_RETRIES": "2",  # one that is on this machine and does not answer will not
+            "PREFECT_CLIENT_MAX_RETRIES": "2",  # a local server that does not respond has ended
         }
-        atexit.register(self.stop)  # before Prefect is imported, so after Prefect has told the server all
+        atexit.register(
+            self.stop
+        )  # registered before Prefect's import, so called after Prefect's last report to the server
 
     def _start(self, listener: int, login: str) -> "subprocess.Popen[bytes]":
         code, given = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")
@@ -131,27 +133,29 @@ class Server:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Wait until it is up; in the block its end is that of what runs there: SIGTERM, and then ServerEndedError.
+        """Wait until the server is up. If it ends during the block, the block gets SIGTERM, then ServerEndedError is raised.
 
-        Raises ServerEndedError when it ends before, or does not come up.
+        Raises ServerEndedError if it ends before, or does not come up.
         """
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         end = time.monotonic() + START_SECONDS
         while self.process.poll() is None and (left := end - time.monotonic()) > 0:
             try:
-                direct.open(self._health, timeout=left).close()  # the socket listens; it answers once it is up
+                direct.open(
+                    self._health, timeout=left
+                ).close()  # the socket listens already; a response means that it is up
                 break
-            except OSError:  # it ended
+            except OSError:  # the server ended
                 time.sleep(0.05)
         else:
-            raise self._last_words()
+            raise self._describe_end()
         self._starting.close()
         threading.Thread(target=self._watch, daemon=True).start()
         try:
             yield
         except BaseException:
             if self.process.poll() is not None:
-                raise self._last_words() from None
+                raise self._describe_end() from None
             raise
 
     def _watch(self) -> None:
@@ -159,19 +163,19 @@ class Server:
         if not self.is_ending:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _last_words(self) -> ServerEndedError:
+    def _describe_end(self) -> ServerEndedError:
         code = self.process.poll()
         ended = f"was not up within {START_SECONDS:.0f} s" if code is None else f"ended with {code}"
         output = self.log.read_bytes()[self._log_start :].decode(errors="replace").splitlines()
         last_lines = [line.strip() for line in output if line.strip() and not line.startswith(" ")][-3:] or ["nothing"]
         return ServerEndedError(
             f"the Prefect server of this run {ended}; its last lines: {' / '.join(last_lines)} (all in {self.log}). The same "
-            f"command goes on from the last commit; where the server does not start, remove {self.home} first, which has "
-            "nothing but what Prefect noted of runs before"
+            f"command goes on from the last commit; if the server does not start, remove {self.home} first, which contains "
+            "only Prefect's records of earlier runs"
         )
 
     def stop(self) -> None:
-        """End it."""
+        """End the server."""
         self.is_ending = True
         self._starting.close()
         self.process.terminate()
@@ -183,7 +187,7 @@ class Server:
 
 
 def serve(listener: int, parent: int) -> None:
-    """Be the server, on a socket that listens already, until SIGTERM or the end of the parent."""
+    """Run the server on a socket that listens already, until SIGTERM or the end of the parent."""
     end_with_parent(parent)
     import uvicorn
     from prefect.server.api.server import create_app

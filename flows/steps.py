@@ -1,7 +1,7 @@
-"""The steps of a night as Prefect tasks: each calls one function of `tasks` and leaves an artifact a person can read.
+"""The steps of a night as Prefect tasks. Each calls one function of `tasks` and leaves a readable artifact.
 
-Only paths and ids go from step to step; what a step recorded is read from the run's story (tasks/root/story.py). A step that
-ended on the same inputs is not done again.
+Only paths and ids go from step to step; results are read from the run's story (tasks/root/story.py). A step that ended with
+the same inputs is not repeated.
 """
 
 from datetime import UTC, datetime
@@ -41,11 +41,11 @@ from trainer.system.signals import stop_on_sigterm
 from trainer.training.loop import train
 
 WAITS: list[float] = [10, 20, 40, 80, 160, 320]
-"""Seconds before each new try at what needs a server: ten minutes in all, while what was trained stays."""
+"""Seconds before each retry of a step that needs a server: ten minutes in all. The training is kept."""
 
 
 def is_away(task: Any, task_run: Any, state: Any) -> bool:
-    """Whether a step failed because a server was away, so that it is tried again."""
+    """Returns whether a step failed because a server was away, so that it is retried."""
     error = getattr(state, "data", None)
     if isinstance(error, UnavailableError):
         print_line(task.name, f"{error}; trying again, for {sum(WAITS) / 60:.0f} minutes in all")
@@ -54,7 +54,7 @@ def is_away(task: Any, task_run: Any, state: Any) -> bool:
 
 @task(name="ingest")
 def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
-    """Read the new sources among `logs` into events/; the story's "ingest"."""
+    """Read the new sources among `logs` into events/. Returns the story's "ingest"."""
     root, config = night.root, night.config
     with report_step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
         started = datetime.now(UTC)
@@ -65,7 +65,7 @@ def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
 
 @task(name="open-run", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> Run:
-    """The run that these sources, this window and these settings make; its story begins, or goes on."""
+    """Returns the run of these sources, this window and these settings, and begins or continues its story."""
     with report_step("open-run") as on_event:
         run = _find_or_plan(night, logs, on_event)
         on_event("log", {"message": announce_run(run.story())})
@@ -79,10 +79,10 @@ def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> 
 
 
 def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Run:
-    """Return the run that the same command began before, or a new one, planned by what serves now.
+    """Returns the run that the same command began before, or a new one, planned from the current champion.
 
-    A run that has not trained yet, and began when another release served, is planned anew. Where the story of the release that
-    serves is gone, it is brought back from the registry first.
+    A run that has not trained yet and began with another champion is planned anew. If the champion's story is missing, it is
+    restored from the registry first.
     """
     config, root = night.config, night.root
     request = night.corpus_request(record.NightPlan())
@@ -116,7 +116,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
 
 
 def announce_run(story: record.Story) -> str:
-    """What a run is about to do, in a line: all, what is new, what is left, or nothing."""
+    """Returns one line about what a run will do: train all users, train the changed users, do the remaining steps, or nothing."""
     run, ended = story.run_id, [name for name in story.steps.ended() if name != "ingest"]
     begun_at = story.created_at[:16].replace("T", " ")
     if story.steps.unchanged:
@@ -133,7 +133,7 @@ def announce_run(story: record.Story) -> str:
 
 @task(name="corpus")
 def build_corpus(night: NightContext, run: Run) -> None:
-    """Clean the window's events and write each user's tokens; the story's "corpus"."""
+    """Clean the window's events and write each user's tokens. Records the story's "corpus"."""
     root, config = night.root, night.config
     with report_step("corpus") as on_event, open_fan_out(config.resources, root) as fan_out:
         story = run.story()
@@ -145,7 +145,7 @@ def build_corpus(night: NightContext, run: Run) -> None:
 
 
 def find_unchanged(night: NightContext, run: Run) -> Run | None:
-    """The run of the release that this one builds on, where no user's tokens changed since: then there is nothing to do."""
+    """Returns the run of the base release if no user's tokens changed since, so that there is nothing to do; else None."""
     story = run.story()
     if not story.base or story.require(record.CorpusStep).num_changed:
         return None
@@ -153,8 +153,8 @@ def find_unchanged(night: NightContext, run: Run) -> Run | None:
     base = Run(night.root, release)
     if not base.story_path.exists():
         raise DamageError(
-            f"no user's tokens changed since release {release}, and {base.story_path}, which says what it is, is gone here and "
-            "in the registry: run with --full"
+            f"no user's tokens changed since release {release}, but its story {base.story_path} is missing here and in the "
+            "registry: run with --full"
         )
     if not story.steps.unchanged:
         with report_step("unchanged") as on_event:
@@ -165,7 +165,7 @@ def find_unchanged(night: NightContext, run: Run) -> Run | None:
 
 @task(name="train")
 def train_vectors(night: NightContext, run: Run) -> None:
-    """Train user and item vectors, or go on from the last commit; the story's "train"."""
+    """Train user and item vectors, or continue from the last commit. Records the story's "train"."""
     with report_step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
         if device.reason:
@@ -190,7 +190,7 @@ def train_vectors(night: NightContext, run: Run) -> None:
 
 @task(name="evaluate")
 def evaluate_vectors(night: NightContext, run: Run) -> None:
-    """Rank the held-out items, beside popularity and beside the champion; the story's "evaluate"."""
+    """Rank the held-out items, and compare with popularity and with the champion. Records the story's "evaluate"."""
     with report_step("evaluate") as on_event:
         story = run.story()
         corpus_dir, ranks = night.job(story).corpus_dir, f"runs/{run.run_id}/ranks.npy"
@@ -206,7 +206,7 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
 
 @task(name="refit")
 def refit_vectors(night: NightContext, run: Run) -> None:
-    """Fit the held-out users again, on all they did, now that they are no secret any more; the story's "refit"."""
+    """Fit the held-out users again, on all their events including the held-out ones. Records the story's "refit"."""
     with report_step("refit") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         story = run.story()
         job = night.job(story)
@@ -215,7 +215,7 @@ def refit_vectors(night: NightContext, run: Run) -> None:
 
 @task(name="settle")
 def settle_vectors(night: NightContext, run: Run) -> None:
-    """Lay the night's rows beside those it builds on, or turn a full night into the champion's space; the story's "settle"."""
+    """Merge the night's rows with its base's, or rotate a full night into the champion's space. Records the story's "settle"."""
     with report_step("settle") as on_event:
         story = run.story()
         job = night.job(story)
@@ -224,8 +224,8 @@ def settle_vectors(night: NightContext, run: Run) -> None:
 
 @task(name="export")
 def export_vectors(night: NightContext, run: Run) -> None:
-    """Write the release: vectors, index and manifest; the story's "export". Raises DamageError when another generation took the
-    place of the one that the run made.
+    """Write the release: vectors, index and manifest. Records the story's "export". Raises DamageError if another generation
+    replaced the one of this run.
     """
     root, config = night.root, night.config
     with report_step("export") as on_event, open_fan_out(config.resources, root) as fan_out:
@@ -254,9 +254,9 @@ def export_vectors(night: NightContext, run: Run) -> None:
 
 @task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def judge_release(night: NightContext, run: Run) -> None:
-    """Hold the release against the champion, rule by rule; the story's "gate". Other settings judge again.
+    """Compare the release with the champion, rule by rule. Records the story's "gate". Changed gate settings judge again.
 
-    So does the same command before the release is registered: by then another release may serve.
+    The same command also judges again until the release is registered, because the champion may have changed.
     """
     with report_step("gate") as on_event:
         if not run.story().steps.registered:
@@ -266,12 +266,12 @@ def judge_release(night: NightContext, run: Run) -> None:
 
 @task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def register_release(night: NightContext, run: Run) -> None:
-    """Log the run to MLflow, register the release and move the aliases if the gate lets it; the story's "register"."""
+    """Log the run to MLflow, register the release, and move the aliases if the gate passed. Records the story's "register"."""
     root, publish = night.root, night.config.publish
     with report_step("register") as on_event:
 
         def make() -> dict[str, Any]:
-            promotion.pin_release(root, run.run_id)  # before it can serve: a rollback must find it
+            promotion.pin_release(root, run.run_id)  # before it serves, because a rollback needs it
             export_dir = root.export(run.run_id)
             registered = publish_task.publish_release(root, publish, run.story(), export_dir, None, on_event)
             promotion.release_pins(root, publish)
@@ -291,7 +291,7 @@ def register_release(night: NightContext, run: Run) -> None:
 
 @task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
 def write_reports(night: NightContext, run: Run) -> None:
-    """The morning's page, in the run's folder and beside the run in MLflow."""
+    """Write the report into the run's folder, and log it to the run in MLflow."""
     path = run.folder / "report.html"
 
     def make() -> dict[str, Any]:
@@ -305,7 +305,7 @@ def write_reports(night: NightContext, run: Run) -> None:
 
 
 def describe_run(run: Run) -> str:
-    """What a person finds of a run in Prefect (Markdown): what it made, and where to look further."""
+    """Returns the summary of a run for Prefect, as Markdown: its version, and links to MLflow and the report."""
     registered = run.story().require(record.RegisterStep)
     page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
     lines = [f"* [The run in MLflow]({page})", f"* [The report]({page}/artifacts/report.html)"] if page else []
@@ -315,7 +315,7 @@ def describe_run(run: Run) -> str:
 
 
 def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
-    """The story's "gate"; a release that is held back raises an alarm."""
+    """Judge the release and record the story's "gate". A release that is held back raises an alarm."""
     gate = night.config.gate
 
     def make() -> dict[str, Any]:
@@ -338,6 +338,6 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
 
 
 def _digest_verdict(run: Run) -> str:
-    """The gate's verdict, which other settings may change, as the inputs of registering and of the report."""
+    """Returns a digest of the gate's verdict, as the input of the steps "register" and "report"."""
     gate = run.story().require(record.GateStep)
     return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})

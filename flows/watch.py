@@ -1,4 +1,4 @@
-"""A look at what serves, once a day: an old champion is an alarm, whatever the nights before said of themselves."""
+"""Checks the champion once a day: raises an alarm if it is too old, even if no night reported a failure."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,10 +18,10 @@ from tasks.root.run import Root
 def watch(
     root: Path, config: PipelineConfig = DEFAULT_CONFIG, alert_days: Annotated[int, Field(ge=1)] = 3
 ) -> dict[str, Any]:
-    """Raise an alarm when the release that serves is older than `alert_days`. Raises InputError when none serves.
+    """Raise an alarm if the champion is older than `alert_days`. Raises InputError if there is no champion.
 
     1. Read the champion and its age from the registry.
-    2. Tell the server when it is too old.
+    2. Send an event to the server if it is too old.
     """
     version = find_version(f"models:/{config.publish.model_name}@champion", registry_uri(Root(root), config.publish))
     age_days = (datetime.now(UTC) - version.created_at) / timedelta(days=1)

@@ -1,4 +1,4 @@
-"""What runs around the flows: deployments, alarms, and the servers, natively or in containers."""
+"""The infrastructure for the flows: deployments, alarms, and the servers, natively or in containers."""
 
 from pathlib import Path
 

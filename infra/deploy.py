@@ -1,10 +1,10 @@
-"""Brings the deployments, the automations and the alarms to a Prefect server: `python -m infra.deploy --root R --logs GLOB`.
+"""Installs the deployments, the automations and the alarms on a Prefect server: `python -m infra.deploy --root R --logs GLOB`.
 
-Safe to call again, and so the way to change any of it. The server is that of PREFECT_API_URL; the webhook for alarms is
-$SURF2VEC_ALARM_URL, which goes into a block on the server, encrypted, and nowhere else.
+Calling it again updates them. The server is that of PREFECT_API_URL. The webhook for alarms is $SURF2VEC_ALARM_URL; it is
+stored only in a block on the server, encrypted.
 
-The automations are what the server does by itself: it ends runs that died or hang, and calls the webhook when a person should
-look. A message names the alarm and the run; it has no user ids, no file names and no error texts: those are behind its link.
+By its automations, the server ends runs that died or hang, and calls the webhook when a person should look. A message has the
+alarm and the run, but no user ids, no file names and no error texts: its link leads to those.
 """
 
 import argparse
@@ -38,10 +38,10 @@ RUN = "{{ labels['prefect.resource.name'] }}"
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the server waits.
+    """The server's time limits.
 
-    `silent_seconds` without a heartbeat, a run has crashed; `late_seconds` after it was due and did not start it is told;
-    after `hours` it is cancelled (its training commits first, and the next run goes on).
+    After `silent_seconds` without a heartbeat, a run counts as crashed. If it starts more than `late_seconds` late, an alarm is
+    sent. After `hours` it is cancelled; its training commits first, and the next run continues.
     """
 
     silent_seconds: float = 90
@@ -50,7 +50,7 @@ class Patience:
 
 
 def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> list[Automation]:
-    """The automations; without a webhook (the id of its block) only those that end runs."""
+    """Returns the automations. Without a webhook (the id of its block), only those that end runs."""
     silent, hours, beat = patience.silent_seconds, patience.hours, "prefect.flow-run.heartbeat"
     made: list[Automation] = []
 
@@ -86,7 +86,7 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
 
 
 def apply_automations(url: str | None, patience: Patience = Patience()) -> list[str]:
-    """Make or renew them on the server; returns their names. `url` is the webhook; without one, alarms stay as they are."""
+    """Create or update the automations on the server. Returns their names. `url`: the webhook; None leaves alarms unchanged."""
     webhook = None
     if url:
         block = Webhook(method="POST", url=url, headers={"Content-Type": "application/json"})
@@ -104,7 +104,7 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
 
 
 def _absent(after: set[str], expect: set[str], seconds: float) -> EventTrigger:
-    """When one of our runs, so long after such an event, has none of those that must follow."""
+    """Returns a trigger: one of our runs has no `expect` event within `seconds` after an `after` event."""
     return EventTrigger(
         after=after, expect=expect, match={"prefect.resource.id": "prefect.flow-run.*"}, match_related=OURS,
         for_each={"prefect.resource.id", "prefect.resource.name"}, posture=Posture.Proactive, threshold=1,
@@ -113,9 +113,9 @@ def _absent(after: set[str], expect: set[str], seconds: float) -> EventTrigger:
 
 
 def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
-    """Make or renew the deployments of infra/prefect.yaml.
+    """Create or update the deployments of infra/prefect.yaml.
 
-    Raises ConfigError for what is no time zone, ResourceError with Prefect's words.
+    Raises ConfigError for an unknown time zone, ResourceError with Prefect's message if Prefect fails.
     """
     if timezone not in available_timezones():
         raise ConfigError(f"--timezone {timezone!r} is no time zone: write for instance Europe/Berlin or UTC")
@@ -135,7 +135,7 @@ def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
 
 
 def main() -> int:
-    """Deploy as asked; returns the exit code."""
+    """Deploy by the command's arguments. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m infra.deploy", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="the project root, on the worker's machine")
     parser.add_argument("--logs", required=True, help="glob of the log files there")

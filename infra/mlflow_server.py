@@ -1,7 +1,7 @@
 """An MLflow server with basic authentication: `python -m infra.mlflow_server --host H --port P`.
 
-MLflow reads the address of its users' database, password included, only from a file: it is written here from
-$SURF2VEC_MLFLOW_USERS, for the owner alone, and goes when the server ends.
+MLflow reads the address of its users' database, including the password, only from a file. The file is written here from
+$SURF2VEC_MLFLOW_USERS, readable only by its owner, and removed when the server ends.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""The passwords of the stack: from the environment, or generated once and kept in a file that only its owner reads.
+"""The passwords of the stack: from the environment, or generated once and kept in a file that only its owner can read.
 
-There is no default password. A stack that has data but no passwords any more is refused: new ones would not open it.
+There is no default password. A stack that has data but has lost its passwords is an error: new ones would not open it.
 """
 
 import json
@@ -14,19 +14,19 @@ from trainer.system.files import read_json, replace_file
 
 NAMES = ("postgres", "prefect", "mlflow", "mlflow_session", "s3_key", "s3_secret")
 LEAST_CHARACTERS = 12
-"""MLflow takes no shorter one."""
+"""MLflow accepts no shorter password."""
 ALLOWED = re.compile(rf"[\w.~-]{{{LEAST_CHARACTERS},}}", re.ASCII)
 
 
 def variable(name: str) -> str:
-    """The environment variable that may bring a password: `postgres` → `SURF2VEC_POSTGRES_PASSWORD`."""
+    """Returns the environment variable of a password: `postgres` → `SURF2VEC_POSTGRES_PASSWORD`."""
     return f"SURF2VEC_{name.upper()}_PASSWORD"
 
 
 def open_passwords(file: Path, has_data: bool) -> dict[str, str]:
-    """The passwords by name; those that the environment does not bring come from `file`, or for a new stack are generated.
+    """Returns the passwords by name. Those missing in the environment come from `file`, or are generated for a new stack.
 
-    Raises ConfigError for one that is too short, and where a stack that has data lacks one.
+    Raises ConfigError if a password is too short, or if a stack that has data lacks one.
     """
     kept = read_json(file) if file.exists() else {}
     found = {name: os.environ.get(variable(name)) or kept.get(name) for name in NAMES}
@@ -48,7 +48,7 @@ def open_passwords(file: Path, has_data: bool) -> dict[str, str]:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Write a text that its owner alone can read, from the first byte on."""
+    """Write a text to a file that only its owner can read, from the first byte on."""
     with replace_file(file) as temporary:
         temporary.touch(mode=0o600)
         temporary.write_text(text, encoding="utf-8")

@@ -1,7 +1,6 @@
-"""A server process of the stack: started with its secrets in the environment, waited for, and stopped in order; and what
-PostgreSQL, by Debian's programs, needs before: a cluster of its own.
+"""Starts, awaits and stops the server processes of the stack, and makes the PostgreSQL cluster with Debian's programs.
 
-Nothing secret stands on a command line, which `ps` shows to everybody.
+Secrets are passed in the environment, never on a command line, which `ps` shows to all users.
 """
 
 import os
@@ -24,10 +23,10 @@ SHOWN_LINES = 15
 
 @dataclass
 class Service:
-    """One server: how it is started, how it is known to be up, and which signal ends it well.
+    """One server: its command, the check that it is up, and the signal that ends it properly.
 
-    `environment` is added to what every child of the stack gets; `user` is the account it runs as. With `stops_children`
-    the signal goes to what it started as well: a training then commits.
+    `environment` is added to that of every child of the stack. `user` is the account it runs as. With `stops_children`
+    its child processes get the signal too, so that a training commits.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Service:
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
-        """Start the process; `wait` tells when it is up."""
+        """Start the process. `wait` returns when it is up."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
@@ -52,7 +51,7 @@ class Service:
             )  # fmt: skip
 
     def wait(self) -> None:
-        """Return when it is up. Raises ResourceError with its last lines when it ends, or does not come up."""
+        """Wait until the server is up. Raises ResourceError with its last lines if it ends, or does not come up."""
         end = time.monotonic() + START_SECONDS
         while not self.is_up():
             ended = self.process is None or self.process.poll() is not None
@@ -63,7 +62,7 @@ class Service:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """End it and all it started: in order, and by force where that takes too long."""
+        """End the server and its child processes: by the signal, and by force if that takes too long."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -82,7 +81,7 @@ class Service:
 
 
 def find_port(wanted: int | None) -> int:
-    """The wanted port where it is free on loopback, else one that is."""
+    """Returns the wanted port if it is free on loopback, else another free port."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -93,7 +92,7 @@ def find_port(wanted: int | None) -> int:
 
 
 def responds(url: str) -> bool:
-    """Whether the URL answers with success."""
+    """Returns whether a request to the URL succeeds."""
     import httpx
 
     try:
@@ -103,18 +102,18 @@ def responds(url: str) -> bool:
 
 
 def find_postgres() -> Path:
-    """The folder of PostgreSQL's programs: the newest of Debian's, else the one on the path. Raises ResourceError."""
+    """Returns the folder of PostgreSQL's programs: Debian's newest, else that on the path. Raises ResourceError if none."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
     found = str(debian[-1]) if debian else shutil.which("postgres")
     if not found:
-        raise ResourceError("PostgreSQL's programs are not here: on Debian, apt-get install postgresql")
+        raise ResourceError("PostgreSQL's programs were not found: on Debian, apt-get install postgresql")
     return Path(found).parent
 
 
 def make_cluster(binaries: Path, cluster: Path, account: str | None, password: str) -> None:
-    """A new PostgreSQL cluster in the folder `cluster`, with one superuser, `surf2vec`, and no access without password.
+    """Make a PostgreSQL cluster in the folder `cluster`, with one superuser, `surf2vec`, and no access without password.
 
-    Made beside and renamed: one that was cut short is made anew. Raises ResourceError with initdb's last words when it fails.
+    It is made beside `cluster` and renamed, so an incomplete one is made anew. Raises ResourceError with initdb's last lines.
     """
     unfinished, word = cluster.with_name(".postgres"), cluster.with_name(".postgres-password")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -140,13 +139,13 @@ def make_cluster(binaries: Path, cluster: Path, account: str | None, password: s
 
 
 def is_ready(binaries: Path, port: int) -> bool:
-    """Whether the server at the port takes queries; for a moment after its start, and longer after a crash, it only listens."""
+    """Returns whether the server at the port accepts queries. After its start, and longer after a crash, it only listens."""
     command: list[str | Path] = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
     return subprocess.run(command, check=False).returncode == 0
 
 
 def make_databases(address: str, names: tuple[str, ...]) -> None:
-    """Make those databases that are not there. Raises ResourceError with PostgreSQL's words."""
+    """Make the missing databases. Raises ResourceError with PostgreSQL's message."""
     import psycopg2
 
     try:

@@ -1,8 +1,8 @@
 """The stack on one machine, without containers: `python -m infra.stack FOLDER`, ended by Ctrl-C or SIGTERM.
 
-PostgreSQL (Debian's binaries, a cluster of its own), a Prefect server and an MLflow server with basic authentication on it,
-artifacts in a folder or on S3, and a worker that runs the deployments. All state is in FOLDER, all servers listen on
-127.0.0.1 unless told otherwise, and FOLDER/client.env has what a client needs: `set -a; . FOLDER/client.env; set +a`.
+It runs PostgreSQL (Debian's binaries, a cluster of its own), a Prefect server and an MLflow server that store their data in it,
+both with basic authentication, and a worker that runs the deployments. Artifacts are in a folder or on S3. All state is in
+FOLDER. All servers listen on 127.0.0.1 by default. Clients read FOLDER/client.env: `set -a; . FOLDER/client.env; set +a`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ DATABASES = ("prefect", "mlflow", "mlflow_auth")
 QUIET = {
     "DO_NOT_TRACK": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # jobs of its GenAI part
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # only for its GenAI features
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
 }
 
@@ -38,7 +38,7 @@ QUIET = {
 class Stack:
     """The servers of one folder. `artifacts` is a folder or s3://bucket/prefix; None: a folder in `folder`.
 
-    `try_s3` starts an S3 server that keeps its objects in memory: to try things on, and in tests.
+    `try_s3` starts an S3 server that keeps its objects in memory, for experiments and tests.
     """
 
     def __init__(
@@ -62,21 +62,21 @@ class Stack:
 
     @property
     def client_environment(self) -> dict[str, str]:
-        """What a process needs to reach both servers."""
+        """The environment that a process needs to reach both servers."""
         return {
             "PREFECT_API_URL": f"http://127.0.0.1:{self.ports['prefect']}/api",
             "PREFECT_API_AUTH_STRING": f"admin:{self.passwords['prefect']}",
             "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{self.ports['mlflow']}",
             "MLFLOW_TRACKING_USERNAME": "admin",
             "MLFLOW_TRACKING_PASSWORD": self.passwords["mlflow"],
-            # Else MLflow sends clients to S3 themselves, which they may not reach.
+            # Otherwise MLflow redirects clients to S3, which they may not reach.
             "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
             "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
         }
 
     @property
     def s3_environment(self) -> dict[str, str]:
-        """What an S3 client needs; for a server of somebody else's it is in the stack's own environment already."""
+        """The environment of an S3 client; empty for an external S3, whose variables the stack's environment has already."""
         if not self.try_s3:
             return {}
         return {
@@ -88,7 +88,7 @@ class Stack:
 
     @contextmanager
     def running(self) -> Iterator["Stack"]:
-        """All servers, up when the block begins, ended in order when it ends."""
+        """Start all servers and wait until they are up; end them in reverse order after the block."""
         end_orphans(self.folder)
         os.environ |= marks(self.folder)
         try:
@@ -187,7 +187,7 @@ class Stack:
 
 
 def main() -> int:
-    """Start the stack, say where it is, and wait for Ctrl-C or SIGTERM."""
+    """Start the stack, print its addresses, and wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="python -m infra.stack", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -199,7 +199,7 @@ def main() -> int:
     place.add_argument("--try-s3", action="store_true", help="an S3 server in memory, to try things on")
     arguments = parser.parse_args()
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # also if a shell started this process with SIGINT ignored
         signal.signal(number, lambda *_: ended.set())
     try:
         with Stack(**vars(arguments)).running() as stack:

@@ -1,8 +1,8 @@
-"""The command `surf2vec`: its entry point, where errors become messages and exit codes; a file a group of commands.
+"""The entry point of the command `surf2vec`: turns errors into messages and exit codes. Each module has a group of commands.
 
 With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
-failed or was stopped, 2 the call, the configuration or the input's shape was wrong, 3 the gate kept the release back. Ctrl-C is
-SIGTERM: what can be committed is, and the same command goes on; a second Ctrl-C ends the process at once (130 in a shell).
+failed or was stopped, 2 the call, the configuration or the input's format was wrong, 3 the gate held the release back. Ctrl-C
+acts like SIGTERM: the run commits what it can, and the same command continues. A second Ctrl-C ends the process at once (130).
 """
 
 import atexit
@@ -40,22 +40,22 @@ def surf2vec(
 
 def main() -> None:
     """The entry point: an expected error becomes its message and its exit code, never a traceback."""
-    # On this terminal the steps speak for themselves; Prefect's server keeps all of its lines.
+    # On the terminal the steps print their own lines; Prefect's server keeps all of Prefect's.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    warnings.filterwarnings("ignore")  # libraries' deprecations are for us, not for the person at the terminal
+    warnings.filterwarnings("ignore")  # libraries' deprecation warnings are for developers
     heed_signals()
-    exit_code = 1  # of an error that nobody expected, whose traceback the interpreter prints
+    exit_code = 1  # for an unexpected error, whose traceback the interpreter prints
 
     def leave() -> None:
-        """End the process before the interpreter is taken down.
+        """End the process before the interpreter shuts down.
 
-        DuckDB's bindings (nanobind) then list on standard error every object that is left, and after an error in a flow some are.
+        At shutdown DuckDB's bindings (nanobind) print every leaked object on standard error; an error in a flow leaks some.
         """
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
 
-    # The first registered is the last called: after Prefect has told its server how the run ended.
+    # The first registered is called last: after Prefect has reported the end of the run to its server.
     atexit.register(leave)
     try:
         exit_code = app(standalone_mode=False) or 0
@@ -66,16 +66,16 @@ def main() -> None:
     except BaseException as error:
         described = describe_error(error)
         exit_code = fail(*described)
-        if described[0] == "server_ended":  # Prefect's exit handler would try for a minute to tell the server
+        if described[0] == "server_ended":  # Prefect's exit handler would try for a minute to reach the server
             leave()
 
 
 def describe_error(error: BaseException) -> tuple[str, str, int]:
-    """The code, the message and the exit code of an expected error; raises any other."""
+    """Returns the code, the message and the exit code of an expected error. Raises any other error."""
     format_message = getattr(error, "format_message", None)  # click's usage errors
     if isinstance(error, SurfError) and (error.code in ("stopped", "server_ended") or not is_stopping()):
         return error.code, str(error), error.exit_code
-    if is_stopping() or str(error) == "Query interrupted":  # DuckDB's word for a signal
+    if is_stopping() or str(error) == "Query interrupted":  # DuckDB's message after a signal
         return STOPPED
     if format_message:
         return "bad_call", " ".join(format_message().split()), 2
@@ -83,7 +83,7 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
 
 
 def fail(code: str, message: str, exit_code: int) -> int:
-    """Print an error, with --json as an object, too; return the exit code."""
+    """Print an error, with --json also as an object. Returns the exit code."""
     if "--json" in sys.argv:
         print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False))
     else:

@@ -1,4 +1,4 @@
-"""Commands that make nights, or prepare them: run, backfill, plan, tune."""
+"""Commands that run or prepare nights: run, backfill, plan, tune."""
 
 import os
 import shlex
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def start_server(root: Path) -> AbstractContextManager[None]:
-    """Begin to start a Prefect server of the root's own, for a block that needs it; PREFECT_API_URL names another to use.
+    """Start a temporary Prefect server of the root, and return the context that needs it. PREFECT_API_URL overrides it.
 
-    Before Prefect is imported, and only once nothing more can be refused.
+    Call it before Prefect is imported, and after all checks of the call.
     """
     if os.environ.get("PREFECT_API_URL"):
         return nullcontext()
@@ -30,7 +30,7 @@ def start_server(root: Path) -> AbstractContextManager[None]:
 
 
 def start_nights(call: Call, logs: list[str]) -> AbstractContextManager[None]:
-    """The server that nights report to. Raises ConfigError or InputError first, for another registry and for bad logs."""
+    """Check the registry and the logs, then start the server for nights. Raises ConfigError or InputError."""
     from tasks.root.identity import registry_uri
     from tasks.root.run import Root
 
@@ -40,7 +40,7 @@ def start_nights(call: Call, logs: list[str]) -> AbstractContextManager[None]:
 
 
 def held_exit_code(result: dict[str, Any]) -> int:
-    """3 where the gate held the release back."""
+    """Returns 3 if the gate held the release back, else 0."""
     return 0 if result["gate"]["passes"] or result["gate"]["overridden"] else HeldBackError.exit_code
 
 
@@ -115,8 +115,8 @@ def tune(
 
 
 def search_settings(call: Call, logs: list[str], search: "Search") -> dict[str, Any]:
-    """The best settings that a search finds on a sample of the corpus that a night would make of `logs`, or without logs of
-    the newest corpus of the root. A corpus that is there already is not made again.
+    """Search settings on a sample of the corpus that a night would make of `logs`, or without logs on the root's newest corpus.
+    An existing corpus is not made again. Returns the result of `tune`.
     """
     from tasks.corpus.build import build_corpus
     from tasks.corpus.folder import newest_corpus

@@ -1,7 +1,7 @@
-"""What the commands share: the options that many of them take, the call made of them, and how results are printed.
+"""Shared by the commands: common options, the `Call` made from them, and the printing of results.
 
-A command is a function of a `Call` and of its own options; it returns what is printed. Python code calls it the same way. Modules
-that take long to import are imported in the commands, so that --help is there at once.
+A command is a function of a `Call` and of its own options. It returns the result to print. Python code can call it the same way.
+Modules with a slow import are imported inside the commands, so that --help is fast.
 """
 
 import inspect
@@ -66,26 +66,26 @@ _SETTINGS = {
     "dim": "train.vector_size",
     "partitions": "store.partitions",
 }
-"""Options that are short for a setting."""
+"""Options that set a single setting."""
 
 
-def say(name: str, values: dict[str, Any]) -> None:
-    """The callback of commands that are no flows: log lines on standard error."""
+def print_event(name: str, values: dict[str, Any]) -> None:
+    """Print log lines on standard error: the callback of commands that are not flows."""
     if name == "log":
         err.print(shown(values["message"]))
 
 
 @dataclass(frozen=True)
 class Call:
-    """What every command gets: the folder of the root, the configuration, and the callback for progress."""
+    """The arguments of every command: the folder of the root, the configuration, and the callback for progress."""
 
     path: Path
     config: "PipelineConfig"
-    on_event: OnEvent = say
+    on_event: OnEvent = print_event
 
     @property
     def root(self) -> "Root":
-        """The root. Raises InputError when nothing was ever run there."""
+        """The root. Raises InputError if the folder is not a root."""
         from tasks.root.run import Root
 
         if not (self.path / "sources.json").exists():
@@ -93,12 +93,12 @@ class Call:
         return Root(self.path)
 
     def log(self, line: str) -> None:
-        """Report a line."""
+        """Log a line."""
         self.on_event("log", {"message": line})
 
     def check_logs(self, logs: Sequence[str]) -> None:
-        """Raise InputError for logs with credentials in their names, before Prefect keeps them as parameters, and for those on
-        this machine that are not there or not of a shape that can be read.
+        """Raise InputError for logs with credentials in their names, before Prefect stores them as parameters, and for local
+        logs that are missing or have an unreadable format.
         """
         from tasks.ingest.formats import check_shapes
         from tasks.ingest.remote_logs import refuse_credentials
@@ -113,10 +113,10 @@ def command(
     options: Sequence[str] = CONFIG,
     exit_code: Callable[[dict[str, Any]], int] = lambda result: 0,
 ) -> Callable[[Function], Function]:
-    """Make a function of a Call and of its own options a command of `surf2vec`, with these shared options beside its own.
+    """Decorator: makes a function of a Call and its own options a command of `surf2vec`, with these shared options in addition.
 
-    example: a call of it, for its help, which also names the command. show: prints a result for a person. exit_code: the exit
-    code of a result, called once the result is printed.
+    example: an example call for the help text, which also gives the command's name. show: prints a result for a person.
+    exit_code: returns the exit code of a result; called after the result is printed.
     """
 
     def register(function: Function) -> Function:
@@ -147,7 +147,7 @@ def command(
 
 
 def print_result(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
-    """Print a result: one JSON object, or what `show` makes of it."""
+    """Print a result as one JSON object, or by `show`."""
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:

@@ -1,5 +1,5 @@
-"""Commands about releases (promote, rollback, pull, word2vec, restore), and those that look after a root (repartition, gc,
-doctor, rejects); sample-logs makes logs to try things on.
+"""Commands about releases (promote, rollback, pull, word2vec, restore), commands that maintain a root (repartition, gc,
+doctor, rejects), and sample-logs, which makes logs for experiments.
 """
 
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""What the commands print for a person: tables and lines on standard output. Their texts come as `shown` makes them."""
+"""Prints results for a person: tables and lines on standard output. `shown` has made their texts printable."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ PLAIN: dict[str, Any] = {"box": None, "pad_edge": False}
 
 
 def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], **style: Any) -> None:
-    """Print a table. No line is broken in a column whose heading begins with < (at the left) or > (at the right)."""
+    """Print a table. A heading that begins with < (left-aligned) or > (right-aligned) prevents line breaks in its column."""
     table = Table(title_justify="left", **style)
     for heading in columns:
         is_right, no_wrap = heading.startswith(">"), heading.startswith(("<", ">"))
@@ -48,14 +48,14 @@ def show_run(result: dict[str, Any]) -> None:
 
 
 def show_gate(gate: dict[str, Any]) -> None:
-    """The gate's rules and its verdict."""
+    """Print the gate's rules and its verdict."""
     rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in gate["table"])
     title = describe_gate(GateStep.model_validate(gate))
     show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=title)
 
 
 def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
-    """What became of the log: a line for each stage at which something was left out, and what else is to be known."""
+    """Print a line for each stage that left something out of the log, and the notes."""
     if funnel:
         rows = ((loss["what"], f"{loss['before']:,}", "to", f"{loss['after']:,}", loss["because"]) for loss in funnel)
         show_table(("", ">", "", ">", ""), rows, title="what was left out", show_header=False, **PLAIN)
@@ -64,7 +64,7 @@ def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
 
 
 def show_nights(result: dict[str, Any]) -> None:
-    """A row a night; below it the days without one, and why."""
+    """Print one row per night, then the days without a night and the reason."""
     rows, skipped = [], []
     for night in result["nights"]:
         if "skipped" in night:

@@ -15,7 +15,7 @@ from trainer.errors import LeftElsewhereError
 
 
 def find_name(call: Call, user_id: str) -> str:
-    """The name by which the root knows a user: the id, or the pseudonym that stands for it."""
+    """Returns the name of a user in the root: the id, or its pseudonym."""
     from tasks.ingest.user_key import read_user_key
     from tasks.users.pseudonyms import pseudonym
 
@@ -63,7 +63,7 @@ def infer(
 
 
 def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
-    """Vectors of the users in `logs` in the file `out`, by the release that serves; on a Ray cluster where one is named."""
+    """Write the vectors of the users in `logs` to the file `out`, inferred by the champion; on Ray if a cluster is named."""
     from flows.ray_cluster import open_fan_out
     from tasks.queries.infer import Inference, infer
     from tasks.registry.publish import current_release
@@ -76,7 +76,7 @@ def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
 
 
 def report_left(result: dict[str, Any]) -> int:
-    """Say which copies that others registered still have any of the users; the exit code."""
+    """Print which copies that others registered still have any of the users. Returns the exit code."""
     from tasks.forgetting.forget import describe_elsewhere
 
     if left := describe_elsewhere(result["elsewhere"]):

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from flows.cli import app
-from flows.cli.options import print_result, say
+from flows.cli.options import print_event, print_result
 from flows.cli.show import show_explained, show_findings, show_similar
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
@@ -199,7 +199,7 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
     print_result(
         {"findings": [{"level": "ok", "place": ODD, "message": ODD}], "damage": 0, "warnings": 0}, False, show_findings
     )
-    say("log", {"message": f"{ODD}\nerror: forged"})
+    print_event("log", {"message": f"{ODD}\nerror: forged"})
     out, err = capsys.readouterr()
     assert out.count(SHOWN) == 7
     assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")

@@ -178,7 +178,7 @@ def test_a_story_that_the_registry_has_not_either(root: Root, monkeypatch: pytes
 
     monkeypatch.setattr(mlflow_runs, "read_document", find_nothing)
     shutil.rmtree(root.run(releases(root)[1]))
-    with pytest.raises(DamageError, match="run.json, which says what it is, is gone .*: run with --full"):
+    with pytest.raises(DamageError, match="its story .*run.json is missing .*: run with --full"):
         run(root)
     assert run(root, full=True)["alias"] == "champion"
 
