@@ -110,9 +110,7 @@ def deliver(files: list[Path], folder: Path, share: float) -> None:
 
 def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
     """Run a `surf2vec` command, with progress on our standard error. Returns its exit code and the JSON it printed."""
-    before = signal.signal(
-        signal.SIGINT, lambda *_: None
-    )  # Ctrl-C is for the command, which commits and prints a message
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command, which commits and reports it
     try:
         program = Path(sys.executable).with_name(command[0])
         done = subprocess.run([program, *command[1:]], stdout=subprocess.PIPE, text=True, check=False)

@@ -95,9 +95,7 @@ class RayCluster(FanOut):
             ) from None
         check_address(self.address)
         check_tokens()
-        self.stack.enter_context(
-            redirect_stdout(sys.stderr)
-        )  # Ray prints worker deaths on stdout, which is for results
+        self.stack.enter_context(redirect_stdout(sys.stderr))  # Ray prints worker deaths on stdout, kept for results
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:

@@ -112,9 +112,7 @@ class Server:
             "PREFECT_API_AUTH_STRING": login,
             "PREFECT_CLIENT_MAX_RETRIES": "2",  # a local server that does not respond has ended
         }
-        atexit.register(
-            self.stop
-        )  # registered before Prefect's import, so called after Prefect's last report to the server
+        atexit.register(self.stop)  # before Prefect is imported, so called after Prefect's last report to the server
 
     def _start(self, listener: int, login: str) -> "subprocess.Popen[bytes]":
         code, given = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")
@@ -141,9 +139,7 @@ class Server:
         end = time.monotonic() + START_SECONDS
         while self.process.poll() is None and (left := end - time.monotonic()) > 0:
             try:
-                direct.open(
-                    self._health, timeout=left
-                ).close()  # the socket listens already; a response means that it is up
+                direct.open(self._health, timeout=left).close()  # the socket listens; it responds once it is up
                 break
             except OSError:  # the server ended
                 time.sleep(0.05)

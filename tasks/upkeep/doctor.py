@@ -28,10 +28,7 @@ from trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 Level = Literal["ok", "warning", "damage"]
 Problems = Iterator[tuple[str, str]]
 """Place and message of each damage."""
-EVENTS_BYTES, EVENTS_THREADS = (
-    400_000_000,
-    2,
-)  # DuckDB's, to check one events file; beyond this memory it spills to disk
+EVENTS_BYTES, EVENTS_THREADS = 400_000_000, 2  # of DuckDB, for one events file at a time; beyond, it spills to disk
 EVENTS_CHECKS = {  # columns of sql/checks/event_faults.sql
     "incomplete_events": "without a value",
     "misplaced_events": "outside the micro-partition of the user",
