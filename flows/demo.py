@@ -247,7 +247,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped: the same command begins the demo anew", file=sys.stderr)
+        print("stopped: the same command starts the demo again", file=sys.stderr)
         return 1
 
 

@@ -143,8 +143,8 @@ class RayCluster(FanOut):
                     "every machine reaches (docs/machines.md)"
                 ) from None
             raise ResourceError(
-                f"the Ray cluster {self.address} could not do a part ({reason}), which is tried {TRIES} times where workers die: "
-                "see `ray status` and the nodes' memory, then run the same command again; what was committed is whole"
+                f"the Ray cluster {self.address} failed at a part ({reason}); if workers die, it is tried {TRIES} times: check "
+                "`ray status` and the nodes' memory, then run the same command again; what was committed is whole"
             ) from error
 
 
@@ -192,7 +192,7 @@ def check_tokens() -> None:
     """Raise ConfigError unless Ray requires a token from the clients of this process."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise ConfigError(
-            f"on {socket.gethostname()} Ray asks nobody for a token: whoever reaches its ports can run anything there. Make one "
+            f"on {socket.gethostname()} Ray requires no token: anyone who reaches its ports can run any code there. Make one "
             "with `ray get-auth-token --generate`, and set RAY_AUTH_MODE=token for `ray start` and for this command"
         )
 

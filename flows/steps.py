@@ -327,7 +327,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
         before = run.story().steps.gate
         judged |= {"overridden": before.overridden} if before and before.overridden else {}
         is_first = judged["verdict"] == "first"
-        message = "there is no champion to hold the release against"
+        message = "there is no champion to compare the release with"
         on_event("log", {"message": message if is_first else describe_gate(record.GateStep(**judged))})
         return judged
 

@@ -82,13 +82,13 @@ class Service:
 
 def find_port(wanted: int | None) -> int:
     """Returns the wanted port if it is free on loopback, else another free port."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            held.bind(("127.0.0.1", wanted or 0))
+            probe.bind(("127.0.0.1", wanted or 0))
         except OSError:
-            held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def responds(url: str) -> bool:
@@ -115,22 +115,22 @@ def make_cluster(binaries: Path, cluster: Path, account: str | None, password: s
 
     It is made beside `cluster` and renamed, so an incomplete one is made anew. Raises ResourceError with initdb's last lines.
     """
-    unfinished, word = cluster.with_name(".postgres"), cluster.with_name(".postgres-password")
+    unfinished, secret = cluster.with_name(".postgres"), cluster.with_name(".postgres-password")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(mode=0o700)
     try:
-        word.touch(mode=0o600)
-        word.write_text(password)
+        secret.touch(mode=0o600)
+        secret.write_text(password)
         if account:
             shutil.chown(unfinished, account, account)
-            shutil.chown(word, account, account)
+            shutil.chown(secret, account, account)
         done = subprocess.run(
-            [str(binaries / "initdb"), "-D", str(unfinished), "-U", "surf2vec", "--auth=scram-sha-256", f"--pwfile={word}",
+            [str(binaries / "initdb"), "-D", str(unfinished), "-U", "surf2vec", "--auth=scram-sha-256", f"--pwfile={secret}",
              "--encoding=UTF8", "--locale=C.UTF-8"],
             user=account, group=account, cwd="/", capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
-        word.unlink(missing_ok=True)
+        secret.unlink(missing_ok=True)
     if done.returncode:
         output = " ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
         hint = f"; see that {account} may enter every folder above {unfinished}" if account else ""

@@ -144,7 +144,7 @@ def show_forgotten(result: dict[str, Any]) -> None:
         owner = "not ours: " if place in result["elsewhere"] else ""
         print(f"{place['rows']:>14,} rows, found {place['found']}   {owner}{place['place']}")
     release, version = result["release"], result["model_version"]
-    counts = f"{result['users']:,} users asked for, {result['events']:,} events taken out, found {result['found']} afterwards"
+    counts = f"{result['users']:,} users given, {result['events']:,} events removed, {result['found']} found afterwards"
     print(f"{counts}; {f'release {release}, version {version}' if release else 'no new release'}")
     for line in result["remains"]:
         print(f"what remains: {line}")

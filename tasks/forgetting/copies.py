@@ -76,8 +76,8 @@ class Copies(Ownership):
         used = {
             copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
         }
-        ours = {copy.model_id for copy in self.logged if self.owns_copy(copy)}
-        return {model_id: places for model_id, places in used.items() if places or model_id not in ours}
+        own_ids = {copy.model_id for copy in self.logged if self.owns_copy(copy)}
+        return {model_id: places for model_id, places in used.items() if places or model_id not in own_ids}
 
     def search(self, copies: Sequence[Copy]) -> Iterator[tuple[Copy, int, int | None]]:
         """Yield each copy with the number of these users in it, and its number of vectors (rows); rows 0: nothing is left of it.
@@ -178,11 +178,11 @@ def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
     return [*places, _search_files(root, "mlartifacts", wanted, folders)], others
 
 
-def _search_files(root: Root, name: str, wanted: UserSet, besides: Sequence[Path] = ()) -> Place:
-    """Search all Parquet files with user ids under a folder, including hidden files and leftovers, except those in `besides`."""
+def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path] = ()) -> Place:
+    """Search all Parquet files with user ids under a folder, including hidden files and leftovers, except those in `skipped`."""
     rows = found = 0
     for path in sorted((root.path / name).rglob("*.parquet")):
-        if any(path.resolve().is_relative_to(one) for one in besides):
+        if any(path.resolve().is_relative_to(one) for one in skipped):
             continue
         try:
             with pq.ParquetFile(path) as file:

@@ -131,7 +131,7 @@ def _check_others(copies: Copies) -> None:
     manifest = read_json(folder / EXPORT_MANIFEST) if copies.found_in.get(folder) else {}
     if manifest and (found := count_users(folder, manifest, copies.wanted)) == manifest["num_users"]:
         raise InputError(
-            f"these are all {found:,} users of release {release}: to forget everybody, remove {copies.root.path} and its registry"
+            f"these are all {found:,} users of release {release}: to forget all users, remove {copies.root.path} and its registry"
         )
 
 
@@ -204,15 +204,15 @@ def _remove_rest(root: Root, wanted: UserSet) -> list[str]:
     """Remove generations and corpora that still have the users, and leftovers of killed processes. Returns what was removed."""
     removed = []
     folders = [path.parent for path in sorted(root.path.glob("corpus/[!.]*/manifest.json"))]
-    going = [folder for folder in folders if find_rows(open_corpus(folder), wanted)]
+    to_remove = [folder for folder in folders if find_rows(open_corpus(folder), wanted)]
     for path in sorted(root.store.glob("pinned/*.json")):
         corpus = root.corpus(read_manifest(path)["window_id"])
-        if corpus in going or not corpus.exists():  # without it the rows have no names and are of no use
+        if corpus in to_remove or not corpus.exists():  # without it the rows have no names and are of no use
             path.unlink()
             removed.append(str(path))
     if current_generation(root):
         remove_unreferenced(root.store)
-    for folder in going:
+    for folder in to_remove:
         remove_folder(folder)
         removed.append(str(folder))
     for waste in list(find_temporaries(root)):

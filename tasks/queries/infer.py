@@ -216,13 +216,13 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
         known["granularity"] = f"prefix:{rules['prefix_depth']}"
     taken = {name: value for name, value in known.items() if name not in config.model_fields_set}
     followed = IngestConfig.model_validate(config.model_dump() | taken)
-    own = rules_of(followed)
-    if rules and rules["version"] != own["version"]:
+    new_rules = rules_of(followed)
+    if rules and rules["version"] != new_rules["version"]:
         raise ConfigError(
-            f"{'; '.join(list_changes(rules, own))} when {root.path} was made: its items are others; give all its logs "
+            f"{'; '.join(list_changes(rules, new_rules))} when {root.path} was made: its items are others; give all its logs "
             "again to `surf2vec run`"
         )
-    if changes := list_changes(rules, own):
+    if changes := list_changes(rules, new_rules):
         raise ConfigError(f"{'; '.join(changes)} when {root.path} was made: leave it out, or name another --root")
     return followed
 

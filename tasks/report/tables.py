@@ -48,7 +48,7 @@ def describe_gate(gate: GateStep | None) -> str:
         return ""
     held_by, table = ", ".join(gate.held_by), gate.table
     if gate.verdict == "first":
-        return "The first release serves: there was no champion to hold it against."
+        return "The first release serves: there was no champion to compare it with."
     if gate.overridden:
         return f"Held back by {held_by}, and let through by a person: {gate.overridden}"
     if gate.is_held:
@@ -87,7 +87,7 @@ def describe_window(corpus: CorpusStep | None) -> tuple[str, str]:
         return UNKNOWN, "no corpus"
     since, until = corpus.since, corpus.until
     if not since or not until:
-        return "All events", "they bear no dates"
+        return "All events", "they have no dates"
     num_days = (date.fromisoformat(until) - date.fromisoformat(since)).days + 1
     return f"{num_days:,} day{'s' if num_days > 1 else ''}", since if since == until else f"{since} to {until}"
 

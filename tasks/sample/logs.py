@@ -99,7 +99,7 @@ def _write_files(out: Path, arguments: dict[str, Any], on_event: OnEvent) -> dic
     is_same = (note.get("format_version"), note.get("arguments")) == (FORMAT_VERSION, arguments) and "totals" in note
     sizes = {path.name: path.stat().st_size for path in out.iterdir()}
     if is_same and note["files"].items() <= sizes.items():
-        on_event("log", {"message": f"sample logs are there already: {note['totals']['files']} files in {out}"})
+        on_event("log", {"message": f"sample logs exist already: {note['totals']['files']} files in {out}"})
         return note["totals"]
     for name in note["files"]:
         (out / Path(name).name).unlink(missing_ok=True)

@@ -101,7 +101,7 @@ def choose_partitions(corpus: Corpus, search: Search, on_event: OnEvent = ignore
         )
     if num_taken > wanted:
         grown = f"the sample grew from {wanted} to {num_taken} of {len(order)} micro-partitions"
-        on_event("log", {"message": f"{grown}: fewer than {MIN_HELD_OUT} held-out users tell trials apart badly"})
+        on_event("log", {"message": f"{grown}: fewer than {MIN_HELD_OUT} held-out users hardly distinguish trials"})
     return sorted(order[:num_taken])
 
 
@@ -180,7 +180,7 @@ def conclude(study: Study) -> dict[str, Any]:
     verdict = "no trial was better than what was given: its settings are written unchanged"
     if best > 1:
         error = 2 * gain["standard_error"]
-        worth = "; whether it holds on all users, a run and its report tell"
+        worth = "; a run and its report show whether it holds on all users"
         if gain["mrr"] <= error:
             worth = ": that may be chance, so keep what you have or search on a larger --sample"
         verdict = (

@@ -76,8 +76,8 @@ class References(Ownership):
         story = self.stories.get(release)
         if story is None or story.setting("publish", "model_name") != self.publish.model_name:
             return False
-        meant = find_story_uri(self.root, story) or story.setting("publish", "tracking_uri") or self.uri
-        return is_same_registry(meant, self.uri)
+        uri = find_story_uri(self.root, story) or story.setting("publish", "tracking_uri") or self.uri
+        return is_same_registry(uri, self.uri)
 
     def may_remove(self, release: str) -> bool:
         return self.is_judged(release) and release not in self.kept
@@ -145,7 +145,7 @@ def open_references(root: Root, publish: PublishConfig) -> References:
         if story.steps.registered and references.is_judged(run_id) and not versions:
             raise InputError(
                 f"run {run_id} registered a version of {publish.model_name}, of which the registry has none: nothing was "
-                "removed; see that --root and publish.tracking_uri are right"
+                "removed; check --root and publish.tracking_uri"
             )
     releases = list(dict.fromkeys(version.tags["release"] for version in versions))
     named = set(references.registered.aliases.values()) | rollback_targets(references.registered)
@@ -158,16 +158,16 @@ def open_references(root: Root, publish: PublishConfig) -> References:
 def find_waste(references: References) -> Iterator[Waste]:
     """Yield what nothing refers to, in a safe order of removal: a reference before its target."""
     root, is_own = references.root, is_own_registry(references.root, references.publish)
-    going = [
+    to_remove = [
         version
         for version in references.registered.versions
         if references.may_remove(version.tags.get("release", "")) and references.owns_version(version)
         if is_own or "export_uri" in version.tags  # a copy in another registry is complete without the root
     ]
-    for version in going:
+    for version in to_remove:
         yield Waste("model version", version.place, 0, partial(tracking.delete_version, references.uri, version))
-    staying = [version for version in references.versions if version not in going]
-    referred = {version.tags.get("export_uri") for version in staying}
+    to_keep = [version for version in references.versions if version not in to_remove]
+    referred = {version.tags.get("export_uri") for version in to_keep}
     for folder in list_folders(root.path / "export"):
         if references.may_remove(folder.name) and folder.resolve().as_uri() not in referred:
             yield _waste("export", folder, remove_folder)
@@ -178,7 +178,7 @@ def find_waste(references: References) -> Iterator[Waste]:
         if folder.name not in wanted and not is_searching:
             yield _waste("corpus", folder, remove_folder)
     if is_own and references.registered.versions:
-        yield from _find_copies(references, staying)
+        yield from _find_copies(references, to_keep)
     for path in find_orphans(root, read_catalog(root)):
         yield _waste("events file", path, Path.unlink)
     yield from find_temporaries(root)
@@ -188,14 +188,14 @@ def _waste(what: str, path: Path, remove: Callable[[Path], Any]) -> Waste:
     return Waste(what, str(path), _size(path), partial(remove, path))
 
 
-def _find_copies(references: References, staying: list[Version]) -> Iterator[Waste]:
+def _find_copies(references: References, to_keep: list[Version]) -> Iterator[Waste]:
     """Yield copies in the root's own registry that have no version, and no export from which one may still be made."""
     root = references.root
-    digests = {version.tags.get("manifest_sha256") for version in staying}
+    digests = {version.tags.get("manifest_sha256") for version in to_keep}
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         digests |= set() if references.may_remove(path.parent.name) else {digest_file(path)}
     for copy in tracking.list_copies(references.uri):
-        is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in staying)
+        is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in to_keep)
         if references.owns_copy(copy) and not is_needed and copy.folder:
             remove = partial(tracking.delete_model, references.uri, copy.model_id)
             yield Waste("copy in the registry", str(copy.folder), _size(copy.folder), remove)
@@ -207,11 +207,11 @@ def _find_unreferenced(references: References) -> Iterator[Waste]:
     if not current:
         return
     pinned = {path.stem for path in store.glob("pinned/*.json")}
-    stays = {name for name in pinned if not references.may_remove(name)}
-    for name in sorted(pinned - stays):
+    kept_names = {name for name in pinned if not references.may_remove(name)}
+    for name in sorted(pinned - kept_names):
         place = f"{store}/pinned/{name}.json"
         yield Waste("pinned generation", place, 0, partial(unpin_generations, store, pinned - {name}))
-    named = {name for one in (current, *(open_pinned(store, name) for name in stays)) for name in one.files()}
+    named = {name for one in (current, *(open_pinned(store, name) for name in kept_names)) for name in one.files()}
     files = [path for path in store.glob("*.safetensors") if path.name not in named]
     files += store.rglob(f".*{TEMPORARY_SUFFIX}")
     if files:
