@@ -166,7 +166,7 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
         "release-9", "Registered as champion, version 3", "hit@10 0.123, 2.4 × popularity", "For 12.3 % of 9,000 users",
         "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 44 s",
         "9,000 users fitted again",
-        "Passed 1 rules; 1 had nothing to go by.", "Held against release release-8", ">= 80.0 %", "the spaces differ",
+        "Passed 1 rules; 1 had nothing to go by.", "Compared with release release-8", ">= 80.0 %", "the spaces differ",
         "rejected: bad time 4,567", "static asset 30,000", "812 k tokens/s", "All 40 pages.", "Page Aa",
         "surf2vec-users version 3", "models:/surf2vec-users@champion", "/root/export/release-9", "320.0 MB", "all users fit",
     ):  # fmt: skip
