@@ -75,7 +75,7 @@ def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
         return infer(root, current_release(root, config.publish), inference, call.on_event, fan_out)
 
 
-def report_left(result: dict[str, Any]) -> int:
+def report_remaining(result: dict[str, Any]) -> int:
     """Print which copies that others registered still have any of the users. Returns the exit code."""
     from tasks.forgetting.forget import describe_elsewhere
 
@@ -84,7 +84,7 @@ def report_left(result: dict[str, Any]) -> int:
     return LeftElsewhereError.exit_code if left else 0
 
 
-@command("surf2vec forget --ids-file ids.txt --root my-root", show_forgotten, HOST_MEMORY, report_left)
+@command("surf2vec forget --ids-file ids.txt --root my-root", show_forgotten, HOST_MEMORY, report_remaining)
 def forget(
     call: Call,
     ids_file: Annotated[

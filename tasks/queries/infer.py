@@ -185,11 +185,11 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
     users = {part["file"] for entry in entries for part in (entry, entry.get("delta", entry))}
     for name in Generation(root.store, manifest).files():
         if name not in users:
-            _hold(root.store / name, folder)
+            _link(root.store / name, folder)
     corpus = open_corpus(root.corpus(window_id))
-    vocabulary, projection = _hold(corpus.vocabulary, folder), None
+    vocabulary, projection = _link(corpus.vocabulary, folder), None
     if "projection" in export:
-        projection = _hold(path_of(root.export(release), export, export["projection"]["file"]), folder)
+        projection = _link(path_of(root.export(release), export, export["projection"]["file"]), folder)
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
     generation = Generation(folder, manifest)
     config = replace(generation.config, threads=settings.threads)
@@ -200,7 +200,7 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
     return Release(release, generation, config, vocabulary, folder / COUNTS, projection)
 
 
-def _hold(path: Path, folder: Path) -> Path:
+def _link(path: Path, folder: Path) -> Path:
     """Make a hard link to a file in `folder`, or a copy if the file system has no links. Returns its path."""
     try:
         link_file(path, folder / path.name)

@@ -12,7 +12,7 @@ from tasks.root.wording import UNKNOWN, amount, count, duration, several, share
 
 def list_measured(train: TrainStep) -> list[dict[str, str]]:
     """Returns the rows of the table: `what`, `planned`, `measured`, and `note`, a short explanation."""
-    plan, seconds, train = train.plan, spent_seconds(train), of_first(train)
+    plan, seconds, train = train.plan, spent_seconds(train), select_first_worker(train)
     if seconds is None:
         return []
     is_sharded = (plan.get("sharing") or {}).get("mode") == "sharded"  # item blocks move between workers
@@ -60,7 +60,7 @@ def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
 
 def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
     """Returns the same figures by their MLflow names. Like the plan, `train_seconds` includes the waiting for commits."""
-    plan, seconds, train = train.plan, spent_seconds(train), of_first(train)
+    plan, seconds, train = train.plan, spent_seconds(train), select_first_worker(train)
     measured = {name: getattr(train, name) for name in ("peak_bytes", "bytes_read", "bytes_written", "num_commits")}
     planned = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}  # names in the plan
     figures = {"seconds": seconds, "stall": train.stall, "commit_stall": train.commit_stall} | measured
@@ -120,7 +120,7 @@ def describe_sharing(train: TrainStep) -> str:
     return "" if mode == "alone" else f"{count(len(train.workers))} workers, {'; '.join(reasons) or mode}"
 
 
-def of_first(train: TrainStep) -> TrainStep:
+def select_first_worker(train: TrainStep) -> TrainStep:
     """Returns the training with the figures of its first worker, as the story's plan is that worker's."""
     names = ("bytes_read", "bytes_written", "peak_bytes")
     return train.model_copy(update={name: train.workers[0][name] for name in names}) if train.workers else train

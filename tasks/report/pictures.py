@@ -186,13 +186,13 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
                 tables.append(file.read_row_group(group, columns=["url", *VECTOR_COLUMNS]).take(rows))
             start = stop
     table = pa.concat_tables(tables)
-    directions, is_usable = point_apart(directions_of(decode_vectors(table), manifest))
+    directions, is_usable = centre_directions(directions_of(decode_vectors(table), manifest))
     order = np.argsort(-counts[wanted], kind="stable")
     order = order[is_usable[order]]
     return Pages(table["url"].take(order).to_pylist(), counts[wanted][order], directions[order], len(counts))
 
 
-def point_apart(X: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
+def centre_directions(X: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
     """Returns the unit vectors (N, D) of X (N, D) minus its mean, and a mask (N,) of the rows that have one."""
     is_finite = np.asarray(np.isfinite(X).all(axis=1))
     if is_finite.sum() >= MIN_LAYOUT_PAGES:  # the mean of few vectors depends on each of them

@@ -6,7 +6,7 @@ from tasks.report.measured import (
     list_loads,
     list_measured,
     list_train_metrics,
-    of_first,
+    select_first_worker,
 )
 from tasks.report.report import render_report
 from tasks.root.story import Steps, Story, TrainStep
@@ -97,7 +97,7 @@ def test_one_worker_has_no_table() -> None:
     for train in (alone, TrainStep()):
         assert list_loads(train) == []
         assert describe_sharing(train) == ""
-        assert of_first(train) == train
+        assert select_first_worker(train) == train
         assert not any(row["what"] == "Sent" for row in list_measured(train))
 
 
