@@ -123,7 +123,7 @@ def announce_run(story: record.Story) -> str:
         release = story.steps.unchanged.release
         return f"nothing to do: run {run}, of {begun_at}, found no user whose pages changed since release {release}"
     if story.steps.report:
-        return f"nothing to do: run {run}, of {begun_at}, did all of this; what follows is what it made"
+        return f"nothing to do: run {run}, of {begun_at}, is complete already; its results follow"
     if ended:
         return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
     if story.base:
@@ -309,9 +309,9 @@ def describe_run(run: Run) -> str:
     registered = run.story().require(record.RegisterStep)
     page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
     lines = [f"* [The run in MLflow]({page})", f"* [The report]({page}/artifacts/report.html)"] if page else []
-    made = f"{registered.model_name} version {registered.model_version}, {registered.alias or 'without an alias'}"
+    title = f"{registered.model_name} version {registered.model_version}, {registered.alias or 'without an alias'}"
     lines += [f"* The report as a file: {as_markdown(report)}", f"* MLflow: {as_markdown(registered.tracking_uri)}"]
-    return f"# surf2vec release {run.run_id}\n\n{as_markdown(made)}\n\n" + "\n".join(lines)
+    return f"# surf2vec release {run.run_id}\n\n{as_markdown(title)}\n\n" + "\n".join(lines)
 
 
 def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:

@@ -52,10 +52,10 @@ class Patience:
 def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> list[Automation]:
     """Returns the automations. Without a webhook (the id of its block), only those that end runs."""
     silent, hours, beat = patience.silent_seconds, patience.hours, "prefect.flow-run.heartbeat"
-    made: list[Automation] = []
+    automations: list[Automation] = []
 
     def add(name: str, trigger: EventTrigger, *actions: Any) -> None:
-        made.append(Automation(name=f"surf2vec: {name}", trigger=trigger, actions=[*actions]))
+        automations.append(Automation(name=f"surf2vec: {name}", trigger=trigger, actions=[*actions]))
 
     def call(alarm: str, text: str, **link: str) -> list[CallWebhook]:
         message = {"alarm": alarm, "text": f"surf2vec: {text}"} | link
@@ -67,7 +67,7 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
     running = _absent({"prefect.flow-run.Running"}, ENDED, hours * 3600)
     add("long runs are cancelled", running, CancelFlowRun(), *too_long)
     if not webhook:
-        return made
+        return automations
     failed = ENDED - {"prefect.flow-run.Completed", "prefect.flow-run.Cancelled"}
     at_once = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
     add(
@@ -75,14 +75,14 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
         *call("run_failed", "{{ flow_run.name }} of {{ deployment.name }} is {{ flow_run.state.name }}",
               link="{{ flow_run|ui_url }}"),
     )  # fmt: skip
-    begun = ENDED | {f"prefect.flow-run.{name}" for name in ("Pending", "Running", "AwaitingConcurrencySlot")}
-    late = _absent({"prefect.flow-run.Late"}, begun, patience.late_seconds)
+    started = ENDED | {f"prefect.flow-run.{name}" for name in ("Pending", "Running", "AwaitingConcurrencySlot")}
+    late = _absent({"prefect.flow-run.Late"}, started, patience.late_seconds)
     add("alarm: a run did not start", late, *call("not_started", f"{RUN} was due and did not start"))
     held = call("gate_held", "release {{ event.payload.release }} was held back by {{ event.payload.held_by }}")
     add("alarm: the gate held", EventTrigger(expect={GATE_HELD}), *held)
     old = call("champion_old", "{{ event.payload.release }} serves and is {{ event.payload.age_days }} days old")
     add("alarm: the champion is old", EventTrigger(expect={CHAMPION_OLD}), *old)
-    return made
+    return automations
 
 
 def apply_automations(url: str | None, patience: Patience = Patience()) -> list[str]:
@@ -91,8 +91,8 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
     if url:
         block = Webhook(method="POST", url=url, headers={"Content-Type": "application/json"})
         webhook = block.save(BLOCK, overwrite=True)
-    made = list_automations(webhook, patience)  # type: ignore[arg-type]
-    for automation in made:
+    automations = list_automations(webhook, patience)  # type: ignore[arg-type]
+    for automation in automations:
         try:
             existing = Automation.read(name=automation.name)
         except ValueError:
@@ -100,7 +100,7 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
         else:
             automation.id = existing.id  # type: ignore[attr-defined]
             automation.update()
-    return [automation.name for automation in made]
+    return [automation.name for automation in automations]
 
 
 def _absent(after: set[str], expect: set[str], seconds: float) -> EventTrigger:

@@ -104,10 +104,10 @@ def responds(url: str) -> bool:
 def find_postgres() -> Path:
     """Returns the folder of PostgreSQL's programs: Debian's newest, else that on the path. Raises ResourceError if none."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
-    found = str(debian[-1]) if debian else shutil.which("postgres")
-    if not found:
+    program = str(debian[-1]) if debian else shutil.which("postgres")
+    if not program:
         raise ResourceError("PostgreSQL's programs were not found: on Debian, apt-get install postgresql")
-    return Path(found).parent
+    return Path(program).parent
 
 
 def make_cluster(binaries: Path, cluster: Path, account: str | None, password: str) -> None:

@@ -35,8 +35,8 @@ def describe_status(story: Story) -> dict[str, str]:
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:
         return {"tone": "bad", "text": f"Not finished: {missing[0]} did not end"}
-    made = story.require(RegisterStep)
-    registered = f"registered{f' as {made.alias}' if made.alias else ''}, version {made.model_version or UNKNOWN}"
+    step = story.require(RegisterStep)
+    registered = f"registered{f' as {step.alias}' if step.alias else ''}, version {step.model_version or UNKNOWN}"
     if story.require(GateStep).is_held:
         return {"tone": "bad", "text": f"Held back by the gate; {registered}"}
     return {"tone": "good", "text": f"R{registered[1:]}"}

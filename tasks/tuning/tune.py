@@ -72,9 +72,9 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
             settings = propose(space, trials, search.train.seed) if trials else given
             study.add(*run_trial(sample, folder / "store", search, settings, on_event))
             trial, best = trials[-1], study.best_trial
-            reached = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
-            lead = f"the best is trial {best}, MRR {trials[best - 1]['metrics']['mrr']:.4f}"
-            on_event("log", {"message": f"trial {len(trials)} of {search.trials}: {reached}; {lead}"})
+            outcome = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
+            best_so_far = f"the best is trial {best}, MRR {trials[best - 1]['metrics']['mrr']:.4f}"
+            on_event("log", {"message": f"trial {len(trials)} of {search.trials}: {outcome}; {best_so_far}"})
             on_event("progress", {"step": "tune", "done": len(trials), "total": search.trials, "unit": "trials"})
         result = conclude(study)
         write_config(study, result)
@@ -100,8 +100,8 @@ def choose_partitions(corpus: Corpus, search: Search, on_event: OnEvent = ignore
             "evaluate.max_users above 0, or give more logs"
         )
     if num_taken > wanted:
-        grown = f"the sample grew from {wanted} to {num_taken} of {len(order)} micro-partitions"
-        on_event("log", {"message": f"{grown}: fewer than {MIN_HELD_OUT} held-out users hardly distinguish trials"})
+        growth = f"the sample grew from {wanted} to {num_taken} of {len(order)} micro-partitions"
+        on_event("log", {"message": f"{growth}: fewer than {MIN_HELD_OUT} held-out users hardly distinguish trials"})
     return sorted(order[:num_taken])
 
 
@@ -180,22 +180,22 @@ def conclude(study: Study) -> dict[str, Any]:
     verdict = "no trial was better than what was given: its settings are written unchanged"
     if best > 1:
         error = 2 * gain["standard_error"]
-        worth = "; a run and its report show whether it holds on all users"
+        caveat = "; a run and its report show whether it holds on all users"
         if gain["mrr"] <= error:
-            worth = ": that may be chance, so keep what you have or search on a larger --sample"
+            caveat = ": that may be chance, so keep what you have or search on a larger --sample"
         verdict = (
-            f"on the sample, MRR {gain['mrr']:+.4f} ± {error:.4f} (two standard errors) over what was given{worth}"
+            f"on the sample, MRR {gain['mrr']:+.4f} ± {error:.4f} (two standard errors) over what was given{caveat}"
         )
     ranked = sorted(range(len(trials)), key=lambda i: -trials[i]["metrics"]["mrr"])
     shown = ranked[:NUM_SHOWN] + ([] if 0 in ranked[:NUM_SHOWN] else [0])
     has_many = len(trials) >= MIN_TRIALS_FOR_IMPORTANCES
     defaults = {field.name: field.default for field in dataclasses.fields(TrainSettings)}
-    won = {name: winner["config"][name] for name in defaults}  # in the order that the defaults have
+    best_settings = {name: winner["config"][name] for name in defaults}  # in the order that the defaults have
     return {
         "trials": len(trials),
         "best_trial": best,
         "metrics": {"default": trials[0]["metrics"], "best": winner["metrics"]},
-        "settings": {name: value for name, value in won.items() if value != defaults[name]},
+        "settings": {name: value for name, value in best_settings.items() if value != defaults[name]},
         "sample": study.sample,
         "gain": gain,
         "verdict": verdict,

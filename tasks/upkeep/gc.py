@@ -112,13 +112,13 @@ def collect_garbage(
     references = open_references(root, publish)
     wastes = list(find_waste(references))
     if not dry_run:
-        gone = {Path(waste.place) for waste in wastes}
-        lost = set()  # runs that lose their export, or the corpus that they need to finish
+        removed = {Path(waste.place) for waste in wastes}
+        run_ids = set()  # runs that lose their export, or the corpus that they need to finish
         for story in references.stories.values():
             is_unfinished = story.window_id and not story.steps.report
-            if root.export(story.run_id) in gone or (is_unfinished and root.corpus(story.window_id) in gone):
-                lost.add(story.run_id)
-        forget_releases(root, lost)
+            if root.export(story.run_id) in removed or (is_unfinished and root.corpus(story.window_id) in removed):
+                run_ids.add(story.run_id)
+        forget_releases(root, run_ids)
         for waste in wastes:
             on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
             waste.remove()

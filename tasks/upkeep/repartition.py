@@ -221,11 +221,11 @@ def _describe(generation: Generation, before: Corpus, after: Corpus, writer: Wri
 
 def _pin_exported(root: Root, generation: Generation) -> None:
     """Pin the release of this generation if its run was killed before pinning it; otherwise `infer` would not find it."""
-    made = (generation.generation, whole_window(generation.manifest["window_id"]))
+    current = (generation.generation, whole_window(generation.manifest["window_id"]))
     for path in sorted(root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}")):
         export = read_json(path)
         is_pinned = (root.store / "pinned" / f"{path.parent.name}.json").exists()
-        if (export["generation"], export["created_from"]["window_id"]) == made and not is_pinned:
+        if (export["generation"], export["created_from"]["window_id"]) == current and not is_pinned:
             pin_generation(root.store, path.parent.name)
 
 

@@ -89,8 +89,8 @@ def restore_story(root: Root, publish: PublishConfig, release: str, on_event: On
         on_event("log", {"message": f"the story of release {release} is gone, and cannot be brought back: {error}"})
         return False
     registered = publish_release(root, publish, story, export_dir, None, on_event)
-    made = RegisterStep.model_validate(registered), ReportStep(report=str(report_path))
-    run.amend(lambda _: story.replace(steps=story.steps.replace(*made)))
+    steps = RegisterStep.model_validate(registered), ReportStep(report=str(report_path))
+    run.amend(lambda _: story.replace(steps=story.steps.replace(*steps)))
     write_report(run.story(), export_dir, report_path)
     on_event("log", {"message": f"the story of release {release} was gone: brought back from {mask_credentials(uri)}"})
     return True

@@ -18,7 +18,7 @@ BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
             "there is no champion",
         ),
         (
-            "nothing to do: run r2, of 2026-11-24 03:10, did all of this; what follows is what it made",
+            "nothing to do: run r2, of 2026-11-24 03:10, is complete already; its results follow",
             ["ingest", "corpus", "train", "register", "report"], None, "there is no champion",
         ),
         (
