@@ -57,20 +57,20 @@ def run_day(
     record: BackfillRecord, day: date, num_events: int, config: PipelineConfig, on_event: OnEvent
 ) -> dict[str, Any]:
     """Run the night of a day unless it is recorded. Returns its record, or the reason why the day has no night."""
-    root, told = record.root, partial(log, on_event)
+    root, log_line = record.root, partial(log, on_event)
     skipped = {"day": day.isoformat(), "events": 0}
     if not num_events:
-        told(f"{day}: no night, as there are no events on this day")
+        log_line(f"{day}: no night, as there are no events on this day")
         return skipped | {"skipped": "no events on this day"}
     request = CorpusRequest(config.ingest, config.evaluate, until=day, window_days=config.window_days)
     window = request.name(root)
     if done := record.find(day, window):
-        told(f"{day}: done before, run {done['run_id']}")
+        log_line(f"{day}: done before, run {done['run_id']}")
         return done
     try:
         result = nightly(root=root.path, logs=[], until=day, config=config)
     except InputError as error:  # too few events, as on a first day; continue with the next day
-        told(f"{day}: {error}")
+        log_line(f"{day}: {error}")
         return skipped | {"skipped": str(error)}
     made = record_night(root, day, num_events, window, result)
     record.add(made)
