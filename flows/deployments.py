@@ -1,6 +1,4 @@
-"""Flows besides the night: rollback and forget, which a person starts from Prefect's UI, and infer, whose parts can run on other
-machines, as Prefect tasks.
-"""
+"""Flows besides the night, which a person starts from Prefect's UI: rollback and forget."""
 
 from pathlib import Path
 from typing import Any
@@ -33,10 +31,3 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
     if left := describe_elsewhere(result["elsewhere"]):
         raise LeftElsewhereError(left)
     return result
-
-
-@flow(name="infer", validate_parameters=True)
-def infer(root: Path, logs: list[str], out: Path, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
-    """Write the vectors of the users in `logs` to the file `out`, inferred by the champion."""
-    with report_step("infer") as on_event:
-        return users.infer_vectors(Call(root, config, on_event), logs, out)

@@ -56,10 +56,18 @@ def infer(
     if not call.config.resources.ray_address:
         return infer_vectors(call, logs, out)
     server = start_server(call.path)
-    from flows import deployments
+    from prefect import flow
 
     with server:
-        return deployments.infer(root=call.path, logs=logs, out=out, config=call.config)
+        return flow(name="infer", validate_parameters=False)(infer_as_flow)(call.path, logs, out, call.config)
+
+
+def infer_as_flow(root: Path, logs: list[str], out: Path, config: Any) -> dict[str, Any]:
+    """Call `infer_vectors` inside a flow, so that Prefect shows the parts that other machines do."""
+    from flows.progress import report_step
+
+    with report_step("infer") as on_event:
+        return infer_vectors(Call(root, config, on_event), logs, out)
 
 
 def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
