@@ -9,6 +9,7 @@ CONFIG: a file with the trainer's settings; the last: whether autograd keeps the
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,10 @@ class Asking:
 class Watched(loop.Training):
     """A training that the one who listens to it can look into."""
 
-    def __post_init__(self) -> None:
+    def run(self, stop: threading.Event) -> None:
         assert isinstance(self.on_event, Asking)
         self.on_event.training = self
+        super().run(stop)
 
 
 def train(folder: Path, job: Job, keeps_graph: bool) -> dict[str, Any]:
