@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tasks.ingest.formats import EmptyLogError
 from tasks.ingest.rejects import FAILED
 from tasks.ingest.remote_logs import RemoteLogs
 from tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
-from tasks.ingest.stage_logs import sample_users, stage_logs
+from tasks.ingest.stage_logs import sample_users, stage_logs, stage_only_log
 from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Log, Progress, Staged, Staging
 from tasks.ingest.times import explain_bad_times
 from tasks.ingest.user_key import read_user_key
@@ -139,17 +139,28 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
 
 def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> tuple[int, list[Staged]]:
     """Stage every source; returns the number of micro-partitions, chosen by the users if not set, and the staged sources."""
-    progress = Progress((1 if staging.partitions else 2) * staging.num_bytes, on_event)
-    if not staging.partitions:
-        num_users = len(sample_users(staging, fan_out, progress)) * SAMPLE_FACTOR
-        staging = replace(staging, partitions=choose_partitions(num_users))
+
+    def choose(sampled: set[int]) -> int:
+        num_users = len(sampled) * SAMPLE_FACTOR
+        partitions = choose_partitions(num_users)
         users = f"about {num_users:,} users" if num_users else "few users"
-        on_event("log", {"message": f"{staging.partitions} micro-partitions, for {users}"})
+        on_event("log", {"message": f"{partitions} micro-partitions, for {users}"})
+        return partitions
+
+    partitions, is_only = staging.partitions, len(staging.logs) == 1
+    sources: Iterable[Staged]
+    progress = Progress((1 if partitions or is_only else 2) * staging.num_bytes, on_event)
+    if not partitions and is_only:
+        partitions, only = stage_only_log(staging, progress, choose)
+        sources = [only]
+    else:
+        partitions = partitions or choose(sample_users(staging, fan_out, progress))
+        sources = stage_logs(replace(staging, partitions=partitions), fan_out, progress)
     staged = []
-    for source in stage_logs(staging, fan_out, progress):
+    for source in sources:
         staged.append(source)
         on_event("log", {"message": _describe(source, staging.config.time_format)})
-    return staging.partitions, staged
+    return partitions, staged
 
 
 def _describe(staged: Staged, time_formats: Sequence[str]) -> str:

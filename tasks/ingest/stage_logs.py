@@ -41,7 +41,7 @@ def sample_users(staging: Staging, fan_out: FanOut, progress: Progress) -> set[i
     if parts := _divide(staging, fan_out):
         paths = fan_out.run(sample_part, parts, progress.on_event)
         return {user_hash for path in paths for user_hash in np.load(path, allow_pickle=False).tolist()}
-    return set().union(*_each_log(staging, progress, Stager.sample_users))
+    return set().union(*_each_log(staging, progress, _sample))
 
 
 def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterator[Staged]:
@@ -53,20 +53,42 @@ def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterato
         for staged in fan_out.run(stage_part, parts, progress.on_event):
             yield from staged
     else:
-        yield from _each_log(staging, progress, Stager.stage)
+        yield from _each_log(staging, progress, _stage)
+
+
+def stage_only_log(staging: Staging, progress: Progress, choose: Callable[[set[int]], int]) -> tuple[int, Staged]:
+    """Stage a single log, which is read once; `choose` returns the number of micro-partitions for the sampled users."""
+
+    def work(stager: Stager, log: LogFile, source: SourceFile) -> tuple[int, Staged]:
+        stager.load(log, source)
+        partitions = choose(stager.sample_users())
+        return partitions, replace(stager, staging=replace(staging, partitions=partitions)).stage(log, source)
+
+    [result] = _each_log(staging, progress, work)
+    return result
+
+
+def _sample(stager: Stager, log: LogFile, source: SourceFile) -> set[int]:
+    stager.load(log.without_pages(), source)
+    return stager.sample_users()
+
+
+def _stage(stager: Stager, log: LogFile, source: SourceFile) -> Staged:
+    stager.load(log, source)
+    return stager.stage(log, source)
 
 
 def sample_part(part: Staging, on_event: OnEvent) -> Path:
     """Return a file with the hashes of one in SAMPLE_FACTOR of the users of a part, uint64[n]."""
     path = Path(tempfile.mkdtemp(dir=part.folder, prefix="users.")) / "hashes.npy"
-    hashes = sorted(set().union(*_each_log(_in_folder(part), Progress(part.num_bytes, on_event), Stager.sample_users)))
+    hashes = sorted(set().union(*_each_log(_in_folder(part), Progress(part.num_bytes, on_event), _sample)))
     np.save(path, np.array(hashes, dtype=np.uint64), allow_pickle=False)
     return path
 
 
 def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
     """Stage the logs of a part into a folder of its own."""
-    return list(_each_log(_in_folder(part), Progress(part.num_bytes, on_event), Stager.stage))
+    return list(_each_log(_in_folder(part), Progress(part.num_bytes, on_event), _stage))
 
 
 def _in_folder(part: Staging) -> Staging:

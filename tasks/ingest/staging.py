@@ -130,9 +130,8 @@ class Stager:
     forgotten: Tombstones
     remote: RemoteLogs
 
-    def sample_users(self, log: LogFile, source: SourceFile) -> set[int]:
-        """Return the hashes of one in SAMPLE_FACTOR of the users of a source."""
-        self._load(log.without_pages(), source)
+    def sample_users(self) -> set[int]:
+        """Return the hashes of one in SAMPLE_FACTOR of the users of the loaded log."""
         has_key = self.user_key is not None
         params = {"max_user_bytes": MAX_USER_BYTES, "sample_factor": SAMPLE_FACTOR, "has_key": has_key}
         sampled: set[int] = set()
@@ -142,9 +141,8 @@ class Stager:
         return sampled
 
     def stage(self, log: LogFile, source: SourceFile) -> Staged:
-        """Write the files of a source. Raises InputError when the log cannot be read or changes meanwhile."""
+        """Write the files of a source from its loaded log."""
         con, config = self.con, self.staging.config
-        self._load(log, source)
         [found] = fetch_rows(con, "intermediate/int_source_size")
         scale = recognise_times(con, log, found["num_lines"], config.timezone, config.time_format)
         create_table(con, "intermediate/int_refused_lines")
@@ -181,8 +179,8 @@ class Stager:
         con.execute("drop table int_refused_lines")
         return Staged(source, entry, files, rejects, bad_times)
 
-    def _load(self, log: LogFile, source: SourceFile) -> None:
-        """Load a log into the table `stg_lines`."""
+    def load(self, log: LogFile, source: SourceFile) -> None:
+        """Load a log into the table `stg_lines`. Raises InputError when it cannot be read or changes meanwhile."""
         config, path = self.staging.config, glob.escape(str(log.path))
         params = {
             "keeps_query": bool(config.keep_query), "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES,
