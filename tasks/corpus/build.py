@@ -28,7 +28,6 @@ from tasks.corpus.folder import (
     CORPUS_MANIFEST,
     BaseCorpus,
     open_building_folders,
-    partition_name,
     publish,
     write_changed,
     write_vocabulary,
@@ -48,7 +47,7 @@ from tasks.root.run import Root
 from tasks.root.wording import several
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.tokens import CHANGED, VOCABULARY, held_out_keys, open_corpus
+from trainer.store.tokens import CHANGED, VOCABULARY, held_out_keys, open_corpus, partition_name
 from trainer.system.fan_out import HERE, FanOut
 from trainer.system.files import read_json
 

@@ -20,7 +20,7 @@ from tasks.corpus.cleaning import Tokens
 from tasks.events.events_files import write_row_groups
 from tasks.root.run import Root, open_scratch_folder
 from trainer.errors import DamageError, InputError
-from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus
+from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus, partition_name
 from trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
 
 CORPUS_MANIFEST = "manifest.json"
@@ -55,11 +55,6 @@ class BaseCorpus:
         except DamageError as error:
             way_out = "set nightly.full_from_champion to false" if self.is_full else "run with --full"
             raise DamageError(f"{error}; or {way_out}, then nothing is built on it") from None
-
-
-def partition_name(partition: int) -> str:
-    """Return the prefix of a micro-partition's file names."""
-    return f"p{partition:05d}"
 
 
 @contextmanager

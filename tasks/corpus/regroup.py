@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.corpus.cleaning import to_offsets
-from tasks.corpus.folder import BASE_KEYS, partition_name, write_partition
+from tasks.corpus.folder import BASE_KEYS, write_partition
 from trainer.errors import DamageError
 from trainer.model.rows import Rows, join_rows
 from trainer.store.generation import Generation
 from trainer.store.layout import image_of_rows, read_rows
-from trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spans
+from trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spans, partition_name
 from trainer.store.writer import Writer
 from trainer.system.files import sync_file
 

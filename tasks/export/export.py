@@ -37,6 +37,7 @@ from tasks.export.vector_files import (
     VECTOR_COLUMNS,
     describe_users,
     encode_rows,
+    part_name,
     read_vectors,
     write_rows,
 )
@@ -154,7 +155,7 @@ def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:
 
 def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> pa.Table | None:
     """Return the users of a micro-partition in an export, with their vectors as stored; None if it has no users."""
-    name = f"part-{partition:05d}.parquet"
+    name = part_name(partition)
     if name not in manifest["user_files"]:
         return None
     with pq.ParquetFile(path_of(export_dir, manifest, f"user_vectors/{name}")) as file:
@@ -314,7 +315,7 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
         users, vectors = _read_users(write, partition)
         if len(users) == 0:  # all are holes
             continue
-        path = write.folder / "user_vectors" / f"part-{partition:05d}.parquet"
+        path = write.folder / "user_vectors" / part_name(partition)
         rows = encode_rows(users, project(vectors, projection), write.job.config.dtype)
         write_rows(path, [rows], USER_ROW_GROUP_ROWS)
         files[path.name] = {"rows": len(users)} | describe_users(path)

@@ -128,6 +128,11 @@ def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDA
     return vectors[:, :-1] if "bias" in manifest else vectors
 
 
+def part_name(partition: int) -> str:
+    """Return the name of a micro-partition's file of user vectors."""
+    return f"part-{partition:05d}.parquet"
+
+
 def describe_users(path: Path) -> dict[str, Any]:
     """Return the manifest entry of a file of users: bytes, sha256, and `piece_sha256`, a string of the first DIGEST_DIGITS digits
     of the digests of each row group and of the footer. With it a lookup can check the few bytes that it reads.

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tasks.export.export import EXPORT_MANIFEST, list_files, path_of, replace_folder, write_index
 from tasks.export.index import plan_index
-from tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, write_rows
+from tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, part_name, write_rows
 from tasks.users.user_set import UserSet
 from trainer.system.files import link_file, read_json, write_manifest_json
 from trainer.system.memory import private_bytes
@@ -80,7 +80,7 @@ def list_named(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
 
 def _files_of(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
     """Return the files of vectors that can contain any of these users."""
-    names = {f"part-{partition:05d}.parquet" for partition in wanted.partitions(manifest["partitions"])}
+    names = {part_name(partition) for partition in wanted.partitions(manifest["partitions"])}
     return [name for name in manifest["user_files"] if name in names]
 
 

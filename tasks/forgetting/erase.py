@@ -12,14 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import (
-    BASE_KEYS,
-    CORPUS_MANIFEST,
-    open_building_folders,
-    partition_name,
-    publish,
-    write_partition,
-)
+from tasks.corpus.folder import BASE_KEYS, CORPUS_MANIFEST, open_building_folders, publish, write_partition
 from tasks.corpus.regroup import read_part
 from tasks.corpus.window import name_corpus
 from tasks.events.events_files import EVENTS_SCHEMA, write_events
@@ -33,7 +26,7 @@ from trainer.errors import DamageError
 from trainer.events import OnEvent
 from trainer.store.generation import Generation
 from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest, write_manifest
-from trainer.store.tokens import Corpus, open_corpus
+from trainer.store.tokens import Corpus, open_corpus, partition_name
 from trainer.store.upkeep import erase_rows
 from trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 

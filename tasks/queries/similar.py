@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.export.export import path_of, read_export
 from tasks.export.index import unit_rows
-from tasks.export.vector_files import decode_vectors
+from tasks.export.vector_files import decode_vectors, part_name
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from trainer.errors import InputError
@@ -99,7 +99,7 @@ def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
 
 def find_vector(export_dir: Path, manifest: dict[str, Any], user_id: str) -> NDArray[np.float32] | None:
     """Returns the vector of a user, float32[D], or None if the export lacks the user. Only one row group is decoded."""
-    name = f"part-{user_hash(user_id) % manifest['partitions']:05d}.parquet"
+    name = part_name(user_hash(user_id) % manifest["partitions"])
     if name not in manifest["user_files"]:
         return None
     path = path_of(export_dir, manifest, f"user_vectors/{name}")

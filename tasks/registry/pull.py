@@ -52,7 +52,7 @@ class Fetcher:
             raise DamageError(f"{what} is not the one that was registered: its bytes were altered")
         manifest = read_json(target)
         for name in list_files(manifest):
-            if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+            if leads_outside(name):
                 raise DamageError(f"{what} names {name!r}, which is outside the export")
         return manifest
 
@@ -179,6 +179,11 @@ def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None
             f"{name} of {version.place} {problem} in {source.parents[name.count('/')]}, which it refers to; nothing was "
             "changed: put that file back, or pull another version"
         ) from None
+
+
+def leads_outside(name: str) -> bool:
+    """Return whether a file name in a manifest leaves the folder of the manifest."""
+    return ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute()
 
 
 def referenced_folder(version: Version) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.corpus.folder import CORPUS_MANIFEST, partition_name
+from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import read_catalog
 from tasks.registry.tracking import Content
@@ -30,7 +30,7 @@ from tasks.root.story import Story
 from trainer.store.generation import Generation
 from trainer.store.images import verify_image
 from trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
-from trainer.store.tokens import COUNTS, VOCABULARY, open_corpus
+from trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
 
 FOLDER = "state"

@@ -19,7 +19,7 @@ from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.corpus.window import ends_before, list_differences
 from tasks.evaluation.comparison import match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST
-from tasks.root.run import Root, Run, read_stories
+from tasks.root.run import Root, Run, current_generation, read_stories
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, NightPlan, RegisterStep, ReleaseBefore, Story
 from tasks.training.space import begin_new_items, find_space_rotation
 from trainer.config import TrainConfig
@@ -27,7 +27,7 @@ from trainer.errors import DamageError
 from trainer.events import OnEvent
 from trainer.model.rows import Rows
 from trainer.store.align import align_generation
-from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import Corpus, open_corpus, whole_window
 from trainer.store.writer import find_pinned
 from trainer.system.fan_out import FanOut
@@ -139,9 +139,8 @@ def reopen_gone(run: Run) -> None:
 
 def _is_current(root: Root, window_id: str) -> bool:
     """Return whether the store's generation was trained on this corpus."""
-    if not has_generation(root.store) or is_outdated(root.store):
-        return False
-    return whole_window(open_generation(root.store).manifest["window_id"]) == window_id
+    generation = current_generation(root)
+    return generation is not None and whole_window(generation.manifest["window_id"]) == window_id
 
 
 def plan_night(root: Root, champion: str | None, request: NightRequest, digest: str) -> NightPlan:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import CORPUS_MANIFEST, partition_name
+from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
 from tasks.evaluation.scores import score_of
 from tasks.root.credentials import mask_credentials
@@ -25,7 +25,7 @@ from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.plan.schedule import partition_order
 from trainer.store.generation import open_generation
-from trainer.store.tokens import VOCABULARY, Corpus, open_corpus
+from trainer.store.tokens import VOCABULARY, Corpus, open_corpus, partition_name
 from trainer.system.files import write_json
 from trainer.training.job import Job, effective_recency
 from trainer.training.loop import train

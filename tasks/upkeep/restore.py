@@ -13,13 +13,13 @@ from uuid import uuid4
 import numpy as np
 
 from tasks.config import PublishConfig
-from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, partition_name
+from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
 from tasks.corpus.folder import publish as publish_corpus
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import Catalog, read_catalog
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import publish_release
-from tasks.registry.pull import find_version, pull, referenced_folder
+from tasks.registry.pull import find_version, leads_outside, pull, referenced_folder
 from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST, TAG_PATH, TAG_SHA256
 from tasks.registry.tracking import Version
 from tasks.report.report import write_report
@@ -32,6 +32,7 @@ from trainer.errors import ConfigError, DamageError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import has_generation
 from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from trainer.store.tokens import partition_name
 from trainer.store.writer import remove_unreferenced
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_files, sync_folder, verify_file
 
@@ -127,7 +128,7 @@ def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: On
         )
     total_bytes, done_bytes = sum(about["bytes"] for about in manifest["files"].values()), 0
     for name, about in manifest["files"].items():
-        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+        if leads_outside(name):
             raise DamageError(f"the state of {place} names the file {name!r}, which is outside its folder")
         _fetch(tracking_uri, version, name, folder)
         try:

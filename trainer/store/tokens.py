@@ -73,6 +73,11 @@ def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return ((hashes >> np.uint64(32)) ^ hashes) * np.uint64(0x9E3779B97F4A7C15)
 
 
+def partition_name(partition: int) -> str:
+    """Return the prefix of a micro-partition's file names."""
+    return f"p{partition:05d}"
+
+
 @dataclass(frozen=True)
 class Corpus:
     """A corpus folder and its manifest."""
@@ -113,7 +118,7 @@ class Corpus:
 
         Raises DamageError when a file of it is missing or was altered.
         """
-        name = f"p{partition:05d}"
+        name = partition_name(partition)
         hashes = self._column(f"{name}.users.parquet", "hash").to_numpy()
         offsets = self._array(f"{name}.offsets.npy")
         tokens_path = self.path(f"{name}.tokens.npy")
@@ -129,16 +134,16 @@ class Corpus:
 
     def rows(self, partition: int) -> NDArray[np.uint32] | None:
         """Return the row numbers of a micro-partition in the full corpus, uint32[k], ascending; None in a full corpus."""
-        name = f"p{partition:05d}.rows.npy"
+        name = f"{partition_name(partition)}.rows.npy"
         return self._array(name) if name in self.manifest["files"] else None
 
     def read_users(self, partition: int) -> pa.Table:
         """Read the users of one micro-partition, in row order: user_id (null in a hole), hash, last_day."""
-        return pq.read_table(self.path(f"p{partition:05d}.users.parquet"))
+        return pq.read_table(self.path(f"{partition_name(partition)}.users.parquet"))
 
     def read_ids(self, partition: int) -> pa.ChunkedArray:
         """Read the user ids of one micro-partition as an Arrow column, in row order; null in a hole."""
-        return self._column(f"p{partition:05d}.users.parquet", "user_id")
+        return self._column(f"{partition_name(partition)}.users.parquet", "user_id")
 
     def count_training_tokens(self) -> NDArray[np.int64]:
         """Count how often training sees each item in an epoch, int64[V]; for changed rows, the counts of the full corpus."""
