@@ -226,7 +226,7 @@ def test_a_night_is_started_from_the_form(nights: Nights, data_dir: Path, pictur
         page.wait_for("!location.pathname.endsWith('/run')")
         run = nights.newest(deployment)
         page.open(f"{address}/runs/flow-run/{run.id}")
-        page.wait_for(f"!!{saying('Completed')}", seconds=150)
+        page.wait_for(f"!!{saying('Completed')}", seconds=400)  # a kernel may have to be compiled, beside other tests
         page.open(f"{address}/runs/flow-run/{run.id}")  # drawn anew, of the whole run
         page.wait_for(r"/\d+ Task runs/.test(document.body?.innerText)")
         page.screenshot(pictures / "run.png")
