@@ -22,7 +22,7 @@ from trainer.model import objectives, rows
 
 ROWS_AHEAD = 8
 LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
-_LINE_TYPE = ir.VectorType(ir.FloatType(), LINE_NUMBERS)
+LINE_TYPE = ir.VectorType(ir.FloatType(), LINE_NUMBERS)
 _FOLDER = Path(__file__).parent
 _TILE_LINES = 4  # of two vectors, the step and what predicts: the 16 registers of AVX2
 
@@ -123,19 +123,19 @@ def give_way(typing_context):
     return types.void(), generate
 
 
-def _line_at(builder, data, place):
+def line_at(builder, data, place):
     """Return a pointer to the line of numbers from an index of an array on."""
-    return builder.bitcast(builder.gep(data, [place]), _LINE_TYPE.as_pointer())
+    return builder.bitcast(builder.gep(data, [place]), LINE_TYPE.as_pointer())
 
 
-def _in_all_lanes(builder, number):
-    """Return a line filled with one number."""
-    none, lane = ir.Constant(_LINE_TYPE, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+def in_all_lanes(builder, number):
+    """Return a line filled with one number, float32 or int32."""
+    none, lane = ir.Constant(ir.VectorType(number.type, LINE_NUMBERS), ir.Undefined), ir.Constant(ir.IntType(32), 0)
     every = ir.Constant(ir.VectorType(ir.IntType(32), LINE_NUMBERS), None)
     return builder.shuffle_vector(builder.insert_element(none, number, lane), none, every)
 
 
-def _times_plus(builder, factor, line, added):
+def times_plus(builder, factor, line, added):
     return builder.fadd(builder.fmul(factor, line, flags=("fast",)), added, flags=("fast",))
 
 
@@ -148,15 +148,15 @@ def _num_tiled(builder, num_dims):
 @contextmanager
 def _each_tile(builder, num_dims, total):
     """Loop over tiles: yields the starts of a tile's lines, and `total`'s lines in registers, which are stored at its end."""
-    kept, step = [cgutils.alloca_once(builder, _LINE_TYPE) for _ in range(_TILE_LINES)], _TILE_LINES * LINE_NUMBERS
+    kept, step = [cgutils.alloca_once(builder, LINE_TYPE) for _ in range(_TILE_LINES)], _TILE_LINES * LINE_NUMBERS
     zero = ir.Constant(num_dims.type, 0)
     with cgutils.for_range_slice(builder, zero, _num_tiled(builder, num_dims), zero.type(step)) as (start, _):
         places = [builder.add(start, zero.type(line * LINE_NUMBERS)) for line in range(_TILE_LINES)]
         for place, line in zip(places, kept, strict=True):
-            builder.store(builder.load(_line_at(builder, total, place), align=4), line)
+            builder.store(builder.load(line_at(builder, total, place), align=4), line)
         yield places, kept
         for place, line in zip(places, kept, strict=True):
-            builder.store(builder.load(line), _line_at(builder, total, place), align=4)
+            builder.store(builder.load(line), line_at(builder, total, place), align=4)
 
 
 @intrinsic
@@ -179,23 +179,23 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
         with _each_tile(builder, num_dims, step) as (places, steps):
             end = builder.add(places[-1], ir.Constant(index, LINE_NUMBERS))
             has_bias = builder.icmp_signed("<", num_free, end)
-            hiddens = [builder.load(_line_at(builder, hidden, place), align=4) for place in places]
+            hiddens = [builder.load(line_at(builder, hidden, place), align=4) for place in places]
             with cgutils.for_range(builder, num_rows) as turn:
                 row = builder.zext(builder.load(builder.gep(rows, [turn.index])), index)
                 first = builder.mul(row, num_dims)
                 step_pull, grow, shrink = (
-                    _in_all_lanes(builder, builder.load(builder.gep(data, [turn.index])))
+                    in_all_lanes(builder, builder.load(builder.gep(data, [turn.index])))
                     for data in (step_pulls, grows, shrinks)
                 )
                 last_lane, one = ir.Constant(ir.IntType(32), LINE_NUMBERS - 1), ir.Constant(ir.FloatType(), 1)
                 last_shrink = builder.select(has_bias, builder.insert_element(shrink, one, last_lane), shrink)
                 factors = [shrink] * (_TILE_LINES - 1) + [last_shrink]
                 for place, kept, predicting, factor in zip(places, steps, hiddens, factors, strict=True):
-                    address = _line_at(builder, vectors, builder.add(first, place))
+                    address = line_at(builder, vectors, builder.add(first, place))
                     line = builder.load(address, align=4)
-                    builder.store(_times_plus(builder, step_pull, line, builder.load(kept)), kept)
+                    builder.store(times_plus(builder, step_pull, line, builder.load(kept)), kept)
                     grown = builder.fmul(grow, predicting, flags=("fast",))
-                    builder.store(_times_plus(builder, factor, line, grown), address, align=4)
+                    builder.store(times_plus(builder, factor, line, grown), address, align=4)
         return _num_tiled(builder, num_dims)
 
     inputs = (vectors, rows, step, hidden, step_pulls, shrinks, grows, types.int64, types.int64)
@@ -224,11 +224,11 @@ def add_tiles(typing_context, vectors, rows, factors, first, last, total):
         with _each_tile(builder, num_dims, total) as (places, sums), cgutils.for_range(builder, num_rows) as turn:
             entry = builder.add(first, turn.index)
             row, ahead = start_of(entry), start_of(builder.add(entry, ir.Constant(index, ROWS_AHEAD)))
-            factor = _in_all_lanes(builder, builder.load(builder.gep(factors, [entry])))
+            factor = in_all_lanes(builder, builder.load(builder.gep(factors, [entry])))
             for place, kept in zip(places, sums, strict=True):
                 _ask_for(builder, builder.gep(vectors, [builder.add(ahead, place)]), is_to_write=False)
-                line = builder.load(_line_at(builder, vectors, builder.add(row, place)), align=4)
-                builder.store(_times_plus(builder, factor, line, builder.load(kept)), kept)
+                line = builder.load(line_at(builder, vectors, builder.add(row, place)), align=4)
+                builder.store(times_plus(builder, factor, line, builder.load(kept)), kept)
         return _num_tiled(builder, num_dims)
 
     return types.int64(vectors, rows, factors, types.int64, types.int64, total), generate

@@ -1,0 +1,255 @@
+"""Small matrix products for a tile of users that share negatives, compiled: rows in scratch arrays, accumulators in registers.
+
+A tile has M lanes, each with a predicting vector, and K negatives; D dimensions. All arrays are scratch of a thread,
+C-contiguous, zero beyond what they hold: M and D are padded to multiples of LINE_NUMBERS, K to one of ROW_BLOCK. Lanes lie side
+by side in a vector, so that a softmax needs no sums across one.
+
+    users     float32[M, D]   a predicting vector a lane       across  float32[D, M]   the same, transposed
+    negatives float32[K, D]   copies of their rows             scores  float32[K, M]   negative . user; later their pulls
+
+The steps of a tile, in order: `turn_rows` (users to across), `score_tile`, `normalize_tile` (scores to pulls), then `pull_users`
+and `pull_negatives`. `num_lanes` lanes are in use: of the others, results mean nothing, but sums leave them out.
+A caller has to call `prefer_wide_vectors`. Any vector width works; the block of accumulators is chosen by the CPU's registers.
+"""
+# mypy: no-check-untyped-defs
+# numba itself gives an intrinsic its first argument
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
+
+ROW_BLOCK = 8
+_FEATURES = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()  # type: ignore[attr-defined]
+_HAS_512_BITS = "+avx512f" in _FEATURES
+_ROWS, _LINES = (8, 2) if _HAS_512_BITS else (4, 1)  # of accumulators: 16 of 32 registers, or 8 of 16
+_INDEX, _INT32, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
+_INT_LINE = ir.VectorType(_INT32, LINE_NUMBERS)
+_FUSED = ("contract",)  # other freedoms of fastmath would merge the two parts of log(2)
+_GAP_FLOATS = 256
+
+
+def padded(size: int, multiple: int = LINE_NUMBERS) -> int:
+    """Return `size` rounded up to a multiple."""
+    return -(-size // multiple) * multiple
+
+
+def scratch_rows(num_rows: int, size: int) -> NDArray[np.float32]:
+    """Return zeros float32[num_rows, size] that begin with a cache line, with a gap on both sides."""
+    buffer = np.zeros(num_rows * size + 2 * _GAP_FLOATS + LINE_NUMBERS, dtype=np.float32)[_GAP_FLOATS:]
+    start = -buffer.ctypes.data // buffer.itemsize % LINE_NUMBERS
+    return buffer[start : start + num_rows * size].reshape(num_rows, size)
+
+
+def _index(number):
+    return ir.Constant(_INDEX, number)
+
+
+def _unpack(context, builder, signature, arguments):
+    """Return the arguments: of an array a pair of its data and its shape."""
+    values = []
+    for argument_type, argument in zip(signature.args, arguments, strict=True):
+        if isinstance(argument_type, types.Array):
+            array = context.make_array(argument_type)(context, builder, argument)
+            values.append((array.data, cgutils.unpack_tuple(builder, array.shape)))
+        else:
+            values.append(argument)
+    return values
+
+
+def _load(builder, data, place):
+    return builder.load(line_at(builder, data, place), align=4)
+
+
+def _store(builder, line, data, place):
+    builder.store(line, line_at(builder, data, place), align=4)
+
+
+def _call(builder, name, *values):
+    """Call LLVM's function of this name on lines."""
+    function_type = ir.FunctionType(LINE_TYPE, [value.type for value in values])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{name}.v16f32"), values)
+
+
+def _lines_for(builder, number):
+    """Return in how many lines so many numbers are."""
+    return builder.udiv(builder.add(number, _index(LINE_NUMBERS - 1)), _index(LINE_NUMBERS))
+
+
+def _add_up(builder, out, left, right, row, line, sizes, num_terms):
+    """Set out[row + i, line + j] = sum over t of left[row + i, t] * right[t, line + j] for a block of `sizes` accumulators.
+
+    out, right: (data, stride of a row); left: (data, stride of a row, stride of a term).
+    """
+    num_rows, num_lines = sizes
+    sums = [[cgutils.alloca_once(builder, LINE_TYPE) for _ in range(num_lines)] for _ in range(num_rows)]
+    for place in (place for row_sums in sums for place in row_sums):
+        builder.store(ir.Constant(LINE_TYPE, [0.0] * LINE_NUMBERS), place)
+    first = builder.mul(line, _index(LINE_NUMBERS))
+    columns = [builder.add(first, _index(j * LINE_NUMBERS)) for j in range(num_lines)]
+    rows = [builder.add(row, _index(i)) for i in range(num_rows)]
+    starts = [builder.mul(number, left[1]) for number in rows]
+    with cgutils.for_range(builder, num_terms) as term:
+        below = builder.mul(term.index, right[1])
+        lines = [_load(builder, right[0], builder.add(below, column)) for column in columns]
+        beside = builder.mul(term.index, left[2])
+        for start, row_sums in zip(starts, sums, strict=True):
+            factor = in_all_lanes(builder, builder.load(builder.gep(left[0], [builder.add(start, beside)])))
+            for place, value in zip(row_sums, lines, strict=True):
+                builder.store(times_plus(builder, factor, value, builder.load(place)), place)
+    for number, row_sums in zip(rows, sums, strict=True):
+        for column, place in zip(columns, row_sums, strict=True):
+            _store(builder, builder.load(place), out[0], builder.add(builder.mul(number, out[1]), column))
+
+
+def _multiply(builder, out, left, right, num_rows, num_lines, num_terms):
+    """Set out = left @ right for `num_rows` rows, rounded up to _ROWS, and `num_lines` lines of columns."""
+    in_blocks = builder.mul(builder.udiv(num_lines, _index(_LINES)), _index(_LINES))
+    zero = _index(0)
+    for first, last, width in ((zero, in_blocks, _LINES), (in_blocks, num_lines, 1)):
+        all_lines = cgutils.for_range_slice(builder, first, last, _index(width))
+        with all_lines as (line, _), cgutils.for_range_slice(builder, zero, num_rows, _index(_ROWS)) as (row, _):
+            _add_up(builder, out, left, right, row, line, (_ROWS, width), num_terms)
+
+
+@intrinsic
+def turn_rows(typing_context, users, across, num_lanes):
+    """Set across[d, m] = users[m, d], a block of 16 x 16 numbers at a time, in registers."""
+
+    def generate(context, builder, signature, arguments):
+        (users, (_, size)), (across, (_, width)), num_lanes = _unpack(context, builder, signature, arguments)
+        half = LINE_NUMBERS // 2
+        halves = [[start + i // 2 + i % 2 * LINE_NUMBERS for i in range(LINE_NUMBERS)] for start in (0, half)]
+        masks = [ir.Constant(_INT_LINE, lanes) for lanes in halves]
+        step = _index(LINE_NUMBERS)
+        all_lanes = cgutils.for_range_slice(builder, _index(0), num_lanes, step)
+        with all_lanes as (lane, _), cgutils.for_range_slice(builder, _index(0), size, step) as (dim, _):
+            places = [builder.mul(builder.add(lane, _index(i)), size) for i in range(LINE_NUMBERS)]
+            lines = [_load(builder, users, builder.add(place, dim)) for place in places]
+            for _ in range(4):  # each merges lines i and i + 8 to two neighbours: after log2(16) rounds they are turned
+                pairs = [(lines[i // 2], lines[i // 2 + half], masks[i % 2]) for i in range(LINE_NUMBERS)]
+                lines = [builder.shuffle_vector(*pair) for pair in pairs]
+            for i, line in enumerate(lines):
+                _store(builder, line, across, builder.add(builder.mul(builder.add(dim, _index(i)), width), lane))
+        return context.get_dummy_value()
+
+    return types.void(users, across, types.int64), generate
+
+
+@intrinsic
+def score_tile(typing_context, negatives, across, scores, num_lanes):
+    """Set scores[k, m] = negatives[k] . users[m]; across float32[D, M] has the users."""
+
+    def generate(context, builder, signature, arguments):
+        negatives, across, scores, num_lanes = _unpack(context, builder, signature, arguments)
+        (num_negatives, size), width = negatives[1], across[1][1]
+        left, right = (negatives[0], size, _index(1)), (across[0], width)
+        _multiply(builder, (scores[0], width), left, right, num_negatives, _lines_for(builder, num_lanes), size)
+        return context.get_dummy_value()
+
+    return types.void(negatives, across, scores, types.int64), generate
+
+
+@intrinsic
+def pull_users(typing_context, pulls, negatives, steps, num_lanes):
+    """Set steps[m] = sum over k of pulls[k, m] * negatives[k]: steps float32[M, D], pulls float32[K, M]."""
+
+    def generate(context, builder, signature, arguments):
+        pulls, negatives, steps, num_lanes = _unpack(context, builder, signature, arguments)
+        (num_negatives, size), width = negatives[1], pulls[1][1]
+        left, right = (pulls[0], _index(1), width), (negatives[0], size)
+        _multiply(builder, (steps[0], size), left, right, num_lanes, _lines_for(builder, size), num_negatives)
+        return context.get_dummy_value()
+
+    return types.void(pulls, negatives, steps, types.int64), generate
+
+
+@intrinsic
+def pull_negatives(typing_context, pulls, users, steps, num_lanes):
+    """Set steps[k] = sum over m < num_lanes of pulls[k, m] * users[m]: steps float32[K, D], pulls float32[K, M]."""
+
+    def generate(context, builder, signature, arguments):
+        pulls, users, steps, num_lanes = _unpack(context, builder, signature, arguments)
+        (num_negatives, width), size = pulls[1], users[1][1]
+        left, right = (pulls[0], width, _index(1)), (users[0], size)
+        _multiply(builder, (steps[0], size), left, right, num_negatives, _lines_for(builder, size), num_lanes)
+        return context.get_dummy_value()
+
+    return types.void(pulls, users, steps, types.int64), generate
+
+
+def _exp(builder, x):
+    """Return e**x of a line with x <= 0: trainer.kernels.predictions.exp, line by line; at least e**-87."""
+
+    def filled(number):
+        return ir.Constant(LINE_TYPE, [float(np.float32(number))] * LINE_NUMBERS)
+
+    def fused(factor, number, added):
+        return builder.fadd(builder.fmul(factor, filled(number), flags=_FUSED), added, flags=_FUSED)
+
+    x = _call(builder, "maxnum", x, filled(-87))
+    n = _call(builder, "floor", fused(x, 1.44269504, filled(0.5)))
+    r = fused(n, 2.12194440e-4, fused(n, -0.693359375, x))
+    y = filled(1.9875691500e-4)
+    for number in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        y = builder.fadd(builder.fmul(y, r, flags=_FUSED), filled(number), flags=_FUSED)
+    square = builder.fmul(r, r, flags=_FUSED)
+    y = builder.fadd(builder.fmul(y, square, flags=_FUSED), builder.fadd(r, filled(1)), flags=_FUSED)
+    power = builder.add(builder.fptosi(n, _INT_LINE), ir.Constant(_INT_LINE, [127] * LINE_NUMBERS))
+    power = builder.shl(power, ir.Constant(_INT_LINE, [23] * LINE_NUMBERS))
+    return builder.fmul(y, builder.bitcast(power, LINE_TYPE))
+
+
+@intrinsic
+def normalize_tile(typing_context, scores, rows, corrections, own_rows, own_scores, num_negatives, num_lanes):
+    """Turn the scores of a sampled softmax into pulls: minus the probability of each negative, and 1 - that of the own token.
+
+    scores float32[K, M] in and pulls out; rows uint32[K], corrections float32[K]: the negatives' items and what their scores are
+    lowered by; own_rows uint32[M]: each lane's own item, for which a negative that is the same item does not count;
+    own_scores float32[M]: its score, corrected, and lowered by log of the negatives' weight; its pull out.
+    """
+
+    def generate(context, builder, signature, arguments):
+        *arrays, num_negatives, num_lanes = _unpack(context, builder, signature, arguments)
+        scores, rows, corrections, own_rows, own_scores = (array[0] for array in arrays)
+        width = arrays[0][1][1]
+        zero, one = (ir.Constant(LINE_TYPE, [number] * LINE_NUMBERS) for number in (0.0, 1.0))
+        highest, total = (cgutils.alloca_once(builder, LINE_TYPE) for _ in range(2))
+        with cgutils.for_range_slice(builder, _index(0), num_lanes, _index(LINE_NUMBERS)) as (lane, _):
+            own_score = _load(builder, own_scores, lane)
+            own_row = builder.load(builder.bitcast(builder.gep(own_rows, [lane]), _INT_LINE.as_pointer()), align=4)
+            builder.store(own_score, highest)
+            builder.store(zero, total)
+
+            def corrected(negative):
+                place = builder.add(builder.mul(negative, width), lane)
+                row, correction = (builder.load(builder.gep(data, [negative])) for data in (rows, corrections))
+                is_own = builder.icmp_unsigned("==", in_all_lanes(builder, row), own_row)
+                return place, is_own, builder.fsub(_load(builder, scores, place), in_all_lanes(builder, correction))
+
+            with cgutils.for_range(builder, num_negatives) as turn:
+                _, is_own, score = corrected(turn.index)
+                score = builder.select(is_own, own_score, score)
+                builder.store(_call(builder, "maxnum", score, builder.load(highest)), highest)
+            top = builder.load(highest)
+            with cgutils.for_range(builder, num_negatives) as turn:
+                place, is_own, score = corrected(turn.index)
+                power = builder.select(is_own, zero, _exp(builder, builder.fsub(score, top)))
+                builder.store(builder.fadd(power, builder.load(total)), total)
+                _store(builder, power, scores, place)
+            all_negatives = builder.load(total)
+            whole = builder.fadd(_exp(builder, builder.fsub(own_score, top)), all_negatives)
+            inverse = builder.fdiv(one, whole)
+            _store(builder, builder.fmul(all_negatives, inverse), own_scores, lane)
+            minus = builder.fneg(inverse)
+            with cgutils.for_range(builder, num_negatives) as turn:
+                place = builder.add(builder.mul(turn.index, width), lane)
+                _store(builder, builder.fmul(_load(builder, scores, place), minus), scores, place)
+        return context.get_dummy_value()
+
+    return types.void(scores, rows, corrections, own_rows, own_scores, types.int64, types.int64), generate
