@@ -11,8 +11,8 @@ from tasks.root.run import Root, open_root
 from tasks.root.story import NightPlan, Story
 from tasks.training.beginning import night_schedule
 from tasks.training.worker_processes import pick_device
-from trainer.store.tokens import CHANGED
-from trainer.training.job import Job
+from trainer.store.tokens import CHANGED, open_corpus
+from trainer.training.job import Job, choose_parts
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,11 @@ class NightContext:
         """Returns the training of a run: of all users, or of those who changed since its base release."""
         device = pick_device(self.config.train, self.config.resources)
         corpus_dir = self.root.corpus(story.window_id)
+        config = choose_parts(self.config.train, open_corpus(corpus_dir))
         return Job(
-            corpus_dir / CHANGED if story.base else corpus_dir, self.root.store, self.config.train, self.config.host_bytes,
+            corpus_dir / CHANGED if story.base else corpus_dir, self.root.store, config, self.config.host_bytes,
             device.kernel, device.memory_bytes, start=story.start,
-            schedule=night_schedule(self.config.train, self.config.nightly) if story.base else None,
+            schedule=night_schedule(config, self.config.nightly) if story.base else None,
         )  # fmt: skip
 
     def corpus_request(self, story: NightPlan) -> CorpusRequest:

@@ -15,6 +15,7 @@ from trainer.draws import DRAW_BITS
 from trainer.errors import ConfigError
 
 MAX_DRAWS = 2**DRAW_BITS
+MIN_PATH_SIZE = 4  # two numbers learn; two are the popularity of items ahead and behind
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": ("at least", operator.ge), "gt": ("above", operator.gt), "le": ("at most", operator.le), "lt": ("below", operator.lt),
 }  # fmt: skip
@@ -29,7 +30,13 @@ def setting(default: Any, title: str, description: str, **bounds: float) -> Any:
 class TrainSettings:
     """The settings that a person can change: in a TOML file, with `--set`, and in the form of Prefect's UI."""
 
-    vector_size: int = setting(128, "Vector size", "Dimensions of user and item vectors.", ge=1, le=4096)
+    vector_size: int = setting(
+        128, "Vector size", "Dimensions of user and item vectors, both parts together.", ge=1, le=4096
+    )
+    parts: Literal["both", "interest", "path"] = setting(
+        "both", "Parts", "Parts of a vector, which share its dimensions: what a user is about (interest), and where the user is "
+        "now (path). A log without order has no path.",
+    )  # fmt: skip
     epochs: int = setting(20, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
     dm: Literal[0, 1] = setting(0, "PV-DM", "0: PV-DBOW, a user predicts its items. 1: PV-DM, user and context do.")
     window: int = setting(5, "Window", "Tokens on each side that count as context (dm, dbow_words).", ge=1, le=100)
@@ -84,6 +91,24 @@ class TrainConfig(TrainSettings):
     Raises ConfigError when a value is out of bounds, or when two values cannot be combined.
     """
 
+    path_window: int = setting(20, "Path's window", "Pages before the newest that the path sums up.", ge=1, le=100)
+    path_negative: int = setting(
+        64, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
+    )
+    path_alpha: float = setting(
+        0.1, "Path's learning rate", "Learning rate at the first token; falls like alpha.", gt=0, le=10
+    )
+    path_l2: float = setting(
+        0.2, "Path's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
+        ge=0, le=10,
+    )  # fmt: skip
+    path_discount: float = setting(0.2, "Path's discount", "As discount, for the path.", ge=0, le=1)
+    path_backward: float = setting(
+        0.5, "Backward share", "Share of targets that are predicted from the pages after them; falls to 0.", ge=0, le=1
+    )  # fmt: skip
+    path_weight: float = setting(
+        0.7, "Path's weight", "Weight of the path's score; the interest's has the rest.", ge=0, le=1
+    )
     dbow_words: Literal[0, 1] = setting(
         0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
     )
@@ -127,9 +152,22 @@ class TrainConfig(TrainSettings):
         check_combination(self)
 
     @property
+    def path_size(self) -> int:
+        """Dimensions of the path: half of all if there are both parts, in full cache lines where that is possible."""
+        if self.parts == "both":
+            half = self.vector_size // 2
+            return half // 16 * 16 or half
+        return self.vector_size if self.parts == "path" else 0
+
+    @property
+    def interest_size(self) -> int:
+        """Dimensions of the interest, which is trained for each user."""
+        return self.vector_size - self.path_size
+
+    @property
     def num_free(self) -> int:
-        """Coordinates of a user that are trained: all but the bias."""
-        return self.vector_size - (self.bias > 0)
+        """Coordinates of a user's interest that are trained: all but the bias."""
+        return max(0, self.interest_size - (self.bias > 0))
 
     @property
     def handicap(self) -> float:
@@ -153,6 +191,11 @@ def check_combination(config: TrainConfig) -> None:
         raise ConfigError(
             f"train.vector_size is 1, and train.bias {config.bias:g} takes that coordinate of every user: "
             "raise vector_size, or set train.bias to 0"
+        )
+    if config.parts != "interest" and config.path_size < MIN_PATH_SIZE:
+        raise ConfigError(
+            f"train.vector_size is {config.vector_size}, and train.parts {config.parts!r} needs at least "
+            f"{MIN_PATH_SIZE * (2 if config.parts == 'both' else 1)}: raise it, or set train.parts to interest"
         )
     if config.items_from and config.hs:
         raise ConfigError(

@@ -53,7 +53,8 @@ from trainer.system.files import read_json
 
 _EPOCH = date(1970, 1, 1)
 _STORY_KEYS = (
-    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "funnel",
+    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "has_order",
+    "funnel",
     "base", *BASE_KEYS,
 )  # fmt: skip
 
@@ -198,6 +199,7 @@ class Build:
             "since": self.window.since,
             "until": self.window.until,
             "undated": self.window.is_undated,
+            "has_order": stages["in_order"] > 0,
             "funnel": funnel,
             "files": rows["files"] | vocabulary,
             "base": None,

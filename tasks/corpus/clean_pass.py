@@ -134,7 +134,9 @@ def clean_part(part: CorpusPart, on_event: OnEvent) -> Counter[str]:
 
 def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range, folder: Path) -> dict[str, int]:
     """Clean the events of a group into scratch files."""
-    events, users, urls = _read_group(con, part.params | {"first_partition": group[0], "last_partition": group[-1]})
+    events, users, urls, num_in_order = _read_group(
+        con, part.params | {"first_partition": group[0], "last_partition": group[-1]}
+    )
     without_bots = drop_bots(events, part.config.max_day_events)
     users = users.append_column("last_day", pa.array(find_last_days(without_bots, len(users))))
     kept = drop_repeats(without_bots)
@@ -149,11 +151,16 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
     counts = pa.table({"url": urls, "item_code": codes, "events": num_events, "users": num_users})
     counts_path = group_file(folder, group, "item_counts.parquet")
     pq.write_table(counts, counts_path, row_group_size=COUNTS_ROWS, compression="none", use_dictionary=False)
-    return {"users": len(users), "events": len(events), "after_bots": len(without_bots), "after_repeats": len(kept)}
+    return {
+        "users": len(users), "events": len(events), "in_order": num_in_order, "after_bots": len(without_bots),
+        "after_repeats": len(kept),
+    }  # fmt: skip
 
 
-def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[pl.DataFrame, pa.Table, pa.Array]:
-    """Return a group's events in corpus order, its users (user_id, hash, micro_partition) and its urls, by their numbers."""
+def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[pl.DataFrame, pa.Table, pa.Array, int]:
+    """Return a group's events in corpus order, its users (user_id, hash, micro_partition), its urls, by their numbers, and how
+    many events have a later time than their user's event before.
+    """
     rows = stream_rows(con, "intermediate/int_group_events", params).read_all()
     us, source, line, is_undated = (rows[name].to_numpy() for name in ("us", "source", "line", "is_undated"))
     code, user_ids = number_strings(rows["user_id"])
@@ -168,5 +175,6 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     if ((np.diff(user[order]) == 0) & (np.diff(us[order]) < 0)).any():
         order = sort_by(line, source, us, user)
     day = np.where(is_undated, UNDATED, us // _US_A_DAY).astype(np.int32)
+    num_in_order = int(((np.diff(user[order]) == 0) & (np.diff(us[order]) > 0)).sum())
     events = pl.DataFrame({"user": user[order], "day": day[order], "item": item[order]})
-    return events, users.drop_columns("user_code"), urls
+    return events, users.drop_columns("user_code"), urls, num_in_order

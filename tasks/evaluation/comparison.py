@@ -36,6 +36,7 @@ from trainer.store.tokens import Corpus, Histories, open_corpus
 from trainer.store.writer import find_pinned
 from trainer.system.files import read_json, replace_file
 from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from trainer.training.vectors import BothParts, join_parts
 
 Pair = tuple[Question, ...]
 """The questions about the same users, for the challenger and for the champion."""
@@ -59,7 +60,7 @@ def side_of(corpus: Corpus, generation: Generation) -> Ranker:
     """Return the ranker of a generation and the corpus that it was trained on."""
     has_vectors = generation.has_item_vectors  # then only the length of counts is used
     counts = np.zeros(corpus.num_items, np.int64) if has_vectors else corpus.count_training_tokens()
-    return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size)
+    return Ranker(corpus, BothParts(generation, corpus), score_of(generation, counts), generation.vector_size)
 
 
 def open_side(root: Root, release: str) -> Ranker | str:
@@ -71,7 +72,8 @@ def open_side(root: Root, release: str) -> Ranker | str:
             corpus = open_corpus(corpus_dir)
             counts = corpus.count_training_tokens()
             frozen = freeze_items(generation, counts, generation.config.threads)
-            return Ranker(corpus, generation, score_of(generation, counts), generation.vector_size, frozen)
+            users = BothParts(generation, corpus)
+            return Ranker(corpus, users, score_of(generation, counts), generation.vector_size, frozen)
     export_dir = root.export(release)
     if not (export_dir / EXPORT_MANIFEST).exists():
         return f"release {release} has neither its pinned generation with its corpus nor its export any more"
@@ -206,8 +208,11 @@ def make_pairs(
     if champion.frozen is None:
         yield from (pair for pair, _ in pairs)
     else:
-        for (question, champion_question), fitted in infer_parts(champion.frozen, pairs):
-            yield question, replace(champion_question, vectors=fitted.vectors)
+        both = (((pair, histories), histories) for pair, histories in pairs)
+        for ((question, champion_question), known), fitted in infer_parts(champion.frozen, both):
+            generation = champion.frozen.generation
+            vectors = join_parts(generation, fitted.vectors, known.tokens, known.starts, known.ends)
+            yield question, replace(champion_question, vectors=vectors)
 
 
 def _make_pair(

@@ -27,6 +27,7 @@ from trainer.system.files import read_json
 from trainer.system.memory import private_bytes
 from trainer.system.units import size
 from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from trainer.training.vectors import BothParts, join_parts
 
 TOP = 20
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
@@ -249,7 +250,7 @@ def evaluate(
     check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
     answers: list[tuple[Answer, Answer]] = []
     done, total = 0, corpus.manifest["num_held_out"]
-    for question in join_questions(questions(corpus, generation)):
+    for question in join_questions(questions(corpus, BothParts(generation, corpus))):
         answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))
         done += len(question.items)
         on_event("progress", {"step": "evaluate", "done": done, "total": total, "unit": "users"})
@@ -296,9 +297,10 @@ def measure_loss(
 
 def _infer_questions(corpus: Corpus, frozen: FrozenItems) -> Iterator[Question]:
     """Yield the held-out users with vectors inferred from the events that training saw, with the items frozen."""
-    fitted = infer_parts(frozen, ((None, histories) for histories in _read_held_out(corpus)))
-    for question, (_, rows) in zip(questions(corpus, None), fitted, strict=True):
-        yield replace(question, vectors=rows.vectors)
+    fitted = infer_parts(frozen, ((histories, histories) for histories in _read_held_out(corpus)))
+    for question, (seen, rows) in zip(questions(corpus, None), fitted, strict=True):
+        vectors = join_parts(frozen.generation, rows.vectors, seen.tokens, seen.starts, seen.ends)
+        yield replace(question, vectors=vectors)
 
 
 def _read_held_out(corpus: Corpus) -> Iterator[Histories]:

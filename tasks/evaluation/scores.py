@@ -16,6 +16,7 @@ from trainer.model.trees import Tree, log_probabilities
 from trainer.plan.sizes import training_sizes
 from trainer.store.generation import Generation
 from trainer.training.item_blocks import ItemBlocks
+from trainer.training.vectors import read_item_vectors
 
 PIECE_BYTES = 64 * 10**6  # item vectors of a piece
 GRAIN_ITEMS = 8192  # the size of a piece is a multiple: a projection multiplies so many rows at once
@@ -116,7 +117,7 @@ def score_of(generation: Generation, counts: NDArray[np.int64], change: Change =
     """
     if generation.has_item_vectors:
         return VectorScores(
-            lambda start, stop: change(generation.read_items(start, stop)), len(counts), generation.vector_size
+            lambda start, stop: change(read_item_vectors(generation, start, stop)), len(counts), generation.vector_size
         )
     blocks = ItemBlocks(generation.config, counts, generation.num_blocks)
     return TreeScores(

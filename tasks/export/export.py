@@ -58,6 +58,7 @@ from trainer.system.files import (
 )
 from trainer.system.memory import private_bytes
 from trainer.system.units import size
+from trainer.training.vectors import BothParts, bias_columns, columns_of, read_item_vectors
 
 FORMAT_VERSION = 1
 EXPORT_MANIFEST = "manifest.json"
@@ -214,7 +215,9 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
     extra: dict[str, Any] = {}
     if (storage := {"dtype": job.config.dtype, "pca_dim": pca_dim}) != {"dtype": "float32", "pca_dim": None}:
         extra["storage"] = storage
-    if generation.bias and pca_dim is None:
+    if pca_dim is None and generation.config.path_size:
+        extra |= {"parts": columns_of(generation), "bias_columns": bias_columns(generation)}
+    elif pca_dim is None and generation.bias:
         extra["bias"] = generation.bias
     return {
         "format_version": FORMAT_VERSION,
@@ -335,7 +338,7 @@ def _read_items(write: Writing) -> Iterator[pa.Table]:
             )
         for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=["url", "count"]):
             stop = start + batch.num_rows
-            vectors = write.generation.read_items(start, stop)
+            vectors = read_item_vectors(write.generation, start, stop)
             _check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
             yield encode_rows(pa.Table.from_batches([batch]), project(vectors, projection), "float32")
             start = stop
@@ -360,9 +363,10 @@ def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict
 
 def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
     """Return the users of a micro-partition by user_id and their checked vectors, float32 (n, D), without holes."""
-    vectors = write.generation.read_users(partition)
+    corpus = Corpus(write.job.corpus_dir, write.corpus)
+    vectors = BothParts(write.generation, corpus).read_users(partition)
     _check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
-    users = pa.table({"user_id": Corpus(write.job.corpus_dir, write.corpus).read_ids(partition)})
+    users = pa.table({"user_id": corpus.read_ids(partition)})
     if not write.corpus.get("base"):  # they are in order, without holes
         return users, vectors
     order = pc.sort_indices(users["user_id"])[: len(users) - users["user_id"].null_count]  # nulls come last

@@ -121,11 +121,18 @@ def read_vectors(
 
 
 def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDArray[np.float32]:
-    """Return item vectors for comparing items, float32[n, D] or [n, D-1]: without the bias, if the export has one.
+    """Return item vectors for comparing items, float32[n, D] or fewer columns: without the biases that the export has.
 
-    The bias is an item's popularity: it would make two rare pages similar even if their topics differ.
+    A bias is an item's popularity: it would make two rare pages similar even if their topics differ.
     """
-    return vectors[:, :-1] if "bias" in manifest else vectors
+    columns = manifest.get("bias_columns", [manifest["vector_size"] - 1] if "bias" in manifest else [])
+    return np.delete(vectors, columns, axis=1) if columns else vectors
+
+
+def interests_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDArray[np.float32]:
+    """Return the interests in user vectors of an export, float32[n, D1]; the vectors themselves if they have one part."""
+    parts = manifest.get("parts", {})
+    return vectors[:, slice(*parts["interest"])] if len(parts) > 1 else vectors
 
 
 def part_name(partition: int) -> str:

@@ -20,7 +20,7 @@ from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.corpus.window import Window
 from tasks.evaluation.comparison import find_users, match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
-from tasks.export.vector_files import decode_vectors, read_vectors
+from tasks.export.vector_files import decode_vectors, interests_of, read_vectors
 from tasks.gate.rules import TOP, Finding, Rule, compare, hits, make_table, reciprocals
 from tasks.root.run import Root, Run
 from tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
@@ -290,13 +290,19 @@ def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float6
 
 
 def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partition: int) -> NDArray[np.float64]:
-    """Return the cosine between two exports' vectors of each of these users that is in both, float64[m]."""
+    """Return the cosine between two exports' vectors of each of these users that is in both, float64[m].
+
+    With two parts only the interests are compared: a path is a sum of item vectors, which move every night.
+    """
     tables = [read_part_of(side.export_dir, side.manifest, partition) for side in (one, other)]
     found = [(table, find_users(ids, table["user_id"])) for table in tables if table is not None]
     if len(found) < 2:
         return np.zeros(0)
     in_both = (found[0][1] >= 0) & (found[1][1] >= 0)
-    first, second = (decode_vectors(table)[rows[in_both]].astype(np.float64) for table, rows in found)
+    first, second = (
+        interests_of(decode_vectors(table)[rows[in_both]], side.manifest).astype(np.float64)
+        for (table, rows), side in zip(found, (one, other), strict=True)
+    )
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return np.clip((first * second).sum(axis=1)[lengths > 0] / lengths[lengths > 0], -1, 1)
 

@@ -47,6 +47,7 @@ from trainer.system.fan_out import HERE, FanOut, cut
 from trainer.system.files import link_file, read_json, replace_file
 from trainer.system.units import size
 from trainer.training.infer import FrozenItems, infer_parts, take_histories
+from trainer.training.vectors import join_parts
 
 ROW_GROUP_ROWS = 8192
 _RULES = ("timezone", "granularity", "keep_query", "mask_secrets")
@@ -333,8 +334,10 @@ def infer_part(part: InferPart, on_event: OnEvent) -> Path:
     group_bytes = part.rows // 2 * 4 * release.generation.vector_size
     num_done, total = 0, int(part.corpus.users.sum())
     with release.open_writer(part.path) as writer:
-        for users, fitted in infer_parts(release.items, _batches(part.corpus, part.partitions, part.rows), group_bytes):
-            vectors = encode_vectors(project(fitted.vectors, release.projection), "float32")["vector"]
+        batches = (((users, own), own) for users, own in _batches(part.corpus, part.partitions, part.rows))
+        for (users, own), fitted in infer_parts(release.items, batches, group_bytes):
+            both = join_parts(release.generation, fitted.vectors, own.tokens, own.starts, own.ends)
+            vectors = encode_vectors(project(both, release.projection), "float32")["vector"]
             writer.write_table(pa.table([users, vectors], schema=writer.schema), row_group_size=ROW_GROUP_ROWS)
             num_done += len(vectors)
             on_event("progress", {"step": "infer", "done": num_done, "total": total, "unit": "users"})

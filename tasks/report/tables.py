@@ -264,10 +264,9 @@ def list_notes(story: Story) -> list[str]:
         for hint in (story.steps.ingest or IngestStep()).many_queries
     ]
     recency, corpus = story.setting("train", "recency"), story.steps.corpus or CorpusStep()
-    if corpus.undated and recency:
-        events = "Some events have" if corpus.since else "The log has"
+    if corpus.has_order is False:
         notes.append(
-            f"{events} an order but no times. It orders each user's events, but train.recency ({recency:g}) is off: for a "
-            "user's vector the newest pages count no more than older ones."
+            "The events of a user all have the same time. Without an order vectors have no path, and "
+            f"train.recency ({recency or 0:g}) is off: a user's newest pages count no more than older ones."
         )
     return notes

@@ -59,6 +59,7 @@ class CorpusStep(Step):
     since: str | None = None
     until: str | None = None
     undated: bool | None = None
+    has_order: bool | None = None
     funnel: list[tuple[str, int]] = []
     bytes: int | None = None
     base: str | None = None
@@ -75,7 +76,10 @@ class UnchangedStep(Step):
 
 
 class TrainStep(Step):
-    """A training, from its last manifest (trainer/training/record.py). workers: a record of each, if there are several."""
+    """A training, from its last manifest (trainer/training/record.py). workers: a record of each, if there are several.
+
+    loss, heldout_loss: of the interest, or of a path that stands alone.
+    """
 
     generation: int | None = None
     kernel: str | None = None
@@ -93,6 +97,8 @@ class TrainStep(Step):
     tokens_per_second: float | None = None
     loss: float | None = None
     heldout_loss: float | None = None
+    path_loss: float | None = None
+    path_heldout_loss: float | None = None
     curve: list[dict[str, Any]] = []
     stall: float | None = None
     commit_stall: float | None = None

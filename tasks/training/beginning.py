@@ -21,7 +21,7 @@ from tasks.evaluation.comparison import match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.root.run import Root, Run, current_generation, read_stories
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, NightPlan, RegisterStep, ReleaseBefore, Story
-from tasks.training.space import begin_new_items, find_space_rotation
+from tasks.training.space import begin_new_items, find_space_rotations
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
 from trainer.events import OnEvent
@@ -239,17 +239,18 @@ def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, A
     own_space = {"kind": "full", "space_id": story.run_id, "generation": generation.generation}
     if space is None or not (space.generation.has_item_vectors and generation.has_item_vectors):
         return own_space
-    if (space.generation.vector_size, space.generation.bias) != (generation.vector_size, generation.bias):
+    kinds = [(one.vector_size, one.parts, one.bias) for one in (space.generation.config, generation.config)]
+    if kinds[0] != kinds[1]:
         return own_space
     if "alignment" not in generation.manifest:
         before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, story.window_id))
-        rotation = find_space_rotation((before, space.generation), (now, generation))
+        rotation, path_rotation = find_space_rotations((before, space.generation), (now, generation))
         figures = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
         text = f"items are also in release {space.record.release}, mean cosine"
         on_event("log", {"message": f"{figures['num_items']:,} {text} {figures['cosine']:.3f}"})
         if rotation.cosine < MIN_ALIGNMENT:
             return own_space | figures
-        generation = align_generation(job.store_dir, rotation, {"alignment": figures}, on_event)
+        generation = align_generation(job.store_dir, rotation, path_rotation, {"alignment": figures}, on_event)
     aligned = {"space_id": space.record.space_id, "generation": generation.generation}
     return own_space | aligned | generation.manifest["alignment"]
 

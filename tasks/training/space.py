@@ -4,6 +4,8 @@ Vectors of releases with the same `space_id` can be compared. An incremental nig
 night is rotated so that its most frequent items lie near the same items of the champion.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -13,40 +15,66 @@ from trainer.store.align import Rotation, find_rotation
 from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
 
+PATH_BIASES = 2
+"""The last numbers of the path's vectors, which do not turn: how popular items are, forward and backward."""
 ALIGN_ITEMS = 100_000
 """The rotation is fitted to common items among the first so many of both vocabularies: far more than 128 dimensions need."""
 BATCH_ITEMS = 65_536
+Side = tuple[Corpus, Generation]
+Read = Callable[[int, int], NDArray[np.float32]]
+"""Reads the vectors of items from and up to."""
 _SECTION = r"^([a-z][a-z0-9+.-]*://[^/]*/[^/]+|/[^/]+)/"
 _HOST = r"^([a-z][a-z0-9+.-]*://[^/]*)"
 
 
-def find_space_rotation(base: tuple[Corpus, Generation], new: tuple[Corpus, Generation]) -> Rotation:
-    """Return the rotation from a new generation's space into the base's; the identity if they share no item."""
+def find_space_rotations(base: Side, new: Side) -> tuple[Rotation, Rotation | None]:
+    """Return the rotations of interest and path from a new generation's space into the base's; the identity if they share no
+    item. None: without a path.
+    """
     before, now = (_read_urls(corpus, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
     rows = now.join(before, on="url", how="inner", suffix="_base", maintain_order="left")
-    newer, older = new[1].read_items(0, len(now)), base[1].read_items(0, len(before))
-    pairs = [(newer[rows["row"].to_numpy()], older[rows["row_base"].to_numpy()])]
-    return find_rotation(pairs, new[1].vector_size, new[1].config.num_free)
+    own, other = rows["row"].to_numpy(), rows["row_base"].to_numpy()
+    newer, older, config = new[1].path, base[1].path, new[1].config
+    pairs = [(new[1].read_items(0, len(now))[own], base[1].read_items(0, len(before))[other])]
+    rotation = find_rotation(pairs, config.interest_size, config.num_free)
+    if newer is None or older is None:
+        return rotation, None
+    tables = ((newer.outputs, older.outputs), (newer.inputs, older.inputs))
+    pairs = [(ours.vectors[own], theirs.vectors[other]) for ours, theirs in tables]
+    return rotation, find_rotation(pairs, config.path_size, config.path_size - PATH_BIASES)
 
 
-def begin_new_items(corpus: Corpus, base: Generation) -> NDArray[np.float32]:
-    """Return first vectors of the items that the base does not have, float32[k, D]: the mean of the base's items in their
-    section, else in their host, else zero, the usual first vector of items.
+def begin_new_items(corpus: Corpus, base: Generation) -> list[NDArray[np.float32]]:
+    """Return first vectors of the items that the base does not have: outputs of the interest, then outputs and inputs of the
+    path, if there is one.
+    """
+    tables: list[Read] = [base.read_items]
+    if path := base.path:
+        tables += [
+            lambda start, stop: path.outputs.vectors[start:stop],
+            lambda start, stop: path.inputs.vectors[start:stop],
+        ]
+    return [_begin_from_means(corpus, base.num_items, read) for read in tables]
+
+
+def _begin_from_means(corpus: Corpus, num_known: int, read: Read) -> NDArray[np.float32]:
+    """Return first vectors of items after the first `num_known`, float32[k, D]: the mean of the known items in their section,
+    else in their host, else zero, the usual first vector of items.
 
     A section is the host and the first part of the path; without a host, only the first part of the path.
     """
-    new = _read_places(corpus, base.num_items, corpus.num_items)
-    means = np.zeros((len(new), base.vector_size), dtype=np.float32)
+    new, size = _read_places(corpus, num_known, corpus.num_items), read(0, 0).shape[1]
+    means = np.zeros((len(new), size), dtype=np.float32)
     for kind in ("host", "section"):  # the section comes last, as its mean replaces that of the host
         known = pl.Enum(new[kind].drop_nulls().unique(maintain_order=True))
         num_names = len(known.categories)
-        sums, counts = np.zeros((num_names, base.vector_size)), np.zeros(num_names)
-        for start in range(0, base.num_items if num_names else 0, BATCH_ITEMS):
-            stop = min(start + BATCH_ITEMS, base.num_items)
+        sums, counts = np.zeros((num_names, size)), np.zeros(num_names)
+        for start in range(0, num_known if num_names else 0, BATCH_ITEMS):
+            stop = min(start + BATCH_ITEMS, num_known)
             numbers = _number(_read_places(corpus, start, stop)[kind], known)
             rows = np.flatnonzero(numbers >= 0)
             pick = csr_array((np.ones(len(rows)), (numbers[rows], rows)), shape=(num_names, len(numbers)))
-            sums += pick @ base.read_items(start, stop)
+            sums += pick @ read(start, stop)
             counts += pick.sum(axis=1)
         numbers = _number(new[kind], known)
         found = np.flatnonzero((numbers >= 0) & (np.append(counts, 0)[numbers] > 0))

@@ -131,7 +131,7 @@ def _check_room(
         num_bytes, spill_bytes = sum(sizes), SPILL_FACTOR * max(sizes)
     if moving:
         generation, corpus = moving
-        row_bytes = generation.config.vector_size * BYTES[generation.config.dtype] + 4
+        row_bytes = generation.config.interest_size * BYTES[generation.config.dtype] + 4
         num_bytes += sum(about["bytes"] for about in corpus.manifest["files"].values())
         num_bytes += sum(entry["bytes"] for entry in generation.manifest["users"].values())
         regrouping = Regrouping(generation.num_partitions, after)

@@ -45,7 +45,11 @@ def used_threads(config: TrainConfig) -> int:
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place, without the GIL. Returns how many tokens subsampling kept."""
     threads = used_threads(work.config)
-    train = _prepare(users, items, work, threads)
+    return run_threads(_prepare(users, items, work, threads), threads)
+
+
+def run_threads(train: Callable[[int], int], threads: int) -> int:
+    """Call `train` with the number of each thread, in this thread and others. Returns the sum."""
     with _beginning:
         others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
     return train(0) + sum(other.result() for other in others)
@@ -61,7 +65,7 @@ def stretch_users(num_users: int, threads: int) -> int:
 def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
     """Draw `num` items of the noise for each key uint64[n]: int64[n, num], at position 0, for a purpose."""
     items = np.empty((len(keys), num), dtype=np.int64)
-    draw_each(*_read_only(keys), purpose, _noise(sampling), items)
+    draw_each(*read_only(keys), purpose, _noise(sampling), items)
     return items
 
 
@@ -70,7 +74,7 @@ def score_rows(
 ) -> NDArray[np.float32]:
     """Return dot products float32[n, K] of users float32[n, D] with their rows int64[n, K] of outputs float32[V, D]."""
     scores = np.empty(rows.shape, dtype=np.float32)
-    score_each(*_read_only(users, outputs, rows), scores)
+    score_each(*read_only(users, outputs, rows), scores)
     return scores
 
 
@@ -79,7 +83,7 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
-    histories = _read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
+    histories = read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
     num_users = len(work.order)
     users_a_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
@@ -129,10 +133,10 @@ def _sorting(num_entries: int, num_rows: int) -> Sorting:
 
 
 def _noise(sampling: Sampling) -> Noise:
-    return Noise(*_read_only(sampling.thresholds, sampling.aliases, sampling.corrections))
+    return Noise(*read_only(sampling.thresholds, sampling.aliases, sampling.corrections))
 
 
-def _read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+def read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     """Return read-only views: otherwise numba compiles once for arrays in memory and once for those mapped from files."""
     views = tuple(array.view() for array in arrays)
     for view in views:
@@ -143,7 +147,7 @@ def _read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
 def _paths(tree: Tree | None) -> Paths:
     none = np.zeros(0, dtype=np.int32)
     tree = tree or Tree(none, none.view(np.uint32), none, none, 0)
-    parents, slots, first_rows, widths = _read_only(tree.parents, tree.slots, tree.first_rows, tree.widths)
+    parents, slots, first_rows, widths = read_only(tree.parents, tree.slots, tree.first_rows, tree.widths)
     return Paths(parents, slots, first_rows, widths, tree.num_classes, tree.max_path_rows)
 
 

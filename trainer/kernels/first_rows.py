@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.draws import mix_array, user_keys
-from trainer.model.rows import Items, Rows
+from trainer.model.rows import Items, PathItems, Rows
 from trainer.system.memory import make_pages
+
+PATH_RANGE, PATH_SQUARES = 0.1, 1e-4
+"""The path's first rows are uniform in ± this, with this sum of squares: its first steps are then small beside the rows."""
 
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
@@ -22,8 +25,8 @@ def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
     """
     from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
 
-    vectors = _make_vectors(len(hashes), config)
-    half_range = config.alpha if config.optimizer == "adagrad" else 1 / config.vector_size
+    vectors = _make_vectors(len(hashes), config.interest_size)
+    half_range = config.alpha if config.optimizer == "adagrad" else 1 / max(1, config.interest_size)
     draw_vectors(user_keys(config.seed, -1, hashes), np.float32(half_range), vectors)
     vectors[:, config.num_free :] = config.bias
     return Rows(vectors, np.zeros(len(hashes), dtype=np.float32))
@@ -38,18 +41,37 @@ def at_rest(config: TrainConfig, epoch: int, hashes: NDArray[np.uint64], rows: R
 
 def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
     """Return the first item table: outputs are zero as in word2vec, inputs are like users."""
-    outputs = Rows(_make_vectors(num_outputs, config), np.zeros(num_outputs, dtype=np.float32))
+    outputs = Rows(_make_vectors(num_outputs, config.interest_size), np.zeros(num_outputs, dtype=np.float32))
     num_inputs = num_items if config.has_inputs else 0
     inputs = begin_users(config, mix_array(np.arange(num_inputs, dtype=np.uint64) + np.uint64(1)))
     return Items(outputs, inputs)
 
 
-def _make_vectors(num_rows: int, config: TrainConfig) -> NDArray[np.float32]:
+def begin_path(config: TrainConfig, num_items: int) -> PathItems:
+    """Return the first item table of the path: rows uniform in ±PATH_RANGE, and lag weights 1, 1/2, 1/3, ...
+
+    The last two numbers of a row learn how popular an item is, backward and forward: an input row has zeros there.
+    """
+    from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
+
+    def begin(first_key: int) -> Rows:
+        keys = mix_array(np.arange(first_key, first_key + 2 * num_items, 2, dtype=np.uint64))
+        vectors = _make_vectors(num_items, config.path_size)
+        draw_vectors(user_keys(config.seed, -1, keys), np.float32(PATH_RANGE), vectors)
+        return Rows(vectors, np.full(num_items, PATH_SQUARES, dtype=np.float32))
+
+    outputs, inputs = begin(1), begin(2)
+    inputs.vectors[:, -2:] = 0
+    lags = np.tile(1 / np.arange(1, config.path_window + 1, dtype=np.float32), 2)[:, None]
+    return PathItems(outputs, inputs, Rows(lags, np.full(len(lags), PATH_SQUARES, dtype=np.float32)))
+
+
+def _make_vectors(num_rows: int, num_dims: int) -> NDArray[np.float32]:
     """Return zeros, float32[num_rows, D], aligned to a page: rows of 16 n dimensions are then full cache lines, which train up
     to a tenth faster.
     """
-    num_floats = num_rows * config.vector_size
-    return make_pages(4 * num_floats).view(np.float32)[:num_floats].reshape(num_rows, config.vector_size)
+    num_floats = num_rows * num_dims
+    return make_pages(4 * num_floats).view(np.float32)[:num_floats].reshape(num_rows, num_dims)
 
 
 def round_to_bfloat16(

@@ -43,11 +43,11 @@ def check_supported(config: TrainConfig) -> None:
                 f"kernel gpu trains with train.{name} = {only} only, not {value}: change it, or train on the CPU"
             )
     num_rows = triton.next_power_of_2(config.share_negatives) + triton.next_power_of_2(config.negative)
-    num_numbers = num_rows * max(triton.next_power_of_2(config.vector_size), num_rows)
+    num_numbers = num_rows * max(triton.next_power_of_2(config.interest_size), num_rows)
     if num_numbers > MAX_NUMBERS:
         raise ConfigError(
             f"kernel gpu holds at most {MAX_NUMBERS:,} numbers a block, but train.negative {config.negative}, "
-            f"train.share_negatives {config.share_negatives} and train.vector_size {config.vector_size} "
+            f"train.share_negatives {config.share_negatives} and train.vector_size {config.interest_size} "
             f"need {num_numbers:,}: lower one of them, or train on the CPU"
         )
 
@@ -107,7 +107,7 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
 def num_warps(config: TrainConfig) -> int:
     """Return the warps of a program: a thread has `NUMBERS_A_THREAD` numbers of item rows; 1 for 128 dims and 5 negatives."""
     num_rows = triton.next_power_of_2(config.share_negatives) + triton.next_power_of_2(config.negative)
-    warps = num_rows * triton.next_power_of_2(config.vector_size) // (32 * NUMBERS_A_THREAD)
+    warps = num_rows * triton.next_power_of_2(config.interest_size) // (32 * NUMBERS_A_THREAD)
     return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 16)
 
 

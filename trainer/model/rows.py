@@ -51,6 +51,23 @@ class Items:
         return Items(self.outputs.copy(), self.inputs.copy())
 
 
+@dataclass
+class PathItems(Items):
+    """The path's item table: inputs, the vectors of pages that are looked back at, and outputs, which score items.
+
+    lags: vectors float32[2 W, 1], the weights of the W pages before a target, nearest first, then of the W pages after it.
+    """
+
+    lags: Rows
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes + self.lags.num_bytes
+
+    def copy(self) -> "PathItems":
+        return PathItems(self.outputs.copy(), self.inputs.copy(), self.lags.copy())
+
+
 def join_rows(parts: list[Rows]) -> Rows:
     """Concatenate rows."""
     return Rows(np.concatenate([part.vectors for part in parts]), np.concatenate([part.squares for part in parts]))

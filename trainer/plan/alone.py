@@ -115,7 +115,7 @@ def lay_out(
     """Return the plan for a division that fits. num_others: users of other workers on the same disk; commits_items: whether this
     worker writes the items shared by all. Raises ResourceError when the disk cannot hold two generations.
     """
-    disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes)
+    disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes + sizes.path_bytes)
     if disk_bytes > budget.disk_free_bytes:
         raise ResourceError(
             f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "

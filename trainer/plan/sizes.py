@@ -15,6 +15,9 @@ TOKEN_BYTES = 4
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
 DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
+PATH_BYTES_AN_ITEM = (
+    8 + 4 + 4 + 4 + 8 + 4 * 8
+)  # alias thresholds, aliases, corrections, L2, counts; marks of eight threads
 THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
 ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: row, pull, prediction
 SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # in a thread's sort
@@ -66,7 +69,7 @@ class Sizes:
 
     can_split: whether the item table may be divided into blocks. shared_bytes: rows in every block (the most frequent items, or
     the tree's rows above the cut). granule_bytes: a subtree, by which a block may exceed its share. cut_bytes: arrays that map
-    nodes to blocks. sharing: how workers share the table. row_bytes: of a row of the table.
+    nodes to blocks. sharing: how workers share the table. row_bytes: of a row of the table. path_bytes: the path's item table.
     """
 
     config: TrainConfig
@@ -82,6 +85,7 @@ class Sizes:
     cut_bytes: int = 0
     sharing: Sharing = ALONE
     row_bytes: int = 4
+    path_bytes: int = 0
 
     def block_bytes(self, num_blocks: int) -> int:
         """Return the bytes of an item block: the rows of the table that are in memory together."""
@@ -94,7 +98,10 @@ class Sizes:
         """Return the bytes of items in memory, with the copies that trainer/plan/sharing.py counts."""
         images_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
         shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # the last state, and the changes
-        return images_bytes + shared_bytes + self.tables_bytes(num_blocks)
+        path_bytes = self.sharing.images(1) * self.path_bytes + (
+            PATH_BYTES_AN_ITEM * self.num_items if self.path_bytes else 0
+        )
+        return images_bytes + shared_bytes + self.tables_bytes(num_blocks) + path_bytes
 
     def accumulation_bytes(self, work: Work, num_blocks: int) -> int:
         """Return the further bytes of gradient accumulation: the entries of a step's users, and the threads' sorts."""
@@ -109,7 +116,7 @@ class Sizes:
         tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
         predictions = tokens // config.share_negatives + users
         num_rows = self.block_bytes(num_blocks) // self.row_bytes
-        entries_bytes = predictions * (config.vector_size * 4 + config.negative * entry_bytes) + tokens * entry_bytes
+        entries_bytes = predictions * (config.interest_size * 4 + config.negative * entry_bytes) + tokens * entry_bytes
         return work.most_users * STEP_BYTES_A_USER + entries_bytes + num_rows * threads * SORTING_BYTES_A_ROW
 
     def tables_bytes(self, num_blocks: int) -> int:
@@ -125,12 +132,12 @@ class Sizes:
 def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
     """Return the sizes for a configuration; tree: of hierarchical softmax, if any."""
     num_outputs = tree.num_rows if tree else num_items
-    row_bytes = config.vector_size * 4 + 4  # float32, and the row's optimizer state
+    row_bytes = config.interest_size * 4 + 4  # float32, and the row's optimizer state
     table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
     return Sizes(
         config=config,
-        user_bytes=config.vector_size * BYTES[config.dtype] + 4,
-        work_bytes=config.vector_size * 4 if config.dtype == "bfloat16" else 0,
+        user_bytes=config.interest_size * BYTES[config.dtype] + 4 if config.interest_size else 0,
+        work_bytes=config.interest_size * 4 if config.dtype == "bfloat16" else 0,
         item_table_bytes=table_bytes,
         sampling_bytes=num_items * (THINNING_BYTES_AN_ITEM if tree else SAMPLING_BYTES_AN_ITEM),
         tree_bytes=tree_bytes(tree) if tree else 0,
@@ -140,6 +147,7 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
         cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
         row_bytes=row_bytes,
+        path_bytes=2 * num_items * (config.path_size * 4 + 4) if config.path_size else 0,
     )
 
 

@@ -6,6 +6,7 @@
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
                                    with context "inputs" and "input_squares"; with a tree, outputs are its rows. One of
                                    several blocks has "rows" uint32[R], its rows of the table; all share the first ones
+    store/path-00000-g000007.safetensors       the item table of the path, never divided: the same, and "lags" float32[2 W, 1]
     store/pinned/<release>.json    a copy of a manifest whose files are kept: a release that may be served or restored
 
 New files are written beside the old ones; until a manifest lists them they may be overwritten. When all are on the disk, a rename
@@ -24,9 +25,9 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError
-from trainer.model.rows import Items
+from trainer.model.rows import Items, PathItems
 from trainer.store.images import Arrays, Image, make_image, map_image, read_image
-from trainer.store.layout import items_in, items_of, read_rows, shapes_of_items
+from trainer.store.layout import items_in, items_of, path_in, read_rows, shapes_of_items
 from trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
 from trainer.system.files import read_json, verify_size
 
@@ -59,6 +60,7 @@ class Generation:
 
     @property
     def vector_size(self) -> int:
+        """Dimensions of both parts together."""
         return self.manifest["vector_size"]
 
     @property
@@ -74,7 +76,9 @@ class Generation:
     @property
     def config(self) -> TrainConfig:
         """The settings that it was trained with. Settings added since have values without effect."""
-        return config_from_dict({"bias": 0.0, "discount": 0.0, "negative_weight": 1.0} | self.manifest["config"])
+        return config_from_dict(
+            {"parts": "interest", "bias": 0.0, "discount": 0.0, "negative_weight": 1.0} | self.manifest["config"]
+        )
 
     @property
     def bias(self) -> float:
@@ -82,10 +86,10 @@ class Generation:
         return self.config.bias
 
     def read_users(self, partition: int) -> NDArray[np.float32]:
-        """Return the user vectors of a micro-partition, float32[n, D]. Raises DamageError when its file was altered."""
+        """Return the interests of a micro-partition's users, float32[n, D]. Raises DamageError when its file was altered."""
         entry = self.manifest["users"].get(str(partition))
         if entry is None:
-            return np.empty((0, self.vector_size), dtype=np.float32)
+            return np.empty((0, self.config.interest_size), dtype=np.float32)
         return read_rows(self.folder, entry).widened()
 
     @property
@@ -99,14 +103,14 @@ class Generation:
         return len(self.manifest["items"])
 
     def read_items(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
-        """Return the vectors of items `start` to `stop`, or all, float32[n, D]. Their dot products with a user's rank items.
+        """Return the vectors of items `start` to `stop`, or all, float32[n, D]. Their dot products with interests rank items.
 
         Raises DamageError when a file was altered, ConfigError with a tree, whose rows are not items.
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
         stop = self.num_items if stop is None else stop
-        vectors = np.empty((max(stop - start, 0), self.vector_size), dtype=np.float32)
+        vectors = np.empty((max(stop - start, 0), self.config.interest_size), dtype=np.float32)
         for rows, arrays in self._iterate_blocks():
             falls = np.flatnonzero(rows[1:] < rows[:-1])  # the shared rows ascend, then the block's own
             split = int(falls[0]) + 1 if len(falls) else 0
@@ -138,12 +142,21 @@ class Generation:
         (arrays,) = self._mapped_blocks.values()
         return items_of(arrays)
 
+    @cached_property
+    def path(self) -> PathItems | None:
+        """The item table of the path, mapped read-only from disk; None without a path. Raises DamageError."""
+        entry = self.manifest.get("path")
+        if entry is None:
+            return None
+        with explain_damage(self.folder):
+            return path_in(map_image(self.folder / entry["file"], entry))
+
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
         """Return the image of an item block with these rows uint32[n] of the table, or all, gathered from all blocks.
 
         Takes little more memory than the image. Rows of untrained blocks are zero. Raises DamageError when a file was altered.
         """
-        image = make_image(shapes_of_items(num_rows, self.vector_size, has_rows=rows is not None))
+        image = make_image(shapes_of_items(num_rows, self.config.interest_size, has_rows=rows is not None))
         outputs, blocks, places = items_in(image).outputs, list(self._iterate_blocks()), None
         if rows is not None:
             image.arrays["rows"][:] = rows
@@ -177,7 +190,8 @@ class Generation:
         items = self.manifest["items"]
         users = self.manifest["users"].values()
         deltas = [entry["delta"] for entry in users if "delta" in entry]
-        entries = [*users, *deltas, *(items if isinstance(items, list) else [items])]  # format 2: one
+        blocks = items if isinstance(items, list) else [items]  # format 2: one
+        entries = [*users, *deltas, *blocks, self.manifest.get("path")]
         return {entry["file"]: entry for entry in entries if entry}
 
     def item_entries(self) -> dict[int, dict[str, Any]]:

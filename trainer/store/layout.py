@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.rows import Items, Rows
+from trainer.model.rows import Items, PathItems, Rows
 from trainer.store.images import Arrays, Image, Shapes, image_of, read_image
 from trainer.store.manifests import explain_damage
 from trainer.system.memory import Bytes
@@ -72,6 +72,21 @@ def items_in(image: Image) -> Items:
 def items_of(arrays: Arrays) -> Items:
     """Return the item table, or block of it, in the arrays of a file."""
     return Items(Rows(arrays["outputs"], arrays["output_squares"]), Rows(arrays["inputs"], arrays["input_squares"]))
+
+
+def path_in(arrays: Arrays) -> PathItems:
+    """Return the path's item table in the arrays of its file."""
+    items = items_of(arrays)
+    return PathItems(items.outputs, items.inputs, Rows(arrays["lags"], arrays["lag_squares"]))
+
+
+def image_of_path(path: PathItems, spare: Bytes | None = None) -> Image:
+    """Return the image of the path's file with a copy of its item table."""
+    arrays = {
+        "outputs": path.outputs.vectors, "inputs": path.inputs.vectors, "lags": path.lags.vectors,
+        "output_squares": path.outputs.squares, "input_squares": path.inputs.squares, "lag_squares": path.lags.squares,
+    }  # fmt: skip
+    return image_of(arrays, spare)
 
 
 def image_of_rows(rows: Rows) -> Image:

@@ -94,6 +94,11 @@ class Corpus:
         return self.manifest["num_items"]
 
     @property
+    def has_order(self) -> bool:
+        """Whether the events of a user have an order: times, or numbers in their place, that are not all equal."""
+        return self.manifest.get("has_order", not self.manifest["undated"])  # a corpus of an earlier version lacks it
+
+    @property
     def num_users(self) -> int:
         """Users, without holes."""
         return self.manifest["num_users"]

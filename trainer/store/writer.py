@@ -18,7 +18,7 @@ from trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifes
 from trainer.system.files import TEMPORARY_SUFFIX, make_folder, raise_if_unwritten, read_json, sync_files, sync_folder
 from trainer.system.memory import Bytes
 
-_DATA_FILE = re.compile(r"(?:users|items|delta)-\d{5}-g(\d{6,})\.safetensors")
+_DATA_FILE = re.compile(r"(?:users|items|delta|path)-\d{5}-g(\d{6,})\.safetensors")
 
 
 @contextmanager
@@ -60,12 +60,12 @@ class Writer:
 
     def __init__(
         self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None,
-        has_others: bool = False,
+        has_others: bool = False, path: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """`users`, `items`: the entries that the next generation starts from, by micro-partition and by block."""
+        """`users`, `items`, `path`: the entries that the next generation starts from, by micro-partition and by block."""
         self.folder, self.generation = folder, generation
         self.users, self.items = dict(users), dict(items or {})
-        self.has_others = has_others
+        self.has_others, self.path = has_others, path
         self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
         self._unsynced: set[str] = set()
 
@@ -96,6 +96,14 @@ class Writer:
         """Write an item block; the next commit includes it."""
         self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
 
+    def read_path(self) -> Image | None:
+        """Read the image of the path's item table as last written, committed or not; None if there is none."""
+        return self._read(self.path, None) if self.path else None
+
+    def write_path(self, image: Image) -> None:
+        """Write the path's item table; the next commit includes it."""
+        self.path = self._write("path-00000", image)
+
     def sync(self) -> None:
         """Wait until all files of this writer are on the disk, with their names. Raises ResourceError when that fails."""
         if self._unsynced:
@@ -117,11 +125,12 @@ class Writer:
     def commit(self, values: dict[str, Any]) -> Generation:
         """Commit the written files as the next generation, with `values` in its manifest; then remove unreferenced files."""
         items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
-        return self._put_manifest(values | {"users": dict(self.users), "items": items})
+        path = {"path": self.path} if self.path else {}
+        return self._put_manifest(values | {"users": dict(self.users), "items": items} | path)
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Commit the files of an older generation as the next one, to return to the best epoch."""
-        names = ("users", "items", "num_blocks", "resident_block", "recency")
+        names = ("users", "items", "path", "num_blocks", "resident_block", "recency")
         kept = {name: older.manifest[name] for name in names if name in older.manifest}
         return self._put_manifest(values | kept)
 

@@ -33,7 +33,7 @@ class Visit:
 
     index: the number of the visit at its position; is_last: whether it is the last one. resident: the users in memory; histories,
     work: with tokens that are rows of the block; targets: the objective's tables for these; cuts int64[k]: after how many users
-    the workers exchange their changes.
+    the workers exchange their changes. backward: the share of the path's targets that are predicted backward.
     """
 
     position: int
@@ -46,6 +46,7 @@ class Visit:
     work: Pass
     targets: Targets
     cuts: NDArray[np.int64]
+    backward: float
 
     def parts(self) -> Iterator[tuple[Pass, bool]]:
         """Yield the work in parts, and whether the workers exchange their changes after each part."""
@@ -85,7 +86,10 @@ class Ended:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The work of a training: its settings, corpus, plan, effective recency and this worker's share of the users."""
+    """The work of a training: its settings, corpus, plan, effective recency and this worker's share of the users.
+
+    backward: the share of the path's targets that are predicted backward, at the beginning.
+    """
 
     config: TrainConfig
     corpus: Corpus
@@ -93,6 +97,7 @@ class Course:
     blocks: ItemBlocks
     recency: float
     share: Share
+    backward: float
 
     @property
     def num_positions(self) -> int:
@@ -162,7 +167,10 @@ class Course:
         num_cuts = self.num_exchanges(position) if self.plan.sharing.cuts_places else 0
         cuts = cut_users(lengths, in_place, int(self.corpus.tokens[partitions].sum()), num_cuts)
         is_last = index == len(partitions) - 1
-        return Visit(position, index, is_last, step, partitions[index], resident, histories, work, targets, cuts)
+        backward = self.backward * (1 - first_token / max(1, all_tokens))
+        return Visit(
+            position, index, is_last, step, partitions[index], resident, histories, work, targets, cuts, backward
+        )
 
 
 @lru_cache(maxsize=2)

@@ -18,6 +18,7 @@ from trainer.store.tokens import Histories
 MAX_SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
 MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # of small ones at most every eighth, so that measuring stays cheap
 MAX_POINTS = 100
+NUM_SUMS = 8
 MAX_SAMPLES = 2 * MAX_SAMPLE_USERS  # a training token and a held-out item each
 
 
@@ -46,12 +47,21 @@ def token_losses(
         return tree_losses(targets.tree, users, outputs, items)
     from trainer.kernels.cpu import score_rows  # numba takes half a second to import
 
+    if targets.config.objective == "sampled_softmax":
+        return softmax_losses(users, outputs, items, negatives, targets.sampling.corrections, targets.config.handicap)
     scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
-    own, other = scores[:, 0], scores[:, 1:]
-    if targets.config.objective == "negative_sampling":
-        return np.logaddexp(0, -own) + np.logaddexp(0, other).sum(axis=1)
-    own -= targets.sampling.corrections[items] + targets.config.handicap
-    other -= targets.sampling.corrections[negatives]
+    return np.logaddexp(0, -scores[:, 0]) + np.logaddexp(0, scores[:, 1:]).sum(axis=1)
+
+
+def softmax_losses(
+    users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
+    negatives: NDArray[np.int64], corrections: NDArray[np.float32], handicap: float,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return the loss of each token by a sampled softmax, float64[m]; arguments as for `token_losses`."""
+    from trainer.kernels.cpu import score_rows  # numba takes half a second to import
+
+    scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
+    own, other = scores[:, 0] - corrections[items] - handicap, scores[:, 1:] - corrections[negatives]
     other[negatives == items[:, None]] = -np.inf
     return np.logaddexp(own, np.logaddexp.reduce(other, axis=1)) - own
 
@@ -76,10 +86,13 @@ def tree_losses(
 class Sample:
     """The measured sample of a micro-partition: training tokens, then held-out items.
 
-    Each part: the rows of the users int64[m], of the items int64[m], and of the negatives int64[m, K].
+    parts: for each, the rows of the users int64[m], of the items int64[m], and of the negatives int64[m, K], without items of
+    other blocks. users, places: for each, the rows of all users int64[n], and where their tokens are, int64[n].
     """
 
     parts: tuple[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], ...]
+    users: tuple[NDArray[np.int64], ...]
+    places: tuple[NDArray[np.int64], ...]
 
     def item_rows(self) -> NDArray[np.int64]:
         """Return the rows of the item table, or block, that the losses need; not for a tree."""
@@ -93,11 +106,8 @@ def draw_sample(targets: Targets, histories: Histories) -> Sample:
     keys = user_keys(config.seed, -1, histories.hashes[seen])
     bits = draws(keys, np.array([counter(0, HELDOUT, 4095)], dtype=np.uint64))
     lengths = (histories.ends - histories.starts)[seen].astype(np.uint64)
-    parts = []
-    for users, places in (
-        (seen, histories.starts[seen] + (bits % lengths).astype(np.int64)),
-        (held, histories.ends[held]),
-    ):
+    parts, all_places = [], (histories.starts[seen] + (bits % lengths).astype(np.int64), histories.ends[held])
+    for users, places in zip((seen, held), all_places, strict=True):
         items = histories.tokens[places].astype(np.int64)
         is_in_block = targets.has(items)
         rows, items = users[is_in_block], items[is_in_block]
@@ -108,7 +118,7 @@ def draw_sample(targets: Targets, histories: Histories) -> Sample:
             keys = user_keys(config.seed, -1, histories.hashes[rows])
             negatives = draw_negatives(keys, HELDOUT, sampling, config.negative)
         parts.append((rows, items, negatives))
-    return Sample(tuple(parts))
+    return Sample(tuple(parts), (seen, held), all_places)
 
 
 def first_users(is_eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -118,11 +128,13 @@ def first_users(is_eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 @dataclass
 class Curve:
-    """Points of the curve, and the sums for the next point and for the epoch's mean."""
+    """Points of the curve, and the sums for the next point and for the epoch's mean: of losses and their number, on the sample
+    and held out, first of the interest, then of the path.
+    """
 
     points: list[dict[str, Any]] = field(default_factory=list)
-    point_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
-    epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0, 0.0, 0])
+    point_sums: list[float] = field(default_factory=lambda: [0.0] * NUM_SUMS)
+    epoch_sums: list[float] = field(default_factory=lambda: [0.0] * NUM_SUMS)
 
     def measure(
         self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], sample: Sample
@@ -131,7 +143,11 @@ class Curve:
         sums: list[float] = []
         for user_rows, items, negatives in sample.parts:
             sums += [float(token_losses(targets, users[user_rows], outputs, items, negatives).sum()), len(user_rows)]
-        self.add_sums(sums)
+        self.add_sums([*sums, 0.0, 0.0, 0.0, 0.0])
+
+    def measure_path(self, sums: list[float]) -> None:
+        """Add a visit's sums of the path's losses, as of PathSlot.measure."""
+        self.add_sums([0.0, 0.0, 0.0, 0.0, *sums])
 
     def add_sums(self, sums: list[float]) -> None:
         """Add sums of other workers: (sum, number) of losses and of held-out losses."""
@@ -139,7 +155,7 @@ class Curve:
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
 
     def begin_epoch(self) -> None:
-        self.epoch_sums = [0.0, 0, 0.0, 0]
+        self.epoch_sums = [0.0] * NUM_SUMS
 
     def epoch_losses(self) -> dict[str, float | None]:
         """Return the mean losses of the current epoch."""
@@ -147,6 +163,10 @@ class Curve:
 
 
 def losses(sums: list[float]) -> dict[str, float | None]:
-    """Return `loss` and `heldout_loss` from (sum, number) of each; None without measurements."""
-    loss, num, heldout_loss, num_heldout = sums
-    return {"loss": loss / num if num else None, "heldout_loss": heldout_loss / num_heldout if num_heldout else None}
+    """Return the mean of each pair (sum, number); None without measurements. A path that stands alone has the plain names."""
+    means = [total / num if num else None for total, num in zip(sums[::2], sums[1::2], strict=True)]
+    names = ["loss", "heldout_loss"]
+    both = [*names, "path_loss", "path_heldout_loss"]
+    if means[2] is None:
+        return dict(zip(names, means, strict=False))
+    return dict(zip(both, means, strict=True)) if means[0] is not None else dict(zip(names, means[2:], strict=True))

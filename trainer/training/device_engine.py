@@ -39,6 +39,7 @@ from trainer.model.rows import Items, Rows
 from trainer.training.course import Ended, Visit
 from trainer.training.curve import MAX_SAMPLES, Targets
 from trainer.training.engine import Engine
+from trainer.training.path_slot import PathSlot
 from trainer.training.record import Record
 from trainer.workers.exchange import Exchange
 
@@ -69,7 +70,7 @@ class DeviceMemory:
     """
 
     def __init__(self, device: torch.device, config: TrainConfig, largest: Largest, pinned: PinnedPages) -> None:
-        self.device, self.dims = device, config.vector_size
+        self.device, self.dims = device, config.interest_size
         users, halved_users = largest.users, largest.users * (config.dtype == "bfloat16")
         num_sampled = min(MAX_SAMPLES * (1 + config.negative), largest.items)
         arrays = dict.fromkeys(("starts", "ends", "hashes", "order"), (np.int64, users)) | {
@@ -128,10 +129,10 @@ class DeviceEngine(Engine):
     looks_ahead = True
 
     def __init__(
-        self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record,
+        self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record, path: PathSlot | None = None,
         exchange: Exchange | None = None,
     ) -> None:  # fmt: skip
-        self.exchange = exchange
+        self.path, self.exchange = path, exchange
         self.launch, self.device = accelerator.launch, accelerator.device
         self.config, self.record = config, record
         self.ahead, self.compute, self.home = (Stream(self.device) for _ in range(3))
@@ -187,13 +188,15 @@ class DeviceEngine(Engine):
         visit.resident.landed = threading.Event()
         if visit.num_users == 0:
             yield from self.settle()
-            yield Ended(visit, np.zeros((0, self.config.vector_size), np.float32), is_finite=True)
+            yield Ended(visit, np.zeros((0, self.config.interest_size), np.float32), is_finite=True)
             return
         if self._staged is None or self._staged.visit is not visit:
             yield from self.settle()
             self._staged = self._stage(visit)
         flight, self._staged = self._staged, None
         self._begin(flight)
+        if self.path is not None:  # on the host, while the device trains
+            self.path.train(visit.work, visit)
         yield from self.settle()
         self._send_home(flight)
         self._flying = flight

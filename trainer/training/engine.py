@@ -16,6 +16,7 @@ from trainer.kernels.first_rows import at_rest
 from trainer.model.rows import Items, Rows
 from trainer.training.course import Ended, Visit
 from trainer.training.curve import Curve, Targets
+from trainer.training.path_slot import PathSlot
 
 if TYPE_CHECKING:  # torch takes a second to import
     from trainer.workers.exchange import Exchange
@@ -30,22 +31,24 @@ class Engine:
     looks_ahead = False
     items: Items
 
-    def __init__(self, kernel: Kernel, exchange: "Exchange | None" = None) -> None:
-        self.kernel, self.exchange = kernel, exchange
+    def __init__(self, kernel: Kernel, path: PathSlot | None, exchange: "Exchange | None" = None) -> None:
+        self.kernel, self.path, self.exchange = kernel, path, exchange
 
     def admit_block(self, items: Items, targets: Targets) -> None:
         """Use these items from now on. No visit is in progress."""
         self.items = items
         if self.exchange is not None:
-            self.exchange.attach_items(items)
+            self.exchange.attach_items(items, self.path.items if self.path else None)
 
     def train(self, visit: Visit) -> Iterator[Ended]:
         """Begin a visit. Yields the visits that have ended meanwhile, in order; the caller concludes each before the next."""
         rows = visit.resident.rows
         rows = Rows(rows.widened(), rows.squares)
         for work, is_exchanged in visit.parts():
-            if len(work.order):
+            if len(work.order) and work.config.interest_size:
                 self.kernel.train_users(rows, self.items, work)
+            if self.path is not None:
+                self.path.train(work, visit)
             if is_exchanged and self.exchange is not None:
                 self.exchange.run()
         yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))
@@ -64,7 +67,7 @@ class Engine:
         """Release all resources, also of visits in progress."""
 
 
-def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
+def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve, path: PathSlot | None = None) -> None:
     """Add a visit to the curve, and round its users for storage. Then they may be written.
 
     outputs: of the items, float32; those of its sample have the values at the visit's end. Raises TrainingError when the vectors
@@ -74,8 +77,10 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
     try:
         if visit.num_users == 0:
             return
-        if ended.is_finite:
+        if ended.is_finite and config.interest_size:
             curve.measure(visit.targets, ended.vectors, outputs, visit.sample)
+        if path is not None and visit.step.turn == 0:
+            curve.measure_path(path.measure(visit.sample, resident.histories))
         if not (ended.is_finite and np.isfinite(curve.point_sums).all()):
             raise TrainingError(
                 f"vectors are no longer finite in epoch {visit.step.epoch + 1}, micro-partition {visit.partition} (learning "
@@ -84,7 +89,7 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve) -> None:
         if config.dtype != "float32":
             rows = Rows(ended.vectors, resident.rows.squares)
             resident.rows.vectors[:] = at_rest(config, visit.step.epoch, visit.work.hashes, rows).vectors
-        resident.is_dirty = True
+        resident.is_dirty = config.interest_size > 0
     finally:
         if resident.landed is not None:
             resident.landed.set()

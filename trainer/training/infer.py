@@ -86,6 +86,8 @@ def infer_vectors(
 
     Each row is a pure function of the user's history, hash and first row.
     """
+    if not frozen.config.interest_size:
+        return Rows(np.empty((len(hashes), 0), dtype=np.float32), np.empty(len(hashes), dtype=np.float32))
     num_blocks = frozen.blocks.num_blocks
     histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
     rows = begin_users(frozen.config, hashes) if begun is None else begun
@@ -123,7 +125,7 @@ def infer_parts(
     num_bytes = 0
     for key, histories in parts:
         group.append((key, histories))
-        num_bytes += 4 * (histories.num_users * frozen.config.vector_size + len(histories.tokens))
+        num_bytes += 4 * (histories.num_users * frozen.config.interest_size + len(histories.tokens))
         if frozen.blocks.num_blocks == 1 or num_bytes >= group_bytes:
             yield from _infer_group(frozen, group, begin)
             group, num_bytes = [], 0
@@ -166,6 +168,8 @@ def refit_held_out(
         generation = open_generation(job.store_dir)
         if generation.has_seen_held_out:
             return generation
+        if not generation.config.interest_size:  # paths are summed up when they are read
+            return _next_writer(generation).commit(generation.manifest | values | {"stage": "refitted"})
         counts = corpus.count_training_tokens()
         _check_room(job, corpus, generation, freeze_items(generation, counts, job.config.threads))
         writer = _next_writer(generation)
@@ -234,7 +238,7 @@ def _check_room(job: Job, corpus: Corpus, generation: Generation, frozen: Frozen
             f"{job.store_dir}: free space, then run the same command again"
         )
     held_bytes, num_held_out = private_bytes(), corpus.manifest["num_held_out"]
-    row_bytes = 4 * frozen.config.vector_size
+    row_bytes = 4 * frozen.config.interest_size
     users_bytes = 2 * int(corpus.users.max()) * row_bytes + min(GROUP_BYTES, num_held_out * row_bytes)
     if num_held_out and held_bytes + frozen.num_bytes + users_bytes > job.host_memory_bytes:
         raise ResourceError(

@@ -47,7 +47,10 @@ class Job:
     @property
     def training_config(self) -> TrainConfig:
         """The settings with the schedule. Manifests and inference use `config`."""
-        return dataclasses.replace(self.config, **dataclasses.asdict(self.schedule)) if self.schedule else self.config
+        if self.schedule is None:
+            return self.config
+        path_alpha = self.config.path_alpha * self.schedule.alpha / self.config.alpha
+        return dataclasses.replace(self.config, **dataclasses.asdict(self.schedule), path_alpha=path_alpha)
 
 
 def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:
@@ -57,9 +60,28 @@ def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:
 
 
 def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) -> float:
-    """Return `train.recency`; 0 without times, a third with several item blocks, where the newest tokens do not come last."""
-    recency = 0.0 if corpus.manifest["undated"] else config.recency
+    """Return `train.recency`; 0 without an order, a third with several item blocks, where the newest tokens do not come last."""
+    recency = config.recency if corpus.has_order else 0.0
     return recency if num_blocks == 1 else recency / 3
+
+
+def choose_parts(config: TrainConfig, corpus: Corpus, on_event: OnEvent = ignore_event) -> TrainConfig:
+    """Return the settings with the parts that this log can have: without an order of its events there is no path.
+
+    Raises ConfigError when only a path is wanted and there can be none.
+    """
+    reasons = {
+        "the events of each user have no order": not corpus.has_order,
+        "a tree of items (train.hs) ranks by the interest alone": bool(config.hs),
+        "train.items_from has vectors of one part": bool(config.items_from),
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    if reason is None or config.parts == "interest":
+        return config
+    if config.parts == "path":
+        raise ConfigError(f"train.parts is path, but {reason}: set it to interest")
+    log(on_event, f"vectors have no path, as {reason}: all {config.vector_size} numbers are the interest")
+    return dataclasses.replace(config, parts="interest")
 
 
 def describe_training(

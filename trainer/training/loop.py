@@ -8,7 +8,7 @@ does the same arithmetic as an uninterrupted one. With `patience`, the generatio
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer.errors import ConfigError, SurfError
@@ -27,7 +27,8 @@ from trainer.training.course import Course, Ended, Visit
 from trainer.training.curve import MAX_POINTS, Targets
 from trainer.training.engine import Engine
 from trainer.training.item_blocks import ItemBlocks
-from trainer.training.job import Job, describe_training, effective_recency
+from trainer.training.job import Job, choose_parts, describe_training, effective_recency
+from trainer.training.path_slot import PathSlot
 from trainer.training.preparation import Standing, divide_work, find_standing, prepare_resume, warm_up
 from trainer.training.record import Record
 from trainer.training.redivide import join_item_blocks
@@ -58,6 +59,7 @@ def train(
         if not workers.is_alone:
             run_on_first(workers, lambda: remove_unreferenced(job.store_dir))
         corpus = open_corpus(job.corpus_dir)
+        job = replace(job, config=choose_parts(job.config, corpus, on_event))
         standing = find_standing(job, corpus, workers.rank, on_event)
         if standing.record.position and not standing.is_done and not resume:
             raise ConfigError(
@@ -89,6 +91,8 @@ def train_on(
 def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent) -> "Training":
     """Pick the kernel, make the plan, and create the training. Logs the choices with reasons."""
     config, store_dir = job.training_config, job.store_dir
+    if config.path_size and job.kernel == "gpu" and not workers.is_alone:
+        raise ConfigError("several GPUs do not train a path yet: set train.parts to interest, or train with one worker")
     kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
     if job.device_memory_bytes:
         limit_device_memory(job.device_memory_bytes)
@@ -98,31 +102,34 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         log(on_event, line)
     recency = effective_recency(config, corpus, plan.num_blocks)
     if recency == 0 < config.recency:
-        log(on_event, "train.recency is off, as the log has no times: a user's tokens all count the same")
+        log(on_event, "train.recency is off, as the events of a user have no order: they all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
-    course = Course(config, corpus, plan, blocks, recency, share)
+    backward = 0.0 if job.schedule else config.path_backward  # trained vectors end forward, and stay so
+    course = Course(config, corpus, plan, blocks, recency, share, backward)
     prepare_resume(standing, course, store_dir, workers, on_event)
     record, manifest = standing.record, standing.manifest
     items_on_disk = standing.generation.item_entries() if standing.generation else {}
     users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
-    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others=not workers.is_alone)
+    has_others, path_on_disk = not workers.is_alone, manifest.get("path")
+    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, path_on_disk)
     background, shared_from = Background(record), manifest.get("resident_block")
     kind = RingSlots if plan.sharing.is_sharded else ItemSlots
     items = kind(blocks, writer, background, shared_from, workers)
-    slots = Slots(corpus, writer, items, background, plan.place_bytes)
-    team = Team(course, record)
+    path = PathSlot(config, counts, writer, workers.is_first) if config.path_size else None
+    slots = Slots(corpus, writer, items, path, background, plan.place_bytes)
+    team = Team(course, record, path)
     if not workers.is_alone:  # workers exchange the item rows that all of them have
         num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
-        team = Together(course, record, workers, num_rows, items)
+        team = Together(course, record, path, workers, num_rows, items)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
         log(on_event, f"resuming a stopped training: {done} are done")
-    engine = Engine(kernel, team.exchange)
-    if kernel.accelerator is not None:
+    engine = Engine(kernel, path, team.exchange)
+    if kernel.accelerator is not None and config.interest_size:
         from trainer.training.device_engine import DeviceEngine, Largest  # torch takes a second to import
 
         largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
-        engine = DeviceEngine(kernel.accelerator, config, largest, record, team.exchange)
+        engine = DeviceEngine(kernel.accelerator, config, largest, record, path, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
         log(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")

@@ -21,14 +21,15 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.events import OnEvent, ignore_event, log_progress
-from trainer.kernels.first_rows import at_rest, begin_items, begin_users
-from trainer.model.rows import Rows
+from trainer.kernels.first_rows import at_rest, begin_items, begin_path, begin_users
+from trainer.model.rows import PathItems, Rows, join_rows
 from trainer.store.generation import Generation, open_generation
 from trainer.store.images import Image, make_image, read_image
 from trainer.store.layout import (
     Delta,
     delta_in,
     image_of_items,
+    image_of_path,
     image_of_rows,
     items_in,
     lay_over,
@@ -51,12 +52,13 @@ KNOWN_SQUARES = 10.0
 
 @dataclass(frozen=True)
 class Beginning:
-    """The start of a night. new_items float32[k, D]: the first vectors of items that the base does not have;
-    decay: the factor of the items' Adagrad sums, so that items still move after many nights.
+    """The start of a night. new_items: the first vectors of items that the base does not have, float32[k, D]: outputs of the
+    interest, then outputs and inputs of the path; decay: the factor of the items' Adagrad sums, so that items still move after
+    many nights.
     """
 
     base: Generation
-    new_items: NDArray[np.float32]
+    new_items: list[NDArray[np.float32]]
     decay: float
 
 
@@ -81,7 +83,8 @@ class Known:
 
 def why_not(config: TrainConfig, base: Generation) -> str | None:
     """Return the reason why a training cannot begin from the base; None if it can."""
-    if config.vector_size != base.vector_size or config.has_inputs != base.config.has_inputs:
+    kinds = [(one.vector_size, one.parts, one.has_inputs, one.path_window) for one in (config, base.config)]
+    if kinds[0] != kinds[1]:
         return "its vectors are of another kind"
     if config.bias != base.bias:
         return f"its users have a train.bias of {base.bias:g}, not {config.bias:g}"
@@ -97,7 +100,7 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
 
     Raises ConfigError when a training cannot begin from the base, DamageError when a file of it was altered.
     """
-    base, config, new = beginning.base, job.config, beginning.new_items
+    base, config, (new, *new_path) = beginning.base, job.config, beginning.new_items
     if reason := why_not(config, base):
         raise ConfigError(f"this night cannot go on from generation {base.generation}: {reason}; run it with --full")
 
@@ -106,7 +109,7 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
         before, begun = base.map_items(), begin_items(config, len(new), len(new))
         begun.outputs.vectors[:] = new
         num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
-        image = make_image(shapes_of_items(num_items, config.vector_size, num_inputs))
+        image = make_image(shapes_of_items(num_items, config.interest_size, num_inputs))
         items = items_in(image)
         for rows, older, newer in (
             (items.outputs, before.outputs, begun.outputs),
@@ -118,6 +121,16 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
             rows.squares[:num_older] *= np.float32(beginning.decay)
         return image
 
+    def make_path() -> PathItems:
+        """Return the base's item table of the path with decayed sums, and the new items."""
+        assert base.path is not None
+        older, begun = base.path.copy(), begin_path(config, len(new))
+        begun.outputs.vectors[:], begun.inputs.vectors[:] = new_path
+        for rows in (older.outputs, older.inputs, older.lags):
+            rows.squares *= np.float32(beginning.decay)
+        outputs, inputs = join_rows([older.outputs, begun.outputs]), join_rows([older.inputs, begun.inputs])
+        return PathItems(outputs, inputs, older.lags)
+
     def fit_users(generation: Generation, image: Image) -> Callable[[int, Histories], Rows]:
         frozen = freeze_items(generation, corpus.count_training_tokens(), config.threads, items_in(image))
 
@@ -128,7 +141,7 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
 
         return fit
 
-    _begin(job, corpus, base, make_items, fit_users, on_event)
+    _begin(job, corpus, base, (make_items, make_path), fit_users, on_event)
 
 
 def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignore_event) -> None:
@@ -146,25 +159,39 @@ def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignor
                 table.squares[is_known] = KNOWN_SQUARES
         return image_of_items(items)
 
+    def make_path() -> PathItems:
+        path, older = begin_path(job.config, corpus.num_items), known.base.path
+        assert older is not None
+        is_known = known.items >= 0
+        for table, before in ((path.outputs, older.outputs), (path.inputs, older.inputs)):
+            table.vectors[is_known] = before.vectors[known.items[is_known]]
+            table.squares[is_known] = before.squares[known.items[is_known]]
+        return PathItems(path.outputs, path.inputs, older.lags.copy())
+
     def begin(partition: int, histories: Histories) -> Rows:
         places = np.where(histories.is_held_out, -1, known.users(partition))
         return known.begin(job.config, partition, histories.hashes, places)
 
-    _begin(job, corpus, known.base, make_items, lambda *_: begin, on_event)
+    _begin(job, corpus, known.base, (make_items, make_path), lambda *_: begin, on_event)
 
 
 def _begin(
-    job: Job, corpus: Corpus, base: Generation, make_items: Callable[[], Image],
+    job: Job, corpus: Corpus, base: Generation, make_tables: tuple[Callable[[], Image], Callable[[], PathItems]],
     begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]], on_event: OnEvent,
 ) -> None:  # fmt: skip
-    """Commit a generation at position 0. begin_with: takes it with its items, returns a function that makes users' rows."""
+    """Commit a generation at position 0. make_tables: return the item tables of interest and path; begin_with: takes the
+    generation with its items, returns a function that makes users' rows.
+    """
     with lock_store(job.store_dir):
         name = identity(corpus, job.config, job.start)
         if find_generation(job.store_dir, name):
             return
         writer = Writer(job.store_dir, next_generation(job.store_dir), {})
+        make_items, make_path = make_tables
         image = make_items()
         writer.write_items(0, image)
+        if job.config.path_size:
+            writer.write_path(image_of_path(make_path()))
         recency = effective_recency(job.config, corpus)
         values = describe_training(
             name, corpus, job.config, recency, base.manifest["kernel"], base.manifest["kernel_reason"]
@@ -176,7 +203,7 @@ def _begin(
         make_rows = begin_with(Generation(job.store_dir, values | {"items": [writer.items[0]]}), image)
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)
-            if histories.num_users:
+            if histories.num_users and job.config.interest_size:
                 rows = at_rest(job.config, -1, histories.hashes, make_rows(partition, histories))
                 writer.write_users(partition, image_of_rows(rows))
             log_progress(on_event, "begin", partition + 1, corpus.num_partitions)
@@ -200,7 +227,7 @@ def fold_night(
         for partition in range(corpus.num_partitions):
             places = corpus.rows(partition)
             assert places is not None, f"{corpus.folder} is a corpus of all rows"
-            if len(places):
+            if len(places) and str(partition) in trained.manifest["users"]:
                 newer = Delta(places, read_rows(job.store_dir, trained.manifest["users"][str(partition)]))
                 _write_newer(writer, partition, base, newer)
             log_progress(on_event, "fold", partition + 1, corpus.num_partitions)

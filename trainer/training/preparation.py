@@ -16,10 +16,10 @@ from trainer.draws import epoch_key, mix_array
 from trainer.events import OnEvent, ignore_event, log
 from trainer.gensim.warm_start import WarmStart, read_warm_start
 from trainer.kernels import Kernel
-from trainer.kernels.first_rows import at_rest, begin_items, begin_users
+from trainer.kernels.first_rows import at_rest, begin_items, begin_path, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
-from trainer.model.rows import Items, Rows
+from trainer.model.rows import Items, PathItems, Rows
 from trainer.model.trees import make_tree
 from trainer.plan.alone import Budget, Division, Plan, plan_training
 from trainer.plan.prediction import Rates
@@ -106,9 +106,9 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 
     def compile_all() -> None:
         try:
-            users, items, work = _make_up_work(config, num_items=1, num_users=1, length=0)
-            kernel.train_users(users, items, work)
-            at_rest(config, 0, work.hashes, users)
+            made_up = _make_up_work(config, num_items=1, num_users=1, length=0)
+            _train_made_up(kernel, *made_up)
+            at_rest(config, 0, made_up[-1].hashes, made_up[0])
         except BaseException as error:
             failed.append(error)
 
@@ -168,13 +168,13 @@ def measure_machine(
     """Return this machine's budget and rates, measured by training made-up users, and writing and reading a file."""
     length = max(1, round(work.num_tokens / max(1, work.num_users)))
     num_users = int(min(MAX_USERS, max(1, work.num_tokens * work.epochs * SHARE / length)))
-    num_items = min(sizes.num_items, MAX_ITEMS, max(2, MAX_TABLE_BYTES // (4 * config.vector_size + 4)))
+    num_items = min(sizes.num_items, MAX_ITEMS, max(2, MAX_TABLE_BYTES // (4 * config.interest_size + 4)))
     tokens_per_second = _train_moment(kernel, config, num_items, num_users, length)
     growth = sizes.num_items / num_items  # a tree's paths become longer with it
     if config.hs and growth > 1:
         is_flat = config.tree == "two_level"
         tokens_per_second /= math.sqrt(growth) if is_flat else 1 + math.log(growth) / math.log(num_items)
-    read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.vector_size * 4))
+    read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.interest_size * 4))
     stat = os.statvfs(folder)
     budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1])
     return budget, Rates(tokens_per_second, read, written)
@@ -191,8 +191,10 @@ def measure_network(workers: Workers) -> float:
     return sent_by_sum(NETWORK_BYTES, workers.num) / (time.perf_counter() - started)
 
 
-def _make_up_work(config: TrainConfig, num_items: int, num_users: int, length: int) -> tuple[Rows, Items, Pass]:
-    """Return made-up users with `length` tokens each, by Zipf's law, items, and a pass over them."""
+def _make_up_work(
+    config: TrainConfig, num_items: int, num_users: int, length: int
+) -> tuple[Rows, Items, PathItems, Pass]:  # fmt: skip
+    """Return made-up users with `length` tokens each, by Zipf's law, items, the path's items, and a pass over them."""
     shares = 1 / np.arange(1, num_items + 1)
     bounds = np.cumsum(shares / shares.sum())
     draws = np.random.default_rng(0).random(num_users * length)
@@ -206,20 +208,33 @@ def _make_up_work(config: TrainConfig, num_items: int, num_users: int, length: i
         alphas=np.full(num_users, config.alpha, dtype=np.float32), sampling=make_sampling(counts, config), tree=tree,
         recency=config.recency, epoch_key=epoch_key(config.seed, 0),
     )  # fmt: skip
-    return begin_users(config, hashes), begin_items(config, num_items, tree.num_rows if tree else num_items), work
+    items = begin_items(config, num_items, tree.num_rows if tree else num_items)
+    return begin_users(config, hashes), items, begin_path(config, num_items if config.path_size else 0), work
 
 
 def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int) -> float:
     """Measure the tokens a second in one pass over made-up users."""
-    users, items, work = _make_up_work(config, num_items, num_users, length)
+    users, items, path, work = _make_up_work(config, num_items, num_users, length)
     for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
         part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
         started = time.perf_counter()
-        kernel.train_users(users, items, part)
+        _train_made_up(kernel, users, items, path, part)
         seconds = time.perf_counter() - started
         if seconds > TRY_SECONDS:
             break
     return length * num_tried / seconds
+
+
+def _train_made_up(kernel: Kernel, users: Rows, items: Items, path: PathItems, work: Pass) -> None:
+    """Train both parts, each if there is one."""
+    config = work.config
+    if config.interest_size:
+        kernel.train_users(users, items, work)
+    if config.path_size:
+        from trainer.kernels.path import make_path_tables, train_path  # numba takes half a second to import
+
+        counts = np.bincount(work.tokens, minlength=len(path.outputs.squares))
+        train_path(path, work, make_path_tables(counts, config), config.path_backward)
 
 
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.training.curve import Curve, losses
+from trainer.training.curve import NUM_SUMS, Curve, losses
 
 STORY_FIELDS = (
     "best", "stopped_after_epoch", "peak_bytes", "train_seconds", "num_processes", "num_commits", "bytes_read", "bytes_written",
@@ -73,7 +73,7 @@ class Record:
             "tokens": round(self.tokens_done), "tokens_per_second": rate, "alpha": alpha, **losses(curve.point_sums),
         }  # fmt: skip
         curve.points.append(point)
-        curve.point_sums = [0.0, 0, 0.0, 0]
+        curve.point_sums = [0.0] * NUM_SUMS
         return point
 
     def story(self, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from trainer.system.memory import Bytes, make_pages
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.record import Record
 from trainer.workers.group import Workers, commit_together
+
+if TYPE_CHECKING:
+    from trainer.training.path_slot import PathSlot
 
 BEGIN_ROWS = 1024
 
@@ -107,14 +110,15 @@ class Background:
 class Slots:
     """The micro-partitions in memory. Users come from the writer's files, or begin at random without a file.
 
-    items: the memory of item blocks. place_bytes: the bytes of reusable memory for a micro-partition's users and for its
-    tokens; None if all stay in memory.
+    items: the memory of item blocks; path: the path's item table, if there is a path. place_bytes: the bytes of reusable memory
+    for a micro-partition's users and for its tokens; None if all stay in memory.
     """
 
     def __init__(
-        self, corpus: Corpus, writer: Writer, items: "ItemSlots", background: Background, place_bytes: tuple[int, int] | None
+        self, corpus: Corpus, writer: Writer, items: "ItemSlots", path: "PathSlot | None", background: Background,
+        place_bytes: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        self.corpus, self.writer, self.items, self.background = corpus, writer, items, background
+        self.corpus, self.writer, self.items, self.path, self.background = corpus, writer, items, path, background
         self.place_bytes, self.record = place_bytes, background.record
         self.residents: dict[int, Resident] = {}
         self._free: list[Place] = []
@@ -157,7 +161,8 @@ class Slots:
                 if resident.is_dirty:
                     resident.is_dirty = False
                     resident.writing = self.background.write(self._write, partition, resident.image)
-            self._committing = self.background.write(self._commit, self.items.copy(), values)
+            path = self.path.copy() if self.path else None
+            self._committing = self.background.write(self._commit, self.items.copy(), path, values)
 
     def wait_for_commit(self) -> None:
         """Wait until the last commit is on disk. Raises its error, if any."""
@@ -194,10 +199,13 @@ class Slots:
         if resident.place is not None:
             self._free.append(resident.place)
 
-    def _commit(self, copies: Blocks, values: dict[str, Any]) -> None:
+    def _commit(self, copies: Blocks, path: Image | None, values: dict[str, Any]) -> None:
         def write_last() -> None:
             self.background.check()  # a failed write must prevent the commit
             self.items.write(copies)
+            if path is not None:
+                self.writer.write_path(path)
+                self.record.bytes_written += path.num_bytes
 
         commit_together(self.writer, self.items.workers, values, write_last)
         self.items.free(copies)
@@ -206,7 +214,8 @@ class Slots:
 def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | None) -> Image:
     """Return the image of untrained users. Made a few rows at a time, it takes no further memory."""
     dtype = np.float32 if config.dtype == "float32" else np.uint16
-    shapes: Shapes = {"vectors": (dtype, (len(hashes), config.vector_size)), "squares": (np.float32, (len(hashes),))}
+    hashes = hashes if config.interest_size else hashes[:0]  # a path that stands alone has nothing for a user
+    shapes: Shapes = {"vectors": (dtype, (len(hashes), config.interest_size)), "squares": (np.float32, (len(hashes),))}
     image = make_image(shapes, spare)
     rows = rows_in(image)
     for start in range(0, len(hashes), BEGIN_ROWS):
@@ -364,5 +373,5 @@ class RingSlots(ItemSlots):
 
     def _make_block(self, block: int, spare: Bytes | None) -> Image:
         """Return an image to receive an item block from another worker."""
-        shapes = shapes_of_items(self.blocks.num_outputs(block), self.blocks.config.vector_size, has_rows=True)
+        shapes = shapes_of_items(self.blocks.num_outputs(block), self.blocks.config.interest_size, has_rows=True)
         return make_image(shapes, spare)

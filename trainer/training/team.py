@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.training.course import Course, Ended
-from trainer.training.curve import Curve
+from trainer.training.curve import NUM_SUMS, Curve
 from trainer.training.engine import conclude
+from trainer.training.path_slot import PathSlot
 from trainer.training.record import Load, Record
 from trainer.training.slots import ItemSlots, RingSlots
 from trainer.workers.group import Workers
@@ -38,13 +39,13 @@ class Team:
     unit = "micro-partitions"
     exchange: "Exchange | None" = None
 
-    def __init__(self, course: Course, record: Record) -> None:
-        self.course, self.record = course, record
+    def __init__(self, course: Course, record: Record, path: PathSlot | None) -> None:
+        self.course, self.record, self.path = course, record, path
 
     def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
         """Record a finished visit; outputs: of the items, as for `conclude`."""
         self.begin_epoch()
-        conclude(ended, outputs, self.record.curve)
+        conclude(ended, outputs, self.record.curve, self.path)
         self.record.position = ended.visit.position + 1
         self.record.tokens_done += ended.visit.num_tokens / self.course.plan.num_blocks
 
@@ -78,10 +79,12 @@ class Together(Team):
     unit = "places"
     exchange: "Exchange"
 
-    def __init__(self, course: Course, record: Record, workers: Workers, num_rows: int, items: ItemSlots) -> None:
+    def __init__(
+        self, course: Course, record: Record, path: PathSlot | None, workers: Workers, num_rows: int, items: ItemSlots
+    ) -> None:
         from trainer.workers.exchange import Exchange
 
-        super().__init__(course, record)
+        super().__init__(course, record, path)
         sharing = course.plan.sharing
         self.workers, self.items = workers, items
         self.exchange = Exchange(workers, num_rows, sharing.staleness)
@@ -94,7 +97,7 @@ class Together(Team):
 
     def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
         """Measure a finished visit. It is recorded at the next meeting of the workers."""
-        conclude(ended, outputs, self.curve)
+        conclude(ended, outputs, self.curve, self.path)
         self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
 
     def meets_at(self, position: int) -> bool:
@@ -150,9 +153,9 @@ class Together(Team):
             rows = result().tolist()
             total = [sum(column) for column in zip(*rows, strict=True)]
             self.begin_epoch()
-            self.record.curve.add_sums(total[:4])
+            self.record.curve.add_sums(total[:NUM_SUMS])
             self.record.position = position
-            self.record.tokens_done += total[4]
+            self.record.tokens_done += total[NUM_SUMS]
             self.record.loads = [Load(*row[-len(fields(Load)) :]) for row in rows]
-            yield Requests(total[5] > 0, total[6] > 0)
+            yield Requests(total[NUM_SUMS + 1] > 0, total[NUM_SUMS + 2] > 0)
         self._meet_seconds += time.perf_counter() - started

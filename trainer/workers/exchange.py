@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from trainer.model.rows import Items
+from trainer.model.rows import Items, PathItems
 from trainer.plan.sharing import sent_by_sum
 from trainer.workers.group import Workers
 
@@ -51,10 +51,11 @@ class Exchange:
         if self._base is None:
             self._base = [table.clone() for table in tables]
 
-    def attach_items(self, items: Items) -> None:
-        """`attach` for items in the host's memory."""
-        outputs, inputs = items.outputs, items.inputs
-        arrays = (outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows], inputs.vectors, inputs.squares)
+    def attach_items(self, items: Items, path: PathItems | None = None) -> None:
+        """`attach` for items in the host's memory, and for the path's item table, all of it."""
+        outputs, tables = items.outputs, [items.inputs, *([path.outputs, path.inputs, path.lags] if path else [])]
+        arrays = [outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows]]
+        arrays += [array for rows in tables for array in (rows.vectors, rows.squares)]
         self.attach([torch.from_numpy(array) for array in arrays if array.size])
 
     def run(self) -> None:

@@ -1,0 +1,316 @@
+"""The compiled part of the path kernel: tiles of users that walk their targets in step (trainer/kernels/path.py)."""
+# mypy: no-check-untyped-defs
+
+import math
+from collections import namedtuple
+
+import numba
+import numpy as np
+
+from trainer.draws import TILE, WINDOW
+from trainer.kernels.compiled_draws import draw, draw_negative, mix
+from trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row, take
+
+_32 = np.uint64(32)
+_MASKED = np.float32(-1e30)
+LEAST_LAG = np.float32(0.01)
+LAG_RATE = np.float32(0.3)
+
+PathRule = namedtuple("PathRule", "window backward bias alpha_ratio stream_users")
+"""The settings as numbers. backward: the share of targets that are predicted from the pages after them, of 2**32."""
+
+PathArrays = namedtuple("PathArrays", "outputs output_squares inputs input_squares lags lag_squares")
+"""The arrays of trainer.model.rows.PathItems."""
+
+Lanes = namedtuple("Lanes", "users num_targets next targets alphas")
+"""The users of a tile. users, num_targets, next int64[M]; targets int64[M, L]: twice a position, plus one if it is predicted
+backward; alphas float32[M].
+"""
+
+Tile = namedtuple(
+    "Tile",
+    "hiddens steps negatives negative_rows scores negative_steps context factors lags lengths scales items pulls lag_steps",
+)
+"""The arrays of one step of a tile: M lanes, K negatives, D numbers, W lags.
+
+hiddens, steps float32[M, D]; negatives, negative_steps float32[K, D]; negative_rows int64[K]; scores float32[M, K]; the pages a
+lane looks at: context, lags int64[M, W], factors float32[M, W], lengths int64[M]; scales, pulls float32[M]; items int64[M]: the
+targets; lag_steps float32[2 W].
+"""
+
+
+@inlined
+def list_targets(history, key, rule, seen, stamp, targets):
+    """List a user's targets: the first event of each item, if there is a page to predict it from. Returns how many.
+
+    seen int64[V]: the last stamp at which each item was met.
+    """
+    num = 0
+    for position in range(history.shape[0]):
+        item = history[position]
+        is_new = seen[item] != stamp
+        seen[item] = stamp
+        is_backward = (draw(key, position, WINDOW, 0) >> _32) < rule.backward
+        has_context = position + 1 < history.shape[0] if is_backward else position > 0
+        targets[num] = 2 * position + is_backward
+        num += is_new and has_context
+    return num
+
+
+@inlined
+def look_at_context(path, tile, lane, history, target, rule):
+    """Sum the input vectors of the pages before a target, or after it if it is predicted backward, into the lane's hidden.
+
+    Pages that are the target itself are left out. The sum is divided by the fourth root of the sum of the squared weights.
+    """
+    prefer_wide_vectors()
+    is_backward, position = target & 1, target >> 1
+    item, num, squares = history[position], 0, np.float32(0)
+    step = 1 if is_backward else -1
+    for lag in range(rule.window):
+        place = position + step * (lag + 1)
+        if place < 0 or place >= history.shape[0]:
+            break
+        number = lag + is_backward * rule.window
+        weight = path.lags[number, 0]
+        tile.context[lane, num], tile.lags[lane, num], tile.factors[lane, num] = history[place], number, weight
+        is_other = history[place] != item
+        num += is_other
+        squares += weight * weight * np.float32(is_other)
+    scale = np.float32(1) / np.float32(math.sqrt(math.sqrt(max(squares, np.float32(1e-12)))))
+    num_dims = tile.hiddens.shape[1]
+    for d in range(num_dims):
+        tile.hiddens[lane, d] = np.float32(0)
+    for i in range(num):
+        tile.factors[lane, i] *= scale
+        factor, page = tile.factors[lane, i], tile.context[lane, i]
+        for d in range(num_dims):
+            tile.hiddens[lane, d] += factor * path.inputs[page, d]
+    tile.hiddens[lane, num_dims - 1 - is_backward] = rule.bias
+    tile.lengths[lane], tile.scales[lane], tile.items[lane] = num, scale, item
+
+
+@inlined
+def draw_tile_negatives(path, tile, noise, key, step):
+    """Draw the negatives of a step, and copy their rows."""
+    prefer_wide_vectors()
+    for k in range(tile.negative_rows.shape[0]):
+        row = draw_negative(draw(key, step, TILE, k), noise)
+        tile.negative_rows[k] = row
+        for d in range(tile.negatives.shape[1]):
+            tile.negatives[k, d] = path.outputs[row, d]
+
+
+@inlined
+def score_lane(path, tile, lane, noise):
+    """Turn a lane's scores into minus the probabilities of the negatives, and its pull: 1 - that of its target.
+
+    A negative that is the target, or a page of its context, does not count.
+    """
+    prefer_wide_vectors()
+    item, num_dims, num_negatives = tile.items[lane], tile.hiddens.shape[1], tile.negative_rows.shape[0]
+    own = np.float32(0)
+    for d in range(num_dims):
+        own += tile.hiddens[lane, d] * path.outputs[item, d]
+    own -= noise.corrections[item]
+    highest = own
+    for k in range(num_negatives):
+        row, score = tile.negative_rows[k], np.float32(0)
+        for d in range(num_dims):
+            score += tile.hiddens[lane, d] * tile.negatives[k, d]
+        score = score - noise.corrections[row] if row != item else _MASKED
+        for i in range(tile.lengths[lane]):
+            score = _MASKED if tile.context[lane, i] == row else score
+        tile.scores[lane, k] = score
+        highest = max(highest, score)
+    total = np.float32(0)
+    for k in range(num_negatives):
+        tile.scores[lane, k] = np.float32(math.exp(tile.scores[lane, k] - highest))
+        total += tile.scores[lane, k]
+    share = np.float32(1) / (total + np.float32(math.exp(own - highest)))
+    has_context = np.float32(tile.lengths[lane] > 0)  # all pages around it may be the target itself
+    for k in range(num_negatives):
+        tile.scores[lane, k] *= -share * has_context
+    tile.pulls[lane] = total * share * has_context
+
+
+@inlined
+def make_steps(path, tile, num_lanes):
+    """Make the steps up of the hiddens and of the negatives, by the rows as they are."""
+    prefer_wide_vectors()
+    num_dims, num_negatives = tile.hiddens.shape[1], tile.negative_rows.shape[0]
+    for k in range(num_negatives):
+        for d in range(num_dims):
+            tile.negative_steps[k, d] = np.float32(0)
+    for lane in range(num_lanes):
+        pull, item = tile.pulls[lane], tile.items[lane]
+        for d in range(num_dims):
+            tile.steps[lane, d] = pull * path.outputs[item, d]
+        for k in range(num_negatives):
+            factor = tile.scores[lane, k]
+            for d in range(num_dims):
+                tile.steps[lane, d] += factor * tile.negatives[k, d]
+                tile.negative_steps[k, d] += factor * tile.hiddens[lane, d]
+
+
+@inlined
+def rate_after(squares, row, square, alpha):
+    """Add a step's mean square to the row's sum. Returns Adagrad's learning rate."""
+    squares[row] += square
+    return alpha / np.float32(math.sqrt(squares[row]))
+
+
+@inlined
+def move_outputs(path, tile, l2s, alphas, num_lanes):
+    """Move the rows of the negatives, then those of the targets, which L2 pulls towards zero."""
+    prefer_wide_vectors()
+    num_dims = tile.hiddens.shape[1]
+    for k in range(tile.negative_rows.shape[0]):
+        row, square = tile.negative_rows[k], np.float32(0)
+        for d in range(num_dims):
+            square += tile.negative_steps[k, d] * tile.negative_steps[k, d]
+        rate = rate_after(path.output_squares, row, square / np.float32(num_dims), alphas[0])
+        for d in range(num_dims):
+            path.outputs[row, d] += rate * tile.negative_steps[k, d]
+    for lane in range(num_lanes):
+        row, pull, square = tile.items[lane], tile.pulls[lane], np.float32(0)
+        if tile.lengths[lane] > 0:
+            for d in range(num_dims):
+                square += tile.hiddens[lane, d] * tile.hiddens[lane, d]
+            rate = rate_after(path.output_squares, row, pull * pull * square / np.float32(num_dims), alphas[lane])
+            shrink, grow = np.float32(1) - rate * l2s[row], rate * pull
+            for d in range(num_dims):
+                path.outputs[row, d] = shrink * path.outputs[row, d] + grow * tile.hiddens[lane, d]
+
+
+@inlined
+def move_inputs(path, tile, l2s, alphas, num_lanes):
+    """Move the input rows of the pages that were looked at, and sum up the steps of the lag weights."""
+    prefer_wide_vectors()
+    num_free = tile.hiddens.shape[1] - 2
+    for lane in range(num_lanes):
+        square = np.float32(0)
+        for d in range(num_free):
+            square += tile.steps[lane, d] * tile.steps[lane, d]
+        square /= np.float32(tile.hiddens.shape[1])
+        for i in range(tile.lengths[lane]):
+            row, factor, towards = tile.context[lane, i], tile.factors[lane, i], np.float32(0)
+            for d in range(num_free):
+                towards += tile.steps[lane, d] * path.inputs[row, d]
+            tile.lag_steps[tile.lags[lane, i]] += towards * tile.scales[lane]
+            rate = rate_after(path.input_squares, row, factor * factor * square, alphas[lane])
+            shrink, grow = np.float32(1) - rate * l2s[row], rate * factor
+            for d in range(num_free):
+                path.inputs[row, d] = shrink * path.inputs[row, d] + grow * tile.steps[lane, d]
+
+
+@inlined
+def move_lags(path, tile, alpha):
+    """Move the weights of the lags by the sum of the tile's steps, once a step: threads share these few numbers."""
+    for lag in range(tile.lag_steps.shape[0]):
+        step = tile.lag_steps[lag]
+        if step != 0:
+            rate = rate_after(path.lag_squares, lag, step * step, LAG_RATE * alpha)
+            path.lags[lag, 0] = max(LEAST_LAG, path.lags[lag, 0] + rate * step)
+        tile.lag_steps[lag] = np.float32(0)
+
+
+@inlined
+def fill_lanes(lanes, histories, rule, epoch_key, seen, stamp, num_lanes, first, last):
+    """Give free lanes the next users of the stream that have targets. Returns how many lanes are filled, and the next user."""
+    tokens, starts, ends, hashes, order, user_alphas = histories
+    place = first
+    while num_lanes < lanes.users.shape[0] and place < last:
+        user = order[place]
+        stamp[0] += 1
+        key = mix(hashes[user] ^ epoch_key)
+        history = tokens[starts[user] : ends[user]]
+        num = list_targets(history, key, rule, seen, stamp[0], lanes.targets[num_lanes])
+        lanes.users[num_lanes], lanes.num_targets[num_lanes], lanes.next[num_lanes] = user, num, 0
+        lanes.alphas[num_lanes] = user_alphas[place] * rule.alpha_ratio
+        num_lanes += num > 0
+        place += 1
+    return num_lanes, place
+
+
+@inlined
+def leave_lanes(lanes, num_lanes):
+    """Advance all lanes to their next target. The last lane takes the place of one that has ended. Returns how many are left."""
+    lane = 0
+    while lane < num_lanes:
+        lanes.next[lane] += 1
+        if lanes.next[lane] < lanes.num_targets[lane]:
+            lane += 1
+            continue
+        num_lanes -= 1
+        if lane < num_lanes:
+            lanes.users[lane], lanes.num_targets[lane] = lanes.users[num_lanes], lanes.num_targets[num_lanes]
+            lanes.next[lane], lanes.alphas[lane] = lanes.next[num_lanes], lanes.alphas[num_lanes]
+            for i in range(lanes.next[num_lanes], lanes.num_targets[num_lanes]):
+                lanes.targets[lane, i] = lanes.targets[num_lanes, i]
+    return num_lanes
+
+
+@inlined
+def train_stream(path, noise, l2s, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp):
+    """Train the users from `first` to `last` of the order, as many at once as there are lanes. Returns the number of targets."""
+    tokens, starts, ends, hashes, order, _ = histories
+    key = mix(hashes[order[first]] ^ epoch_key)
+    num_lanes, step, num_targets, place = 0, 0, 0, first
+    while True:
+        num_lanes, place = fill_lanes(lanes, histories, rule, epoch_key, seen, stamp, num_lanes, place, last)
+        if num_lanes == 0:
+            return num_targets
+        draw_tile_negatives(path, tile, noise, key, step)
+        for lane in range(num_lanes):
+            user = lanes.users[lane]
+            target = lanes.targets[lane, lanes.next[lane]]
+            look_at_context(path, tile, lane, tokens[starts[user] : ends[user]], target, rule)
+            score_lane(path, tile, lane, noise)
+        make_steps(path, tile, num_lanes)
+        move_outputs(path, tile, l2s, lanes.alphas, num_lanes)
+        move_inputs(path, tile, l2s, lanes.alphas, num_lanes)
+        move_lags(path, tile, lanes.alphas[0])
+        num_targets += num_lanes
+        step += 1
+        num_lanes = leave_lanes(lanes, num_lanes)
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def train_streams(path, noise, l2s, rule, histories, epoch_key, taken, lanes, tile, seen, stamp):
+    """Train all users of the order in streams, which the threads take one at a time. Returns the number of targets.
+
+    taken int64[1 or more]: how many users are taken, zero at first.
+    """
+    num_users, num_targets = histories[4].shape[0], 0
+    first = take(taken, rule.stream_users)
+    while first < num_users:
+        last = min(first + rule.stream_users, num_users)
+        num_targets += train_stream(path, noise, l2s, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp)
+        first = take(taken, rule.stream_users)
+    return num_targets
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def sum_pages(inputs, lags, window, bias, tokens, starts, ends, skipped, vectors):
+    """Fill vectors float32[n, D] with the paths of histories tokens[starts[i] : ends[i]], without pages that are skipped[i]."""
+    prefer_wide_vectors()
+    num_dims = vectors.shape[1]
+    for i in range(starts.shape[0]):
+        if i + 1 < starts.shape[0]:
+            for place in range(max(starts[i + 1], ends[i + 1] - window), ends[i + 1]):
+                prefetch_row(inputs, tokens[place])
+        squares = np.float32(0)
+        for d in range(num_dims):
+            vectors[i, d] = np.float32(0)
+        for lag in range(min(window, ends[i] - starts[i])):
+            page = tokens[ends[i] - 1 - lag]
+            if page != skipped[i]:
+                weight = lags[lag, 0]
+                squares += weight * weight
+                for d in range(num_dims):
+                    vectors[i, d] += weight * inputs[page, d]
+        scale = np.float32(1) / np.float32(math.sqrt(math.sqrt(max(squares, np.float32(1e-12)))))
+        for d in range(num_dims):
+            vectors[i, d] *= scale
+        vectors[i, num_dims - 1] = bias

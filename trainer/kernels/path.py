@@ -1,0 +1,121 @@
+"""The kernel of the path, for CPUs: causal PV-DM without a vector of the user. README.md has the formulas.
+
+An item is predicted by the weighted sum of the pages just before it. Nothing is trained for a user, whose path is that sum
+after the last page. Users are trained in tiles: a step scores one target of each of TILE_USERS users against the same drawn
+items. A stream is a fixed run of users of a micro-partition that a tile is filled from, so that threads share no tile.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.kernels import cpu
+from trainer.kernels.compiled_path import Lanes, PathArrays, PathRule, Tile, sum_pages, train_streams
+from trainer.kernels.llvm import LINE_NUMBERS
+from trainer.kernels.model import Noise
+from trainer.kernels.signature import Pass
+from trainer.model.objectives import RANGE_32, alias_table
+from trainer.model.rows import PathItems
+
+TILE_USERS, STREAM_USERS = 32, 512
+PATH_BIAS = 0.5
+"""The number of every user that learns how popular items are."""
+L2_COUNT = 10
+"""L2 is as set for an item with this count, and falls with the root of the count."""
+
+
+@dataclass(frozen=True)
+class PathTables:
+    """thresholds uint64[V], aliases int32[V]: of drawn items; corrections float32[V]: subtracted from scores, as in
+    trainer.model.objectives.Sampling; l2s float32[V]: the L2 of each item.
+    """
+
+    thresholds: NDArray[np.uint64]
+    aliases: NDArray[np.int32]
+    corrections: NDArray[np.float32]
+    l2s: NDArray[np.float32]
+
+
+def make_path_tables(counts: NDArray[np.int64], config: TrainConfig) -> PathTables:
+    """Return the tables for items with these counts of training tokens, int64[V]. Items without tokens are not drawn."""
+    known = np.maximum(counts, 1).astype(np.float64)
+    weights = np.where(counts > 0, known, 0.0) ** 0.5 if counts.any() else known
+    corrections = (0.5 - config.path_discount) * np.log(known)
+    l2s = config.path_l2 * np.sqrt(L2_COUNT / known)
+    return PathTables(*alias_table(weights), corrections.astype(np.float32), l2s.astype(np.float32))
+
+
+def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float) -> int:
+    """Train the targets of the users `work.order` once, in place. Returns the number of targets.
+
+    backward: the share of targets that are predicted from the pages after them.
+    """
+    threads = cpu.used_threads(work.config)
+    train = _prepare(path, work, tables, backward, threads)
+    return cpu.run_threads(train, threads)
+
+
+def path_vectors(
+    path: PathItems, tokens: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64], window: int,
+    skipped: NDArray[np.int32] | None = None,
+) -> NDArray[np.float32]:  # fmt: skip
+    """Return the paths of histories tokens[starts[i] : ends[i]], float32[n, D]. skipped int32[n]: pages to leave out."""
+    vectors = np.empty((len(starts), path.inputs.vectors.shape[1]), dtype=np.float32)
+    skipped = np.full(len(starts), -1, dtype=np.int32) if skipped is None else skipped
+    inputs, lags, *histories = cpu.read_only(path.inputs.vectors, path.lags.vectors, tokens, starts, ends, skipped)
+    sum_pages(inputs, lags, window, np.float32(PATH_BIAS), *histories, vectors)
+    return vectors
+
+
+def _prepare(
+    path: PathItems, work: Pass, tables: PathTables, backward: float, threads: int
+) -> Callable[[int], int]:  # fmt: skip
+    """Return the function that each thread calls with its number; each thread has its own arrays."""
+    config = work.config
+    rule = PathRule(
+        window=config.path_window, backward=np.uint64(round(backward * RANGE_32)), bias=np.float32(PATH_BIAS),
+        alpha_ratio=np.float32(config.path_alpha / config.alpha), stream_users=STREAM_USERS,
+    )  # fmt: skip
+    *noise, l2s = cpu.read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s)
+    histories = cpu.read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas)
+    longest, num_items = int((work.ends - work.starts).max(initial=0)), len(tables.aliases)
+    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
+    owns = [
+        (
+            _make_lanes(longest),
+            _make_tile(config.path_size, config),
+            np.zeros(num_items, np.int32),
+            np.zeros(1, np.int32),
+        )
+        for _ in range(threads)
+    ]
+    arrays = (array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares))
+    shared = (PathArrays(*arrays), Noise(*noise), l2s, rule, histories, np.uint64(work.epoch_key), taken)
+    return lambda thread: int(train_streams(*shared, *owns[thread]))
+
+
+def _make_lanes(longest: int) -> Lanes:
+    users, num_targets, first = (np.zeros(TILE_USERS, dtype=np.int64) for _ in range(3))
+    targets = np.zeros((TILE_USERS, longest + 1), dtype=np.int64)
+    return Lanes(users, num_targets, first, targets, np.zeros(TILE_USERS, dtype=np.float32))
+
+
+def _make_tile(num_dims: int, config: TrainConfig) -> Tile:
+    num_negatives, window, lanes = config.path_negative, config.path_window, TILE_USERS
+    shapes = {
+        "hiddens": (lanes, num_dims), "steps": (lanes, num_dims), "negatives": (num_negatives, num_dims),
+        "scores": (lanes, num_negatives), "negative_steps": (num_negatives, num_dims), "factors": (lanes, window),
+        "scales": (lanes,), "pulls": (lanes,), "lag_steps": (2 * window,),
+    }  # fmt: skip
+    whole = {
+        "negative_rows": (num_negatives,),
+        "context": (lanes, window),
+        "lags": (lanes, window),
+        "lengths": (lanes,),
+    }
+    numbers = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
+    places = {name: np.zeros(shape, dtype=np.int64) for name, shape in (whole | {"items": (lanes,)}).items()}
+    return Tile(**numbers, **places)

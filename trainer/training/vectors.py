@@ -1,0 +1,73 @@
+"""The vectors of a generation: interest and path side by side, so that one dot product of user and item ranks by both.
+
+A user's parts are multiplied by weights: with `path_weight` w the interest by 1 - w, and the path by w. The interest is read
+from the store. The path is summed up from the user's last pages, for any history.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.store.generation import Generation
+from trainer.store.tokens import Corpus
+
+Vectors = NDArray[np.float32]
+
+
+def columns_of(generation: Generation) -> dict[str, list[int]]:
+    """Return the columns of each part: the first, and the one after the last."""
+    config = generation.config
+    columns = {"interest": [0, config.interest_size], "path": [config.interest_size, config.vector_size]}
+    return {part: [first, end] for part, (first, end) in columns.items() if first < end}
+
+
+def bias_columns(generation: Generation) -> list[int]:
+    """Return the columns in which all users have a constant, or zero, so that those of items are their popularity."""
+    config = generation.config
+    interest = [config.interest_size - 1] if config.interest_size and config.bias else []
+    return interest + ([config.vector_size - 2, config.vector_size - 1] if config.path_size else [])
+
+
+def join_parts(
+    generation: Generation, interests: Vectors, tokens: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Vectors:  # fmt: skip
+    """Return the vectors float32[n, D] of users with these interests float32[n, D1] and histories tokens[starts[i] : ends[i]]."""
+    config, path = generation.config, generation.path
+    if path is None:
+        return interests
+    from trainer.kernels.path import path_vectors  # numba takes half a second to import
+
+    paths = path_vectors(path, tokens, starts, ends, config.path_window)
+    if config.parts == "path":
+        return paths
+    weight = np.float32(config.path_weight)
+    return np.hstack((interests * (1 - weight), paths * weight))
+
+
+@dataclass(frozen=True)
+class BothParts:
+    """Reads the vectors of a generation; corpus: of all its users. Users who were held out have paths up to the held-out event,
+    until they are fitted to all their events.
+    """
+
+    generation: Generation
+    corpus: Corpus
+
+    def read_users(self, partition: int, /) -> Vectors:
+        """Return the vectors of a micro-partition's users, float32[n, D]. Raises DamageError when a file was altered."""
+        interests = self.generation.read_users(partition)
+        if self.generation.path is None:
+            return interests
+        histories = self.corpus.read(partition)
+        ends = histories.offsets[1:] if self.generation.has_seen_held_out else histories.ends
+        return join_parts(self.generation, interests, histories.tokens, histories.starts, ends)
+
+
+def read_item_vectors(generation: Generation, start: int = 0, stop: int | None = None) -> Vectors:
+    """Return the vectors of items `start` to `stop`, or all, float32[n, D]. Raises as Generation.read_items."""
+    config, path = generation.config, generation.path
+    if path is None:
+        return generation.read_items(start, stop)
+    outputs = path.outputs.vectors[start:stop]
+    return np.array(outputs) if config.parts == "path" else np.hstack((generation.read_items(start, stop), outputs))
