@@ -40,15 +40,15 @@ def run_benchmark(
     name: str,
     description: str,
     measure: Callable[..., Sequence[dict[str, Any]]],
-    options: Mapping[str, int] = MappingProxyType({}),
+    options: Mapping[str, int | str] = MappingProxyType({}),
     draw: Callable[[Sequence[dict[str, Any]]], str] | None = None,
 ) -> int:
     """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; returns the exit code.
 
     `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
     is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record appends to
-    results.csv. `options` are whole numbers that the command line may set, with their defaults: `{"users": 1000}` gives
-    `--users N` and `measure(data_dir, users=N)`. With `draw` there is --plot FILE, for the cases as the SVG that it answers.
+    results.csv. `options` are whole numbers or words that the command line may set, with their defaults: `{"users": 1000}`
+    gives `--users N` and `measure(data_dir, users=N)`. With `draw` there is --plot FILE, for the cases as its SVG.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -57,7 +57,8 @@ def run_benchmark(
     )
     parser.add_argument("--record", action="store_true", help="append the figures to results.csv")
     for option, default in options.items():
-        parser.add_argument(f"--{option}", type=int, default=default, help=f"by default {default:,}")
+        told = f"{default:,}" if isinstance(default, int) else default
+        parser.add_argument(f"--{option}", type=type(default), default=default, help=f"by default {told}")
     if draw:
         parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures, as SVG")
     arguments = parser.parse_args()

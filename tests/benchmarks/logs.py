@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.config import EvaluateConfig, IngestConfig
+from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
 from tasks.corpus.window import CorpusRequest
 from tasks.evaluation.evaluate import Question
@@ -19,7 +19,9 @@ from tasks.root.run import open_root
 from trainer.events import ignore_event
 from trainer.store.tokens import Corpus, open_corpus
 
-LOGS = ("wikispeedia_unfinished", "yoochoose_100k", "entree", "msweb", "gowalla_train")
+LOGS = ("wikispeedia_unfinished", "yoochoose_100k", "entree", "msweb", "gowalla_train", "nasa_19950801")
+RAW_LOGS = {"nasa_19950801": ("tsv.gz", IngestConfig(columns=ColumnsConfig(user="host", time="time")))}
+"""Those that are no Parquet file with our own columns: the end of the file's name, and how it is read, as in .ci/run."""
 UNORDERED_LOGS = ("gowalla_train",)
 ORDER_SEED = 1
 THREADS = 2
@@ -38,12 +40,18 @@ def make_corpus(log: Path, folder: Path, settings: IngestConfig | None = None, m
     return open_corpus(root.corpus(built["window_id"]))
 
 
+def make_corpus_of(log: str, data: Path, folder: Path) -> Corpus:
+    """The corpus of one of LOGS in `data`, read as the log asks for and otherwise as shipped, in `folder`."""
+    settings = RAW_LOGS[log][1] if log in RAW_LOGS else None
+    return make_corpus(find_log(data, log, folder), folder / "root", settings)
+
+
 def find_log(data: Path, log: str, folder: Path) -> Path:
     """The file of a log; where its order carries no meaning, a copy in `folder` in an order drawn at random.
 
     Gowalla's check-ins stand by item number, so the newest would always be one of the user's rarest items.
     """
-    path = data / f"{log}.parquet"
+    path = data / f"{log}.{RAW_LOGS[log][0] if log in RAW_LOGS else 'parquet'}"
     if log not in UNORDERED_LOGS:
         return path
     events = pq.read_table(path)

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from tasks.evaluation.evaluate import Answer, rank_held_out
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows
-from tests.scored import score_by_vectors
+from tests.scored import RowScores, ScoreRows, score_by_vectors
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel
@@ -53,6 +53,14 @@ class Vectors:
     items: NDArray[np.float32]
     seconds: float
     training_seconds: float = float("nan")
+
+
+@dataclass(frozen=True)
+class RowPeer:
+    """A peer that is no dot product: how it scores all items for rows of the held-out users, and the seconds it took."""
+
+    score_rows: ScoreRows
+    seconds: float
 
 
 def train_ours(corpus: Corpus, config: TrainConfig, folder: Path) -> Vectors:
@@ -199,10 +207,13 @@ def training_counts(corpus: Corpus) -> csr_matrix:
     return csr_matrix((ones, (rows, items)), shape=(len(histories), corpus.num_items))  # repeated pairs add up
 
 
-def answer_held_out(corpus: Corpus, vectors: Vectors) -> Answer:
+def answer_held_out(corpus: Corpus, side: Vectors | RowPeer) -> Answer:
     """The ranks of all held-out items, one function for every side."""
-    question = held_out_question(corpus, vectors.users[held_out_rows(corpus)])
-    return rank_held_out(question, score_by_vectors(vectors.items))
+    rows = held_out_rows(corpus)
+    if isinstance(side, Vectors):
+        return rank_held_out(held_out_question(corpus, side.users[rows]), score_by_vectors(side.items))
+    question = held_out_question(corpus, np.arange(len(rows))[:, None])
+    return rank_held_out(question, RowScores(side.score_rows, corpus.num_items))
 
 
 def is_no_lower(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> bool:
