@@ -63,7 +63,7 @@ def write_corpus(
         "num_items": num_items, "num_tokens": sum(tokens), "users": users, "tokens": tokens,
         "holes": [0] * partitions, "base": None,
         "held_out_key_max": int(sorted_keys[num_held_out - 1]) if num_held_out else -1, "num_held_out": num_held_out,
-        "since": None, "until": None, "undated": True, "funnel": [], "files": files,
+        "since": None, "until": None, "undated": True, "has_order": True, "funnel": [], "files": files,
     }  # fmt: skip
     write_json(folder / "manifest.json", manifest)
     return open_corpus(folder)

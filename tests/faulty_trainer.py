@@ -60,7 +60,7 @@ def die_at_step(number: int) -> None:
 
 def answer_steps() -> None:
     """A forked trainer for each number on standard input. Compiled code is loaded once, before; no threads are begun here."""
-    config = TrainConfig(vector_size=1, bias=0, threads=1)
+    config = TrainConfig(parts="interest", vector_size=1, bias=0, threads=1)
     warm_up(pick_kernel("cpu", config), config)
     for line in sys.stdin:
         pid = os.fork()

@@ -156,7 +156,7 @@ class TrainConfig(TrainSettings):
         """Dimensions of the path: half of all if there are both parts, in full cache lines where that is possible."""
         if self.parts == "both":
             half = self.vector_size // 2
-            return half // 16 * 16 or half
+            return (half // 16 * 16 or half) if half >= MIN_PATH_SIZE else 0
         return self.vector_size if self.parts == "path" else 0
 
     @property
@@ -192,10 +192,10 @@ def check_combination(config: TrainConfig) -> None:
             f"train.vector_size is 1, and train.bias {config.bias:g} takes that coordinate of every user: "
             "raise vector_size, or set train.bias to 0"
         )
-    if config.parts != "interest" and config.path_size < MIN_PATH_SIZE:
+    if config.parts == "path" and config.path_size < MIN_PATH_SIZE:
         raise ConfigError(
-            f"train.vector_size is {config.vector_size}, and train.parts {config.parts!r} needs at least "
-            f"{MIN_PATH_SIZE * (2 if config.parts == 'both' else 1)}: raise it, or set train.parts to interest"
+            f"train.vector_size is {config.vector_size}, and a path needs at least {MIN_PATH_SIZE}: raise it, or set train.parts "
+            "to interest"
         )
     if config.items_from and config.hs:
         raise ConfigError(

@@ -32,7 +32,7 @@ from trainer.training.record import Record
     "settings", [{"vector_size": 128, "negative": 20}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5}], ids=str
 )
 def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any]) -> None:
-    config, users, num_items = TrainConfig(**settings), [20_000, 30_000, 10_000], 50_000
+    config, users, num_items = TrainConfig(parts="interest", **settings), [20_000, 30_000, 10_000], 50_000
     work = Work(users, [25 * num for num in users], 1, 60.0)
     budget = Budget(10**12, 0, 10**15, device_bytes=10**11)
     plan = plan_training(work, training_sizes(config, num_items, None), budget)
@@ -51,7 +51,7 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
 
 @pytest.mark.parametrize("num_blocks", [2, 7])
 def test_the_planner_counts_the_items_that_blocks_share(num_blocks: int) -> None:
-    config, users, counts = TrainConfig(vector_size=16), [200, 300], np.arange(10_000)
+    config, users, counts = TrainConfig(parts="interest", vector_size=16), [200, 300], np.arange(10_000)
     work = Work(users, [25 * num for num in users], 1, 60.0)
     rows = ItemBlocks(config, counts, num_blocks).num_rows(0)
     assert rows > len(counts) / num_blocks + 100

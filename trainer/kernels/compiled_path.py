@@ -10,9 +10,10 @@ import numpy as np
 from trainer.draws import TILE, WINDOW
 from trainer.kernels.compiled_draws import draw, draw_negative, mix
 from trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row, take
+from trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
 
 _32 = np.uint64(32)
-_MASKED = np.float32(-1e30)
+_LOWEST = np.float32(-1e30)
 LEAST_LAG = np.float32(0.01)
 LAG_RATE = np.float32(0.3)
 
@@ -29,13 +30,14 @@ backward; alphas float32[M].
 
 Tile = namedtuple(
     "Tile",
-    "hiddens steps negatives negative_rows scores negative_steps context factors lags lengths scales items pulls lag_steps",
+    "hiddens across steps negatives negative_steps scores rows corrections is_context context lags factors lengths scales items "
+    "pulls lag_steps",
 )
-"""The arrays of one step of a tile: M lanes, K negatives, D numbers, W lags.
+"""The arrays of one step of a tile: M lanes, K negatives, D numbers, W lags, padded as trainer/kernels/tiles.py needs them.
 
-hiddens, steps float32[M, D]; negatives, negative_steps float32[K, D]; negative_rows int64[K]; scores float32[M, K]; the pages a
-lane looks at: context, lags int64[M, W], factors float32[M, W], lengths int64[M]; scales, pulls float32[M]; items int64[M]: the
-targets; lag_steps float32[2 W].
+hiddens, steps float32[M, D], across float32[D, M]; the negatives: negatives, negative_steps float32[K, D], scores float32[K, M],
+rows, is_context uint32[K], corrections float32[K]; the pages a lane looks at: context uint32[M, W], lags int64[M, W], factors
+float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls float32[M]; lag_steps float32[2 W].
 """
 
 
@@ -78,7 +80,7 @@ def look_at_context(path, tile, lane, history, target, rule):
         num += is_other
         squares += weight * weight * np.float32(is_other)
     scale = np.float32(1) / np.float32(math.sqrt(math.sqrt(max(squares, np.float32(1e-12)))))
-    num_dims = tile.hiddens.shape[1]
+    num_dims = path.inputs.shape[1]
     for d in range(num_dims):
         tile.hiddens[lane, d] = np.float32(0)
     for i in range(num):
@@ -91,66 +93,59 @@ def look_at_context(path, tile, lane, history, target, rule):
 
 
 @inlined
-def draw_tile_negatives(path, tile, noise, key, step):
+def draw_negatives(path, tile, noise, key, step):
     """Draw the negatives of a step, and copy their rows."""
     prefer_wide_vectors()
-    for k in range(tile.negative_rows.shape[0]):
+    for k in range(tile.corrections.shape[0]):
         row = draw_negative(draw(key, step, TILE, k), noise)
-        tile.negative_rows[k] = row
-        for d in range(tile.negatives.shape[1]):
+        tile.rows[k], tile.corrections[k] = row, noise.corrections[row]
+        for d in range(path.outputs.shape[1]):
             tile.negatives[k, d] = path.outputs[row, d]
 
 
 @inlined
-def score_lane(path, tile, lane, noise):
-    """Turn a lane's scores into minus the probabilities of the negatives, and its pull: 1 - that of its target.
-
-    A negative that is the target, or a page of its context, does not count.
-    """
+def leave_out_context(tile, lane):
+    """Give negatives that are pages of the lane's context a score that makes no step."""
     prefer_wide_vectors()
-    item, num_dims, num_negatives = tile.items[lane], tile.hiddens.shape[1], tile.negative_rows.shape[0]
-    own = np.float32(0)
-    for d in range(num_dims):
-        own += tile.hiddens[lane, d] * path.outputs[item, d]
-    own -= noise.corrections[item]
-    highest = own
+    num_negatives = tile.corrections.shape[0]
     for k in range(num_negatives):
-        row, score = tile.negative_rows[k], np.float32(0)
-        for d in range(num_dims):
-            score += tile.hiddens[lane, d] * tile.negatives[k, d]
-        score = score - noise.corrections[row] if row != item else _MASKED
-        for i in range(tile.lengths[lane]):
-            score = _MASKED if tile.context[lane, i] == row else score
-        tile.scores[lane, k] = score
-        highest = max(highest, score)
-    total = np.float32(0)
+        tile.is_context[k] = np.uint32(0)
+    for i in range(tile.lengths[lane]):
+        page = tile.context[lane, i]
+        for k in range(num_negatives):
+            tile.is_context[k] |= tile.rows[k] == page
     for k in range(num_negatives):
-        tile.scores[lane, k] = np.float32(math.exp(tile.scores[lane, k] - highest))
-        total += tile.scores[lane, k]
-    share = np.float32(1) / (total + np.float32(math.exp(own - highest)))
-    has_context = np.float32(tile.lengths[lane] > 0)  # all pages around it may be the target itself
-    for k in range(num_negatives):
-        tile.scores[lane, k] *= -share * has_context
-    tile.pulls[lane] = total * share * has_context
+        if tile.is_context[k]:
+            tile.scores[k, lane] = _LOWEST
 
 
 @inlined
-def make_steps(path, tile, num_lanes):
-    """Make the steps up of the hiddens and of the negatives, by the rows as they are."""
+def predict(path, tile, noise, num_lanes):
+    """Score each lane's target and the negatives, and make the steps of hiddens and negatives, by the rows as they are."""
     prefer_wide_vectors()
-    num_dims, num_negatives = tile.hiddens.shape[1], tile.negative_rows.shape[0]
-    for k in range(num_negatives):
+    num_dims = path.outputs.shape[1]
+    for lane in range(num_lanes):
+        item, score = tile.items[lane], np.float32(0)
         for d in range(num_dims):
-            tile.negative_steps[k, d] = np.float32(0)
+            score += tile.hiddens[lane, d] * path.outputs[item, d]
+        tile.pulls[lane] = score - noise.corrections[item]
+    turn_rows(tile.hiddens, tile.across, num_lanes)
+    score_tile(tile.negatives, tile.across, tile.scores, num_lanes)
+    for lane in range(num_lanes):
+        leave_out_context(tile, lane)
+    num_negatives = tile.corrections.shape[0]
+    normalize_tile(tile.scores, tile.rows, tile.corrections, tile.items, tile.pulls, num_negatives, num_lanes)
+    for lane in range(num_lanes):
+        if tile.lengths[lane] == 0:  # all pages around it are the target itself
+            tile.pulls[lane] = np.float32(0)
+            for k in range(num_negatives):
+                tile.scores[k, lane] = np.float32(0)
+    pull_users(tile.scores, tile.negatives, tile.steps, num_lanes)
+    pull_negatives(tile.scores, tile.hiddens, tile.negative_steps, num_lanes)
     for lane in range(num_lanes):
         pull, item = tile.pulls[lane], tile.items[lane]
         for d in range(num_dims):
-            tile.steps[lane, d] = pull * path.outputs[item, d]
-        for k in range(num_negatives):
-            factor = tile.scores[lane, k]
-            for d in range(num_dims):
-                tile.steps[lane, d] += factor * tile.negatives[k, d]
-                tile.negative_steps[k, d] += factor * tile.hiddens[lane, d]
+            tile.steps[lane, d] += pull * path.outputs[item, d]
 
 
 @inlined
@@ -164,16 +159,16 @@ def rate_after(squares, row, square, alpha):
 def move_outputs(path, tile, l2s, alphas, num_lanes):
     """Move the rows of the negatives, then those of the targets, which L2 pulls towards zero."""
     prefer_wide_vectors()
-    num_dims = tile.hiddens.shape[1]
-    for k in range(tile.negative_rows.shape[0]):
-        row, square = tile.negative_rows[k], np.float32(0)
+    num_dims = path.outputs.shape[1]
+    for k in range(tile.corrections.shape[0]):
+        row, square = np.int64(tile.rows[k]), np.float32(0)
         for d in range(num_dims):
             square += tile.negative_steps[k, d] * tile.negative_steps[k, d]
         rate = rate_after(path.output_squares, row, square / np.float32(num_dims), alphas[0])
         for d in range(num_dims):
             path.outputs[row, d] += rate * tile.negative_steps[k, d]
     for lane in range(num_lanes):
-        row, pull, square = tile.items[lane], tile.pulls[lane], np.float32(0)
+        row, pull, square = np.int64(tile.items[lane]), tile.pulls[lane], np.float32(0)
         if tile.lengths[lane] > 0:
             for d in range(num_dims):
                 square += tile.hiddens[lane, d] * tile.hiddens[lane, d]
@@ -187,14 +182,14 @@ def move_outputs(path, tile, l2s, alphas, num_lanes):
 def move_inputs(path, tile, l2s, alphas, num_lanes):
     """Move the input rows of the pages that were looked at, and sum up the steps of the lag weights."""
     prefer_wide_vectors()
-    num_free = tile.hiddens.shape[1] - 2
+    num_free = path.outputs.shape[1] - 2
     for lane in range(num_lanes):
         square = np.float32(0)
         for d in range(num_free):
             square += tile.steps[lane, d] * tile.steps[lane, d]
-        square /= np.float32(tile.hiddens.shape[1])
+        square /= np.float32(path.outputs.shape[1])
         for i in range(tile.lengths[lane]):
-            row, factor, towards = tile.context[lane, i], tile.factors[lane, i], np.float32(0)
+            row, factor, towards = np.int64(tile.context[lane, i]), tile.factors[lane, i], np.float32(0)
             for d in range(num_free):
                 towards += tile.steps[lane, d] * path.inputs[row, d]
             tile.lag_steps[tile.lags[lane, i]] += towards * tile.scales[lane]
@@ -261,13 +256,12 @@ def train_stream(path, noise, l2s, rule, histories, epoch_key, first, last, lane
         num_lanes, place = fill_lanes(lanes, histories, rule, epoch_key, seen, stamp, num_lanes, place, last)
         if num_lanes == 0:
             return num_targets
-        draw_tile_negatives(path, tile, noise, key, step)
+        draw_negatives(path, tile, noise, key, step)
         for lane in range(num_lanes):
             user = lanes.users[lane]
             target = lanes.targets[lane, lanes.next[lane]]
             look_at_context(path, tile, lane, tokens[starts[user] : ends[user]], target, rule)
-            score_lane(path, tile, lane, noise)
-        make_steps(path, tile, num_lanes)
+        predict(path, tile, noise, num_lanes)
         move_outputs(path, tile, l2s, lanes.alphas, num_lanes)
         move_inputs(path, tile, l2s, lanes.alphas, num_lanes)
         move_lags(path, tile, lanes.alphas[0])

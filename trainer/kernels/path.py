@@ -17,6 +17,7 @@ from trainer.kernels.compiled_path import Lanes, PathArrays, PathRule, Tile, sum
 from trainer.kernels.llvm import LINE_NUMBERS
 from trainer.kernels.model import Noise
 from trainer.kernels.signature import Pass
+from trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from trainer.model.objectives import RANGE_32, alias_table
 from trainer.model.rows import PathItems
 
@@ -105,17 +106,17 @@ def _make_lanes(longest: int) -> Lanes:
 
 def _make_tile(num_dims: int, config: TrainConfig) -> Tile:
     num_negatives, window, lanes = config.path_negative, config.path_window, TILE_USERS
+    width, rows = padded(num_dims), padded(num_negatives, ROW_BLOCK)
     shapes = {
-        "hiddens": (lanes, num_dims), "steps": (lanes, num_dims), "negatives": (num_negatives, num_dims),
-        "scores": (lanes, num_negatives), "negative_steps": (num_negatives, num_dims), "factors": (lanes, window),
-        "scales": (lanes,), "pulls": (lanes,), "lag_steps": (2 * window,),
+        "hiddens": (lanes, width), "across": (width, lanes), "steps": (lanes, width), "negatives": (rows, width),
+        "negative_steps": (rows, width), "scores": (rows, lanes), "scales": (1, lanes), "pulls": (1, lanes),
     }  # fmt: skip
-    whole = {
-        "negative_rows": (num_negatives,),
-        "context": (lanes, window),
-        "lags": (lanes, window),
-        "lengths": (lanes,),
-    }
-    numbers = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
-    places = {name: np.zeros(shape, dtype=np.int64) for name, shape in (whole | {"items": (lanes,)}).items()}
-    return Tile(**numbers, **places)
+    numbers = {name: scratch_rows(*shape) for name, shape in shapes.items()}
+    numbers |= {name: numbers[name][0] for name in ("scales", "pulls")}
+    unsigned = {name: np.zeros(size, np.uint32) for name, size in (("rows", rows), ("is_context", rows), ("items", lanes))}
+    return Tile(
+        **numbers, **unsigned, corrections=np.zeros(num_negatives, np.float32),
+        context=np.zeros((lanes, window), np.uint32), lags=np.zeros((lanes, window), np.int64),
+        factors=np.zeros((lanes, window), np.float32), lengths=np.zeros(lanes, np.int64),
+        lag_steps=np.zeros(2 * window, np.float32),
+    )  # fmt: skip

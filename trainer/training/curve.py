@@ -61,7 +61,7 @@ def softmax_losses(
     from trainer.kernels.cpu import score_rows  # numba takes half a second to import
 
     scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
-    own, other = scores[:, 0] - corrections[items] - handicap, scores[:, 1:] - corrections[negatives]
+    own, other = scores[:, 0] - (corrections[items] + handicap), scores[:, 1:] - corrections[negatives]
     other[negatives == items[:, None]] = -np.inf
     return np.logaddexp(own, np.logaddexp.reduce(other, axis=1)) - own
 

@@ -74,6 +74,7 @@ def choose_parts(config: TrainConfig, corpus: Corpus, on_event: OnEvent = ignore
         "the events of each user have no order": not corpus.has_order,
         "a tree of items (train.hs) ranks by the interest alone": bool(config.hs),
         "train.items_from has vectors of one part": bool(config.items_from),
+        "they have too few numbers for two parts": config.parts == "both" and not config.path_size,
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if reason is None or config.parts == "interest":

@@ -18,7 +18,7 @@ from trainer.store.generation import open_generation
 from trainer.training.job import Job
 from trainer.training.loop import train
 
-CONFIG = TrainConfig(vector_size=8, epochs=1, threads=1)
+CONFIG = TrainConfig(parts="interest", vector_size=8, epochs=1, threads=1)
 
 
 @pytest.fixture
@@ -93,4 +93,4 @@ def test_what_does_not_fit_is_refused(corpus_dir: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             train(Job(corpus_dir, tmp_path / "store", config, 4 * 10**9))
     with pytest.raises(ConfigError, match=r"a tree \(train.hs = 1\) has none"):
-        TrainConfig(hs=1, items_from="v.bin")
+        TrainConfig(parts="interest", hs=1, items_from="v.bin")

@@ -128,7 +128,7 @@ def test_it_does_what_the_reference_does(
     objective: Any, optimizer: Any, share_negatives: int, recency: float, update_items: bool
 ) -> None:
     negative = max(3, share_negatives) if objective == "negative_sampling" else 3  # fewer are refused
-    config = TrainConfig(
+    config = TrainConfig(parts="interest", 
         vector_size=6, negative=negative, objective=objective, optimizer=optimizer, share_negatives=share_negatives,
         sample=0,
     )  # fmt: skip
@@ -140,14 +140,18 @@ def test_it_does_what_the_reference_does(
 @pytest.mark.parametrize("share_negatives", [1, 3])
 def test_odd_sizes(dims: int, negative: int, num_items: int, share_negatives: int) -> None:
     bias = 0.5 if dims > 1 else 0.0
-    config = TrainConfig(vector_size=dims, negative=negative, share_negatives=share_negatives, sample=0, bias=bias)
+    config = TrainConfig(
+        parts="interest", vector_size=dims, negative=negative, share_negatives=share_negatives, sample=0, bias=bias
+    )
     check_agreement(make_work(config, num_users=3, num_items=num_items, recency=3))
 
 
 @pytest.mark.parametrize("key", [0, 2**64 - 1])
 def test_subsampling_keeps_the_same_tokens(key: int) -> None:
     """A history longer than a chunk of the pass that thins it, in which almost every item is frequent."""
-    work = make_work(TrainConfig(vector_size=4, negative=2, sample=0.02), num_users=3, num_items=6, key=key)
+    work = make_work(
+        TrainConfig(parts="interest", vector_size=4, negative=2, sample=0.02), num_users=3, num_items=6, key=key
+    )
     tokens = np.random.default_rng(0).integers(0, 6, 100).astype(np.int32)
     starts, ends = np.array([0, 90, 95]), np.array([90, 95, 100])
     sampling = make_sampling(np.bincount(tokens, minlength=6), work.config)
@@ -155,7 +159,7 @@ def test_subsampling_keeps_the_same_tokens(key: int) -> None:
 
 
 def test_only_the_users_in_the_order_change() -> None:
-    work = make_work(TrainConfig(vector_size=5, negative=2), num_users=8, num_items=9)
+    work = make_work(TrainConfig(parts="interest", vector_size=5, negative=2), num_users=8, num_items=9)
     work = dataclasses.replace(work, order=np.array([4, 7]), alphas=np.full(2, 0.1, np.float32))
     users, items = make_rows(work)
     before = users.copy()
@@ -167,7 +171,7 @@ def test_only_the_users_in_the_order_change() -> None:
 
 
 def test_no_users_no_tokens() -> None:
-    work = make_work(TrainConfig(vector_size=5, negative=2), num_users=2, num_items=3)
+    work = make_work(TrainConfig(parts="interest", vector_size=5, negative=2), num_users=2, num_items=3)
     nobody = dataclasses.replace(work, order=work.order[:0], alphas=work.alphas[:0])
     empty = dataclasses.replace(work, ends=work.starts)
     for case in (nobody, empty):
@@ -180,7 +184,9 @@ def test_no_users_no_tokens() -> None:
 
 @pytest.mark.skipif(HAS_GPU, reason="on a GPU users run side by side, and the last digits differ")
 def test_the_same_call_gives_the_same_bits() -> None:
-    work = make_work(TrainConfig(vector_size=7, negative=3, share_negatives=2), num_users=3, num_items=8)
+    work = make_work(
+        TrainConfig(parts="interest", vector_size=7, negative=3, share_negatives=2), num_users=3, num_items=8
+    )
     results = []
     for _ in range(2):
         users, items = make_rows(work)
@@ -203,7 +209,7 @@ def test_the_same_call_gives_the_same_bits() -> None:
     ],
 )
 def test_what_it_does_not_do_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
-    config = TrainConfig(**settings)
+    config = TrainConfig(parts="interest", **settings)
     with pytest.raises(ConfigError, match=words):
         gpu.check_supported(config)
     work = make_work(config, num_users=2, num_items=3)
@@ -274,7 +280,7 @@ def main(arguments: list[str]) -> None:
     cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     for settings in (json.loads(argument) for argument in arguments if argument != "--code"):
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(compile_for_hopper(TrainConfig(**settings)))
+            file.write(compile_for_hopper(TrainConfig(parts="interest", **settings)))
             file.flush()
             usage, code = (
                 subprocess.run([cuobjdump, flag, file.name], capture_output=True, text=True, check=True).stdout

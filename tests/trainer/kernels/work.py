@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def make_config(**settings: Any) -> TrainConfig:
     plain: dict[str, Any] = {
-        "vector_size": 19, "epochs": 1, "negative": 5, "threads": 1, "window": 3, "l2": 0.1, "item_l2": 0.1,
+        "parts": "interest", "vector_size": 19, "epochs": 1, "negative": 5, "threads": 1, "window": 3, "l2": 0.1, "item_l2": 0.1,
         "sample": 0.01, "alpha": 0.1,
     }  # fmt: skip
     return TrainConfig(**(plain | settings))

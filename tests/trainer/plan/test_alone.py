@@ -19,7 +19,7 @@ PLENTY = 10**15
 
 
 def sizes_of(num_items: int, dim: int, **settings: Any) -> Sizes:
-    return training_sizes(TrainConfig(vector_size=dim, bias=0, **settings), num_items, None)
+    return training_sizes(TrainConfig(parts="interest", vector_size=dim, bias=0, **settings), num_items, None)
 
 
 def work_of(users: list[int], epochs: int = 1, tokens_a_user: int = 25) -> Work:
@@ -154,11 +154,11 @@ def test_a_refusal_has_the_numbers_and_the_way_out() -> None:
 
 def test_sizes_by_hand() -> None:
     """128 dimensions: 512 bytes of float32 or 256 of bfloat16, and 4 of optimizer state."""
-    plain = training_sizes(TrainConfig(), 1000, None)
+    plain = training_sizes(TrainConfig(parts="interest"), 1000, None)
     assert (plain.user_bytes, plain.work_bytes, plain.item_table_bytes) == (516, 0, 516_000)
-    half = training_sizes(TrainConfig(dtype="bfloat16"), 1000, None)
+    half = training_sizes(TrainConfig(parts="interest", dtype="bfloat16"), 1000, None)
     assert (half.user_bytes, half.work_bytes) == (260, 512)
-    context = training_sizes(TrainConfig(dm=1), 1000, None)
+    context = training_sizes(TrainConfig(parts="interest", dm=1), 1000, None)
     assert context.item_table_bytes == 2 * 516_000
     assert context.item_bytes(1) == 2 * 2 * 516_000 + 32_000  # the table, a copy of it
     assert (
@@ -173,12 +173,14 @@ def test_sizes_by_hand() -> None:
 def test_accumulated_gradients_are_counted_by_hand() -> None:
     """Steps of 10 users, 20 tokens each in the mean and 160 at most, one thread: 12 bytes an entry, and 16 where it is sorted."""
     work = Work(users=[100, 50], tokens=[2000, 900], epochs=1, commit_seconds=60)
-    shared = training_sizes(TrainConfig(accumulate=10, share_negatives=256, negative=4, threads=1), 1000, None)
+    shared = training_sizes(
+        TrainConfig(parts="interest", accumulate=10, share_negatives=256, negative=4, threads=1), 1000, None
+    )
     blocks, rows = 1600 // 256 + 10, 1000
     assert shared.accumulation_bytes(work, 1) == 100 * 48 + blocks * (512 + 4 * 28) + 1600 * 28 + rows * 12
-    private = training_sizes(TrainConfig(accumulate=1000, threads=1), 1000, None)
+    private = training_sizes(TrainConfig(parts="interest", accumulate=1000, threads=1), 1000, None)
     assert private.accumulation_bytes(work, 1) == 100 * 48 + 2100 * (512 + 10 * 28) + 2000 * 28 + rows * 12
-    assert training_sizes(TrainConfig(), 1000, None).accumulation_bytes(work, 1) == 0
+    assert training_sizes(TrainConfig(parts="interest"), 1000, None).accumulation_bytes(work, 1) == 0
     budget = Budget(10**9, 0, PLENTY)
     plan, plain = plan_training(work, private, budget), plan_training(work, sizes_of(1000, 128), budget)
     assert plan.peak_bytes - plain.peak_bytes == private.accumulation_bytes(work, 1)
@@ -186,9 +188,9 @@ def test_accumulated_gradients_are_counted_by_hand() -> None:
 
 def test_a_tree_is_divided_below_its_upper_levels() -> None:
     """Every block has the 316 rows of the root of a two-level tree, and about its share of the others."""
-    tree = make_tree(TrainConfig(hs=1, tree="two_level"), np.arange(1, 100_001))
+    tree = make_tree(TrainConfig(parts="interest", hs=1, tree="two_level"), np.arange(1, 100_001))
     assert tree is not None
-    sizes = training_sizes(TrainConfig(hs=1, tree="two_level", vector_size=128), 100_000, tree)
+    sizes = training_sizes(TrainConfig(parts="interest", hs=1, tree="two_level", vector_size=128), 100_000, tree)
     assert sizes.can_split
     assert sizes.shared_bytes == 316 * 516
     assert sizes.block_bytes(1) == (316 + 100_000) * 516

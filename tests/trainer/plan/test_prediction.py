@@ -70,7 +70,7 @@ def test_a_real_training_moves_what_was_predicted(
     """3,000 users, in chunks, or with items in blocks: headers of files come on top; what stays over an epoch's end is less."""
     write_corpus(tmp_path / "corpus", planted_histories(num_users=3000, num_items=num_items), partitions=8)
     monkeypatch.setattr("trainer.training.preparation.private_bytes", lambda: 0)
-    config = TrainConfig(vector_size=64, epochs=4, threads=1, negative=2)
+    config = TrainConfig(parts="interest", vector_size=64, epochs=4, threads=1, negative=2)
     job = Job(tmp_path / "corpus", tmp_path / "store", config, host_memory_bytes=1)
     with pytest.raises(ResourceError, match="the smallest plan needs") as refusal:
         train(job)

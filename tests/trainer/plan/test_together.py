@@ -33,7 +33,7 @@ def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> Team:
 
 
 def sizes_of(num_items: int, **settings: object) -> tuple[Sizes, TrainConfig]:
-    config = TrainConfig(vector_size=128, **settings)  # type: ignore[arg-type]
+    config = TrainConfig(parts="interest", vector_size=128, **settings)  # type: ignore[arg-type]
     return training_sizes(config, num_items, None), config
 
 

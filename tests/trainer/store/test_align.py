@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import read_item_table
 from trainer.config import TrainConfig
+from trainer.kernels.path import path_vectors
 from trainer.store.align import Rotation, align_generation, find_rotation
 from trainer.store.generation import open_generation
 from trainer.training.job import Job
@@ -50,12 +51,15 @@ def test_a_bias_stays_where_it_is() -> None:
 @pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}, {"dm": 1, "negative": 3}])
 def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settings: dict[str, Any]) -> None:
     corpus = write_corpus(tmp_path / "corpus", planted_histories(60))
-    config = TrainConfig(vector_size=8, epochs=2, threads=1, **settings)
+    config = TrainConfig(vector_size=16, epochs=2, threads=1, **settings)
     train(Job(tmp_path / "corpus", tmp_path / "store", config, 4 * 10**9))
     before = open_generation(tmp_path / "store")
     users, items = [before.read_users(p) for p in range(corpus.num_partitions)], read_item_table(before)
     rotation = Rotation(rotation_of(np.random.default_rng(1), 8), 0.5, 7)
-    after = align_generation(tmp_path / "store", rotation, {"space": "told"})
+    path_rotation = Rotation(rotation_of(np.random.default_rng(2), 8), 0.5, 7)
+    path, histories = before.path.copy(), corpus.read(0)
+    paths = path_vectors(path, histories.tokens, histories.starts, histories.ends, config.path_window)
+    after = align_generation(tmp_path / "store", rotation, path_rotation, {"space": "told"})
     turned = read_item_table(after)
     tolerance = 0.05 if config.dtype == "bfloat16" else 1e-5
     for partition, old in enumerate(users):
@@ -65,7 +69,12 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
     np.testing.assert_array_equal(turned.outputs.squares, items.outputs.squares)
     np.testing.assert_allclose(turned.inputs.vectors, items.inputs.vectors @ rotation.matrix, atol=1e-5)
     assert after.manifest["space"] == "told"
-    again = align_generation(tmp_path / "store", rotation, {})
+    for rows, old in ((after.path.outputs, path.outputs), (after.path.inputs, path.inputs)):
+        np.testing.assert_allclose(rows.vectors, old.vectors @ path_rotation.matrix, atol=1e-5)
+        np.testing.assert_array_equal(rows.squares, old.squares)
+    np.testing.assert_array_equal(after.path.lags.vectors, path.lags.vectors)
+    assert np.abs(paths @ path.outputs.vectors.T).max() > 0.1
+    again = align_generation(tmp_path / "store", rotation, path_rotation, {})
     assert again.generation == after.generation, "what is aligned is not turned twice"
 
 

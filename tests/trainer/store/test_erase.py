@@ -22,7 +22,7 @@ from trainer.training.loop import train
 def generation(tmp_path: Path) -> Generation:
     """Trained, with a delta for micro-partition 0: rows 1 and 2 changed, and a row more."""
     corpus = write_corpus(tmp_path / "corpus", planted_histories(30), partitions=2)
-    config = TrainConfig(vector_size=4, epochs=1, threads=1)
+    config = TrainConfig(vector_size=8, epochs=1, threads=1)
     train(Job(corpus.folder, tmp_path / "store", config, 4 * 10**9))
     made = open_generation(tmp_path / "store")
     num_rows = len(read_rows(made.folder, made.manifest["users"]["0"]).squares)

@@ -18,7 +18,7 @@ from trainer.store.manifests import FORMAT_VERSION
 from trainer.store.upkeep import examine_store
 from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_generations
 
-SIZES = {"partitions": 2, "num_items": 3, "num_blocks": 1, "vector_size": 4, "config": {}}
+SIZES = {"partitions": 2, "num_items": 3, "num_blocks": 1, "vector_size": 4, "config": {"vector_size": 4}}
 
 
 def filled(num_rows: int, value: float) -> Rows:

@@ -30,7 +30,7 @@ from trainer.training.job import Job
 from trainer.training.loop import StoppedError, train
 from trainer.training.slots import Slots
 
-CONFIG = TrainConfig(vector_size=3, epochs=2, threads=1, alpha=0.1, negative=2, sample=0)
+CONFIG = TrainConfig(parts="interest", vector_size=3, epochs=2, threads=1, alpha=0.1, negative=2, sample=0)
 exact = pytest.mark.skipif(HAS_GPU, reason="on a GPU users run side by side, and the last digits differ")
 
 

@@ -22,7 +22,8 @@ from trainer.training.loop import train
 from trainer.training.next_night import KNOWN_SQUARES, Beginning, Known, begin_full, begin_night, fold_night
 
 ITEMS, NEW_ITEMS, PARTITIONS = 60, 4, 4
-CONFIG = TrainConfig(vector_size=8, epochs=3, threads=1)
+NO_NEW_ITEMS = [np.empty((0, 8), np.float32)] * 3
+CONFIG = TrainConfig(vector_size=16, epochs=3, threads=1)
 
 
 def base_order(histories: dict[str, list[int]]) -> list[list[str]]:
@@ -54,8 +55,9 @@ def base(tmp_path: Path) -> Generation:
 
 def night(tmp_path: Path, name: str, base: Generation, changed: dict[str, list[int]], rows: list[list[str]]) -> Any:
     """Begin, train and fold a night; returns the generation begun, that folded, and the corpus."""
-    new_items = np.full((NEW_ITEMS if base.num_items == ITEMS else 0, 8), 0.25, np.float32)
-    corpus = write_changed(tmp_path / name, changed, rows, base.num_items + len(new_items))
+    num_new = NEW_ITEMS if base.num_items == ITEMS else 0
+    new_items = [np.full((num_new, 8), 0.25, np.float32) for _ in range(3)]
+    corpus = write_changed(tmp_path / name, changed, rows, base.num_items + num_new)
     schedule = Schedule(2, 0.03, 0.003)
     job = Job(
         tmp_path / name, tmp_path / "store", CONFIG, 4 * 10**9, start=f"after {base.generation}", schedule=schedule
@@ -125,7 +127,7 @@ def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation)
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
+    begin_night(job, corpus, Beginning(base, NO_NEW_ITEMS, 1.0))
     begun, first = read_tables(job.store_dir), open_generation(job.store_dir)
     frozen = freeze_items(first, corpus.count_training_tokens(), 1)
     for partition in range(PARTITIONS):
@@ -138,7 +140,7 @@ def test_a_night_that_only_began_resumes_nothing(tmp_path: Path, base: Generatio
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
+    begin_night(job, corpus, Beginning(base, NO_NEW_ITEMS, 1.0))
     messages: list[str] = []
     train(job, lambda name, values: messages.append(values.get("message", "")))
     assert any(message.startswith("kernel=cpu") for message in messages)
@@ -162,7 +164,7 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
     changed = changed_histories(rows, 9)
     corpus = write_changed(tmp_path / "two", changed, rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    beginning = Beginning(base, np.empty((0, 8), np.float32), 1.0)
+    beginning = Beginning(base, NO_NEW_ITEMS, 1.0)
     begin_night(job, corpus, beginning)
     begun = open_generation(job.store_dir).generation
     begin_night(job, corpus, beginning)
@@ -177,8 +179,8 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (TrainConfig(vector_size=8, hs=1), "a tree is made anew"),
-        (TrainConfig(vector_size=8, bias=0.25), r"its users have a train.bias of 0\.5, not 0\.25"),
+        (TrainConfig(vector_size=16, hs=1), "a tree is made anew"),
+        (TrainConfig(vector_size=16, bias=0.25), r"its users have a train.bias of 0\.5, not 0\.25"),
         (TrainConfig(vector_size=9), "its vectors are of another kind"),
     ],
 )
@@ -189,7 +191,7 @@ def test_what_is_trained_otherwise_cannot_go_on(
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", config, 4 * 10**9, start="after one")
     with pytest.raises(ConfigError, match=rf"{reason}.*--full"):
-        begin_night(job, corpus, Beginning(base, np.empty((0, 8), np.float32), 1.0))
+        begin_night(job, corpus, Beginning(base, NO_NEW_ITEMS, 1.0))
 
 
 def full_night(tmp_path: Path, base: Generation) -> tuple[Job, Corpus, Known]:
