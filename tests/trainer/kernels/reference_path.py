@@ -1,0 +1,157 @@
+"""The path's kernel as it stands in trainer/kernels/README.md: slow, one lane and one number after the other.
+
+Shapes: M lanes, K negatives, D dims, W lags.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.trainer.kernels.reference import draw_negative, softmax
+from trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
+from trainer.kernels.compiled_path import LAG_RATE, LEAST_LAG
+from trainer.kernels.path import PATH_BIAS, STREAM_USERS, TILE_USERS, PathTables
+from trainer.kernels.signature import Pass
+from trainer.model.rows import PathItems, Rows
+
+TINY = np.float32(1e-12)
+
+
+@dataclass
+class Lane:
+    """A user's turn: its targets, as (position, whether it is predicted backward), and the number of the next one."""
+
+    tokens: np.ndarray
+    targets: list[tuple[int, bool]]
+    alpha: np.float32
+    next: int = 0
+
+
+@dataclass
+class Look:
+    """What a lane looks at: pages, their lags and factors, the sum hidden, and the target."""
+
+    pages: list[int]
+    lags: list[int]
+    factors: list[np.float32]
+    scale: np.float32
+    hidden: np.ndarray
+    item: int
+    alpha: np.float32
+
+
+def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float) -> int:
+    """Train the targets of the users `work.order` once, in place; returns how many there were."""
+    num_targets = 0
+    for first in range(0, len(work.order), STREAM_USERS):
+        stream = range(first, min(first + STREAM_USERS, len(work.order)))
+        key = user_key(work, int(work.order[first]))
+        waiting = [lane for lane in (make_lane(work, place, backward) for place in stream) if lane.targets]
+        lanes: list[Lane] = []
+        step = 0
+        while lanes or waiting:
+            while len(lanes) < TILE_USERS and waiting:
+                lanes.append(waiting.pop(0))
+            train_step(path, [look(path, lane, work.config.path_window) for lane in lanes], work, tables, key, step)
+            num_targets += len(lanes)
+            step += 1
+            leave(lanes)
+    return num_targets
+
+
+def leave(lanes: list[Lane]) -> None:
+    """Go on to the next target; the last lane takes the place of one that has ended."""
+    number = 0
+    while number < len(lanes):
+        lanes[number].next += 1
+        if lanes[number].next < len(lanes[number].targets):
+            number += 1
+        else:
+            last = lanes.pop()
+            if number < len(lanes):
+                lanes[number] = last
+
+
+def user_key(work: Pass, user: int) -> int:
+    return mix(int(work.hashes[user]) ^ work.epoch_key)
+
+
+def draw(key: int, position: int, purpose: int, number: int) -> int:
+    return mix((key + GAMMA * counter(position, purpose, number)) & MASK)
+
+
+def make_lane(work: Pass, place: int, backward: float) -> Lane:
+    """The first event of each item is a target, if there is a page to predict it from."""
+    user = int(work.order[place])
+    tokens, key = work.tokens[work.starts[user] : work.ends[user]], user_key(work, user)
+    targets = []
+    for position, item in enumerate(tokens.tolist()):
+        is_backward = draw(key, position, WINDOW, 0) >> 32 < round(backward * 2**32)
+        has_context = position + 1 < len(tokens) if is_backward else position > 0
+        if item not in tokens[:position] and has_context:
+            targets.append((position, is_backward))
+    alpha = work.alphas[place] * np.float32(work.config.path_alpha / work.config.alpha)
+    return Lane(tokens, targets, alpha)
+
+
+def look(path: PathItems, lane: Lane, window: int) -> Look:
+    """Sum up the pages before the target, or after it."""
+    position, is_backward = lane.targets[lane.next]
+    item = int(lane.tokens[position])
+    around = lane.tokens[position + 1 :][:window] if is_backward else lane.tokens[:position][::-1][:window]
+    kept = [(lag, int(page)) for lag, page in enumerate(around) if page != item]
+    lags = [lag + window * is_backward for lag, _ in kept]
+    weights = path.lags.vectors[lags, 0]
+    scale = 1 / np.sqrt(np.sqrt(max((weights**2).sum(dtype=np.float32), TINY)))
+    pages = [page for _, page in kept]
+    hidden = (scale * weights) @ path.inputs.vectors[pages]
+    hidden[len(hidden) - 1 - is_backward] = PATH_BIAS
+    return Look(pages, lags, list(scale * weights), np.float32(scale), hidden, item, lane.alpha)
+
+
+def train_step(path: PathItems, looks: list[Look], work: Pass, tables: PathTables, key: int, step: int) -> None:
+    """Score the lanes' targets against the same negatives, then move all rows by the steps of the rows as they were."""
+    v = path.outputs.vectors
+    draws = [draw(key, step, TILE, k) for k in range(work.config.path_negative)]
+    rows_K = np.array([draw_negative(bits, work) for bits in draws])
+    negatives_KD, items = v[rows_K].copy(), [one.item for one in looks]
+    own_MD, steps_MD = v[items].copy(), np.zeros((len(looks), v.shape[1]), np.float32)
+    pulls_M, pulls_MK = np.zeros(len(looks), np.float32), np.zeros((len(looks), len(rows_K)), np.float32)
+    for m, one in enumerate(looks):
+        if not one.pages:
+            continue
+        scores_K = negatives_KD @ one.hidden - tables.corrections[rows_K]
+        scores_K[(rows_K == one.item) | np.isin(rows_K, one.pages)] = -np.inf
+        own = own_MD[m] @ one.hidden - tables.corrections[one.item]
+        p = softmax(np.append(own, scores_K))
+        pulls_M[m], pulls_MK[m] = p[1:].sum(), -p[1:]
+        steps_MD[m] = pulls_M[m] * own_MD[m] + pulls_MK[m] @ negatives_KD
+    hiddens_MD = np.stack([one.hidden for one in looks])
+    for row, step_D in zip(rows_K, pulls_MK.T @ hiddens_MD, strict=True):
+        v[row] += rate_of(path.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
+    for m, one in enumerate(looks):
+        if one.pages:
+            rate = rate_of(path.outputs, one.item, pulls_M[m] ** 2 * np.mean(one.hidden**2), one.alpha)
+            v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * v[one.item])
+    move_inputs(path, looks, steps_MD, tables)
+
+
+def move_inputs(path: PathItems, looks: list[Look], steps_MD: np.ndarray, tables: PathTables) -> None:
+    """Move the pages that were looked at, but for the two biases, and then the weights of the lags."""
+    lag_steps = np.zeros(len(path.lags.squares), np.float32)
+    for one, step_D in zip(looks, steps_MD, strict=True):
+        free_D = step_D[:-2]
+        for page, lag, factor in zip(one.pages, one.lags, one.factors, strict=True):
+            c = path.inputs.vectors[page][:-2]
+            lag_steps[lag] += one.scale * (free_D @ c)
+            square = factor**2 * (free_D**2).sum() / len(step_D)
+            rate = rate_of(path.inputs, page, square, one.alpha)
+            c += rate * (factor * free_D - tables.l2s[page] * c)
+    for lag in np.flatnonzero(lag_steps):
+        rate = rate_of(path.lags, lag, lag_steps[lag] ** 2, LAG_RATE * looks[0].alpha)
+        path.lags.vectors[lag] = max(LEAST_LAG, path.lags.vectors[lag, 0] + rate * lag_steps[lag])
+
+
+def rate_of(rows: Rows, row: int, square: np.float32, alpha: np.float32) -> np.float32:
+    rows.squares[row] += square
+    return np.float32(alpha / np.sqrt(rows.squares[row]))

@@ -1,0 +1,124 @@
+"""The path's kernel does what the reference does, whoever trains beside whom, and learns the order of pages."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.trainer.kernels import reference_path
+from tests.trainer.kernels.work import make_work
+from trainer.config import TrainConfig
+from trainer.draws import epoch_key
+from trainer.kernels.first_rows import begin_path
+from trainer.kernels.path import PATH_BIAS, STREAM_USERS, TILE_USERS, make_path_tables, path_vectors, train_path
+from trainer.kernels.signature import Pass
+from trainer.model.objectives import make_sampling
+from trainer.model.rows import PathItems
+
+
+def make_config(**settings: float) -> TrainConfig:
+    plain = {"vector_size": 19, "epochs": 1, "path_negative": 5, "threads": 1, "path_window": 3}
+    return TrainConfig(parts="path", **plain | settings)  # type: ignore[arg-type]
+
+
+def make_tables(work: Pass, num_items: int = 30) -> tuple[PathItems, "reference_path.PathTables", Pass]:
+    counts = np.bincount(work.tokens, minlength=num_items)
+    tables = make_path_tables(counts, work.config)
+    sampling = dataclasses.replace(work.sampling, thresholds=tables.thresholds, aliases=tables.aliases)
+    path = begin_path(work.config, num_items)
+    rng = np.random.default_rng(1)
+    for rows, num_free in ((path.outputs, 0), (path.inputs, 2)):  # vectors that are not small, so that everything moves
+        rows.vectors[:, : rows.vectors.shape[1] - num_free] = rng.normal(
+            0, 0.3, (num_items, rows.vectors.shape[1] - num_free)
+        )
+    return path, tables, dataclasses.replace(work, sampling=sampling)
+
+
+def arrays(path: PathItems) -> list[np.ndarray]:
+    return [array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"vector_size": 64, "path_negative": 16}, {"path_window": 1}, {"path_l2": 0.0}]
+)
+@pytest.mark.parametrize("backward", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("num_users", [1, TILE_USERS - 1, 3 * TILE_USERS, STREAM_USERS + 40])
+def test_it_does_what_the_reference_does(settings: dict[str, float], backward: float, num_users: int) -> None:
+    path, tables, work = make_tables(make_work(make_config(**settings), num_users))
+    expected = path.copy()
+    wanted = reference_path.train_path(expected, work, tables, backward)
+    assert train_path(path, work, tables, backward) == wanted
+    for found, other in zip(arrays(path), arrays(expected), strict=True):
+        np.testing.assert_allclose(found, other, atol=2e-5, rtol=1e-4)
+
+
+def test_a_stream_does_not_depend_on_how_the_users_are_handed_over() -> None:
+    path, tables, work = make_tables(make_work(make_config(), 2 * STREAM_USERS))
+    in_two = path.copy()
+    train_path(path, work, tables, 0.5)
+    for part in (slice(STREAM_USERS), slice(STREAM_USERS, None)):
+        train_path(in_two, dataclasses.replace(work, order=work.order[part], alphas=work.alphas[part]), tables, 0.5)
+    for found, other in zip(arrays(path), arrays(in_two), strict=True):
+        np.testing.assert_array_equal(found, other)
+
+
+def test_users_without_two_pages_train_nothing() -> None:
+    path, tables, work = make_tables(make_work(make_config(), 40))
+    before, short = path.copy(), dataclasses.replace(work, ends=np.minimum(work.starts + 1, work.ends))
+    assert train_path(path, short, tables, 0.5) == 0
+    same = dataclasses.replace(
+        work, tokens=np.full_like(work.tokens, 7)
+    )  # the context of every target is the target itself
+    train_path(path, same, tables, 0.5)
+    for found, other in zip(arrays(path), arrays(before), strict=True):
+        np.testing.assert_array_equal(found, other)
+
+
+def test_the_path_of_a_history_is_the_weighted_sum_of_its_last_pages() -> None:
+    path, _, work = make_tables(make_work(make_config(), 40))
+    found = path_vectors(path, work.tokens, work.starts, work.ends, 3)
+    skipped = np.full(len(work.starts), 2, np.int32)
+    without = path_vectors(path, work.tokens, work.starts, work.ends, 3, skipped)
+    for user, (start, end) in enumerate(zip(work.starts, work.ends, strict=True)):
+        for vectors, pages in (
+            (found, [(lag, page) for lag, page in enumerate(work.tokens[start:end][::-1][:3])]),
+            (without, [(lag, page) for lag, page in enumerate(work.tokens[start:end][::-1][:3]) if page != 2]),
+        ):
+            weights = np.array([path.lags.vectors[lag, 0] for lag, _ in pages], np.float32)
+            wanted = weights @ path.inputs.vectors[[page for _, page in pages]] if pages else np.zeros(19, np.float32)
+            wanted = wanted / max((weights**2).sum(), 1e-12) ** 0.25
+            wanted[-1] = PATH_BIAS
+            np.testing.assert_allclose(vectors[user], wanted, atol=1e-6)
+
+
+def make_cycles(num_users: int, num_items: int, step: int) -> Pass:
+    """Histories of 6 pages; after page i comes page i + step."""
+    starts = np.arange(num_users, dtype=np.int64) * 6
+    first = np.random.default_rng(0).integers(0, num_items, num_users)
+    tokens = ((first[:, None] + step * np.arange(6)) % num_items).astype(np.int32).ravel()
+    config = TrainConfig(parts="path", vector_size=16, threads=1, path_negative=16, path_window=4, epochs=12)
+    counts = np.bincount(tokens, minlength=num_items)
+    return Pass(
+        config=config, tokens=tokens, starts=starts, ends=starts + 6, hashes=first.astype(np.uint64) * 7 + 1 + starts.view("u8"),
+        order=np.arange(num_users), alphas=np.full(num_users, config.alpha, np.float32),
+        sampling=make_sampling(counts, config), tree=None, recency=0.0, epoch_key=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("backward", [0.0, 0.5])
+def test_it_learns_which_page_comes_next(backward: float) -> None:
+    """Popularity knows nothing here, and a bag of pages cannot tell the page ahead from the page behind."""
+    work = make_cycles(2000, 40, 3)
+    path = begin_path(work.config, 40)
+    tables = make_path_tables(np.bincount(work.tokens, minlength=40), work.config)
+    for epoch in range(work.config.epochs):
+        share = backward * (1 - epoch / work.config.epochs)
+        train_path(path, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share)
+    found = path_vectors(path, work.tokens, work.starts, work.ends, 4) @ path.outputs.vectors.T
+    np.put_along_axis(
+        found, work.tokens.reshape(-1, 6), -np.inf, axis=1
+    )  # pages seen are no targets, and learn no score
+    ahead = (work.tokens[work.ends - 1] + 3) % 40
+    assert (found.argmax(axis=1) == ahead).mean() > 0.99
+    lags = path.lags.vectors[:4, 0]
+    assert lags[0] > lags[1:].max(), "the page just before tells the most"
