@@ -1,9 +1,12 @@
 """What the benchmark of the defaults says of a log: above every peer in both metrics, or not."""
 
+from typing import Any
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
-from tests.benchmarks.defaults import METRICS, Side, judge
+from tests.benchmarks.defaults import METRICS, Side, climb, judge
 
 
 def side(setting: str, *ranks: float) -> Side:
@@ -38,3 +41,15 @@ def test_passed_is_above_all_and_level_is_not_above() -> None:
     ours = side("", 1, 2)
     assert judge("log", ours, {"peer": [side("", 2, 2)]})["passed"] is False  # hit@20 is level
     assert judge("log", ours, {"peer": [side("", 2, 21)]})["passed"]
+
+
+def test_one_setting_after_the_other_is_chosen() -> None:
+    hits = {(1, "a"): 1, (2, "a"): 2, (3, "a"): 0, (2, "b"): 3, (1, "b"): 4, (3, "b"): 0}
+
+    def ask(_: Any, setting: str, point: tuple[int, str]) -> Side:
+        return side(setting, *[1.0] * hits[point], *[30.0] * (5 - hits[point]))
+
+    with patch("tests.benchmarks.defaults.ask", ask):
+        asked = [one.setting for one in climb(None, {"k": (1, 2, 3), "decay": ("a", "b")}, lambda *point: point)]
+    first = ["k 1, decay a", "k 2, decay a", "k 3, decay a", "k 2, decay b"]
+    assert asked == [*first, "k 1, decay b", "k 3, decay b"]  # with decay b another k is best
