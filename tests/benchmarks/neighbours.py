@@ -174,8 +174,8 @@ class SessionNeighbours:
         others.data *= weights[others.indices]
         asked.data *= weights[asked.indices]
         self.seen, self.asked, self.columns = seen, unit_rows(asked), unit_rows(others).T.tocsr()
-        self.tokens = np.concatenate(seen.histories)
-        self.starts = np.concatenate(([0], np.cumsum([len(history) for history in seen.histories])))
+        self.starts = seen.users.indptr.astype(np.int64)
+        self.tokens = np.concatenate([_last_meetings(history) for history in seen.histories])
         self.seconds = time.perf_counter() - start
 
     def peer(self, num_neighbours: int, is_after: bool) -> RowPeer:
@@ -199,7 +199,7 @@ class SessionNeighbours:
         lengths = np.diff(offsets)
         owner_of, steps = np.repeat(owners, lengths), np.arange(len(tokens)) - np.repeat(offsets[:-1], lengths)
         ages = self.seen.ages[rows].toarray()[owner_of, tokens]
-        # The least age of a neighbour's items, and the last place that it stands at, by one minimum.
+        # The least age of a neighbour's items, and the place of that item, by one minimum.
         longest = int(lengths.max(initial=0)) + 1
         keys = np.where(ages > 0, ages, NEVER).astype(np.int64) * longest - steps
         newest = np.minimum.reduceat(keys, offsets[:-1]) if len(users) else keys
@@ -209,6 +209,12 @@ class SessionNeighbours:
             weights *= steps > np.repeat(age * longest - newest, lengths)
         scores = csr_matrix((weights.astype(np.float32), (owner_of, tokens)), shape=(len(rows), self.seen.num_items))
         return break_ties(scores.toarray(), self.seen.places)
+
+
+def _last_meetings(history: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The different items of a history in the order in which each stands last."""
+    items, ages = _last_places(history)
+    return items[np.argsort(-ages)]
 
 
 class SequenceRules:

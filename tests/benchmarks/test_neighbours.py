@@ -106,6 +106,14 @@ def test_sessions_that_score_what_followed(seen: Seen) -> None:
     np.testing.assert_allclose(scores[0], np.array([0, b, c, 0, 0]) / b, atol=1e-6)
 
 
+def test_an_item_that_a_session_repeats_counts_once_and_where_it_stood_last(tmp_path: Path) -> None:
+    histories = {"a": [0, 4], "b": [1, 0, 2, 2, 1, 3]}  # of b training sees 1 0 2 2 1
+    seen = read_seen(write_corpus(tmp_path / "corpus", histories, partitions=1, num_items=5))
+    model = SessionNeighbours(seen, "none", has_iuf=False)
+    np.testing.assert_allclose(scores_of(model.peer(1, is_after=False), seen)[0], [1, 1, 1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(scores_of(model.peer(1, is_after=True), seen)[0], [0, 1, 1, 0, 0], atol=1e-6)
+
+
 def test_only_the_nearest_sessions_score_and_never_the_own(seen: Seen) -> None:
     scores = scores_of(SessionNeighbours(seen, "none", has_iuf=False).peer(1, is_after=False), seen)
     np.testing.assert_allclose(scores[0], [1, 1, 0, 0, 0], atol=1e-6)  # b
