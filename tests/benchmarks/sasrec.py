@@ -33,22 +33,24 @@ from trainer.store.tokens import Corpus
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 HIT_MARK, TIME_MARK = 0.95, 0.1
 MOST_ITEMS = 50  # the last of a history
-BATCH_USERS, SORTED_BATCHES = 128, 16
+BATCH_USERS, SORTED_BATCHES = 64, 32
 NEGATIVES, EXPONENT = 512, 0.5
 EPOCHS, PATIENCE, SLICE = 100, 6, 10
-RATE = 1e-3
+RATE = 3e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Numbers of a vector, blocks, and the share that dropout leaves out."""
+    """Numbers of a vector, blocks, the share that dropout leaves out, and whether items have one table in and out."""
 
     size: int
     blocks: int
     dropout: float
+    is_tied: bool = True
 
     def tell(self) -> str:
-        return f"{self.size} numbers, {self.blocks} blocks, dropout {self.dropout:g}"
+        tables = "one table" if self.is_tied else "two tables"
+        return f"{self.size} numbers, {self.blocks} blocks, dropout {self.dropout:g}, {tables}"
 
 
 SETTINGS = (Setting(64, 1, 0.2), Setting(64, 2, 0.2), Setting(128, 1, 0.5), Setting(128, 2, 0.5))
@@ -88,7 +90,8 @@ class SasRec(nn.Module):
     def __init__(self, num_items: int, setting: Setting) -> None:
         super().__init__()
         self.items, self.places = nn.Embedding(num_items, setting.size), nn.Embedding(MOST_ITEMS, setting.size)
-        for table in (self.items, self.places):
+        self.outputs = self.items if setting.is_tied else nn.Embedding(num_items, setting.size)
+        for table in dict.fromkeys((self.items, self.places, self.outputs)):
             nn.init.normal_(table.weight, std=setting.size**-0.5)
         self.dropout = nn.Dropout(setting.dropout)
         self.blocks = nn.Sequential(*(Block(setting) for _ in range(setting.blocks)))
@@ -175,7 +178,7 @@ def train_sasrec(corpus: Corpus, setting: Setting) -> tuple[Vectors, int]:
             items, is_target = sequences.items[rows], sequences.is_target[rows, :width]
             states, targets = model(items[:, :width])[is_target], items[:, 1 : width + 1][is_target]
             negatives = torch.multinomial(weights, NEGATIVES, replacement=True)
-            loss = sampled_softmax(states, targets, negatives, model.items.weight, log_odds)
+            loss = sampled_softmax(states, targets, negatives, model.outputs.weight, log_odds)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -186,7 +189,7 @@ def train_sasrec(corpus: Corpus, setting: Setting) -> tuple[Vectors, int]:
             break
     model.load_state_dict(best)
     users = last_states(model, histories)
-    items = model.items.weight.detach().clone()
+    items = model.outputs.weight.detach().clone()
     items[counts == 0] = 0
     return Vectors(users, items.numpy(), time.perf_counter() - start), best_epoch + 1
 
@@ -198,7 +201,7 @@ def slice_hit(model: SasRec, sequences: Sequences) -> float:
     hits = []
     for rows, places in zip(sequences.slice_rows.split(512), sequences.slice_places.split(512), strict=True):
         items, each = sequences.items[rows], torch.arange(len(rows))
-        scores = model(items[:, :-1])[each, places] @ model.items.weight.T
+        scores = model(items[:, :-1])[each, places] @ model.outputs.weight.T
         held = scores[each, items[each, places + 1]]
         is_seen = torch.arange(MOST_ITEMS + 1) <= places[:, None]
         scores[each[:, None].expand_as(items)[is_seen], items[is_seen]] = -torch.inf
