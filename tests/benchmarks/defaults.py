@@ -78,6 +78,7 @@ def measure_defaults(data: Path, log: str = "all") -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             corpus = make_corpus_of(name, data, Path(folder))
             config = dataclasses.replace(TrainConfig(), seed=SEED, threads=THREADS)
+            train_ours(corpus, dataclasses.replace(config, epochs=1), Path(folder) / "warm")  # compiles the kernel
             ours = ask(corpus, "", train_ours(corpus, config, Path(folder) / "store"))
             heavy = ask(corpus, "", train_ours(corpus, dataclasses.replace(config, **HEAVY), Path(folder) / "heavy"))
             peers = {peer: list(sides) for peer, sides in train_peers(corpus)}
