@@ -6,6 +6,7 @@ import torch
 
 from tests.benchmarks.defaults import METRICS, Side
 from tests.benchmarks.sasrec import (
+    BATCH_USERS,
     MOST_ITEMS,
     SasRec,
     Setting,
@@ -51,7 +52,7 @@ def test_all_rows_are_in_one_batch_each() -> None:
     lengths = np.arange(5000) % 7
     rows = list(batches(lengths, np.random.default_rng(1)))
     assert np.sort(np.concatenate(rows)).tolist() == list(range(5000))
-    assert max(len(batch) for batch in rows) == 128
+    assert max(len(batch) for batch in rows) == BATCH_USERS
 
 
 def test_the_loss_against_all_other_items_is_that_of_the_full_softmax() -> None:
