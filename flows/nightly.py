@@ -33,13 +33,14 @@ def nightly(
     2. Open the run of these sources, this window and these settings: it continues from the champion, or is full.
     3. Build the corpus of the window. If no user's tokens changed, the night ends and the champion stays.
     4. Train the vectors of the changed users, or of all; or continue from the last commit.
-    5. Evaluate them on held-out items.
-    6. Fit the held-out users again, on all their events.
-    7. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
-    8. Export the release.
-    9. Compare it with the champion: the gate.
-    10. Register it. It serves if the gate passes it.
-    11. Write the report.
+    5. Choose the weights of their two parts by the log.
+    6. Evaluate them on held-out items.
+    7. Fit the held-out users again, on all their events.
+    8. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
+    9. Export the release.
+    10. Compare it with the champion: the gate.
+    11. Register it. It serves if the gate passes it.
+    12. Write the report.
     """
     night = open_night(root, since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
@@ -49,6 +50,7 @@ def nightly(
         if base := steps.find_unchanged(night, run):
             return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
         steps.train_vectors(night, run)
+        steps.choose_weights(night, run)
         steps.evaluate_vectors(night, run)
         steps.refit_vectors(night, run)
         steps.settle_vectors(night, run)

@@ -29,6 +29,7 @@ from tasks.root import story as record
 from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown_values
 from tasks.training import beginning as night_task
+from tasks.training import choice
 from tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
 from tasks.upkeep.restore import restore_story
 from trainer.errors import DamageError, UnavailableError
@@ -186,6 +187,15 @@ def train_vectors(night: NightContext, run: Run) -> None:
     create_table_artifact(key="training", table=list_measured(result), description=measured)
     if loads := list_loads(result):
         create_table_artifact(key="workers", table=loads, description=describe_sharing(result))
+
+
+@task(name="choose")
+def choose_weights(night: NightContext, run: Run) -> None:
+    """Choose the weights of interest and path by held-out users, or keep the champion's. Records the story's "choose"."""
+    with report_step("choose") as on_event:
+        story = run.story()
+        corpus, space = open_corpus(night.job(story).corpus_dir), story.space.release if story.space else None
+        run.step(record.ChooseStep, run.run_id, lambda: choice.choose_weights(night.root, corpus, space, on_event))
 
 
 @task(name="evaluate")

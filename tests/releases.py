@@ -12,6 +12,7 @@ from tasks.export.export import Export, export_vectors
 from tasks.root.run import Root
 from tasks.root.story import Story
 from tests.corpora import write_corpus
+from trainer.config import TrainConfig
 from trainer.store.generation import Generation
 
 NUM_ITEMS = 40
@@ -30,6 +31,11 @@ class FakeGeneration:
     generation: int = 1
     has_item_vectors: bool = True
     bias: float = 0.0
+    path: None = None
+
+    @property
+    def config(self) -> TrainConfig:
+        return TrainConfig(parts="interest", vector_size=self.vector_size, bias=self.bias)
 
     @property
     def num_partitions(self) -> int:

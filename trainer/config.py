@@ -33,10 +33,6 @@ class TrainSettings:
     vector_size: int = setting(
         128, "Vector size", "Dimensions of user and item vectors, both parts together.", ge=1, le=4096
     )
-    parts: Literal["both", "interest", "path"] = setting(
-        "both", "Parts", "Parts of a vector, which share its dimensions: what a user is about (interest), and where the user is "
-        "now (path). A log without order has no path.",
-    )  # fmt: skip
     epochs: int = setting(20, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
     dm: Literal[0, 1] = setting(0, "PV-DM", "0: PV-DBOW, a user predicts its items. 1: PV-DM, user and context do.")
     window: int = setting(5, "Window", "Tokens on each side that count as context (dm, dbow_words).", ge=1, le=100)
@@ -57,6 +53,10 @@ class TrainSettings:
         0.5, "Popularity discount",
         "Vectors rank by probability / count ** this (sampled softmax): 0 by probability alone, more: rarer items first.",
         ge=0, le=1,
+    )  # fmt: skip
+    path_weight: float | None = setting(
+        None, "Path's weight", "Weight of the path, where a user is now; the interest, what a user is about, has the rest. 0: no "
+        "path; 1: nothing else, and nothing is trained for users. By default the log chooses it.", ge=0, le=1,
     )  # fmt: skip
     alpha: float = setting(0.2, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
     l2: float = setting(
@@ -91,7 +91,7 @@ class TrainConfig(TrainSettings):
     Raises ConfigError when a value is out of bounds, or when two values cannot be combined.
     """
 
-    path_window: int = setting(20, "Path's window", "Pages before the newest that the path sums up.", ge=1, le=100)
+    path_window: int = setting(5, "Path's window", "Pages before the newest that the path sums up.", ge=1, le=100)
     path_negative: int = setting(
         64, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
     )
@@ -99,15 +99,17 @@ class TrainConfig(TrainSettings):
         0.1, "Path's learning rate", "Learning rate at the first token; falls like alpha.", gt=0, le=10
     )
     path_l2: float = setting(
-        0.2, "Path's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
+        0.15, "Path's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
         ge=0, le=10,
     )  # fmt: skip
     path_discount: float = setting(0.2, "Path's discount", "As discount, for the path.", ge=0, le=1)
     path_backward: float = setting(
         0.5, "Backward share", "Share of targets that are predicted from the pages after them; falls to 0.", ge=0, le=1
     )  # fmt: skip
-    path_weight: float = setting(
-        0.7, "Path's weight", "Weight of the path's score; the interest's has the rest.", ge=0, le=1
+    parts: Literal["both", "interest", "path"] = setting(
+        "both",
+        "Parts",
+        "Parts of a vector; path_weight 0 leaves only the interest, 1 only the path, as does a log without order.",
     )
     dbow_words: Literal[0, 1] = setting(
         0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
@@ -194,8 +196,8 @@ def check_combination(config: TrainConfig) -> None:
         )
     if config.parts == "path" and config.path_size < MIN_PATH_SIZE:
         raise ConfigError(
-            f"train.vector_size is {config.vector_size}, and a path needs at least {MIN_PATH_SIZE}: raise it, or set train.parts "
-            "to interest"
+            f"train.vector_size is {config.vector_size}, and a path needs at least {MIN_PATH_SIZE}: raise it, or set "
+            "train.path_weight to 0"
         )
     if config.items_from and config.hs:
         raise ConfigError(
@@ -228,7 +230,9 @@ def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
     def wrong(wanted: str) -> ConfigError:
         return ConfigError(f"train.{field.name} is {value!r}, but it has to be {wanted}")
 
-    if choices := get_args(field.type):
+    if value is None and field.default is None:
+        return
+    if field.default is not None and (choices := get_args(field.type)):
         if isinstance(value, bool) or value not in choices:
             raise wrong(" or ".join(map(str, choices)))
     elif field.type is str:
@@ -252,11 +256,17 @@ def final_alpha(alpha: float) -> float:
     return float(f"{alpha / 10:.6g}")
 
 
+def parts_of(path_weight: float | None) -> str:
+    """Return the parts of a vector: both, or the one that has all the weight."""
+    return "interest" if path_weight == 0 else "path" if path_weight == 1 else "both"
+
+
 def complete(settings: TrainSettings) -> TrainConfig:
     """Return all settings: these, and the constants of TrainConfig."""
     if isinstance(settings, TrainConfig):
         return settings
-    return TrainConfig(**vars(settings), min_alpha=final_alpha(settings.alpha))
+    parts = parts_of(settings.path_weight)
+    return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
 
 
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
@@ -266,5 +276,6 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
         if key not in known:
             raise ConfigError(f"train.{key} is no setting; there are: {', '.join(known)}")
     alpha = values.get("alpha")
-    derived = {"min_alpha": final_alpha(alpha)} if isinstance(alpha, int | float) else {}
+    derived: dict[str, Any] = {"min_alpha": final_alpha(alpha)} if isinstance(alpha, int | float) else {}
+    derived["parts"] = parts_of(values.get("path_weight"))
     return TrainConfig(**(derived | values))

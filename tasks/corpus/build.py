@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sql.runner import connect, create_table, fetch_rows
 from tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, group_file, write_item_ix
-from tasks.corpus.cleaning import UNDATED, find_key_max
+from tasks.corpus.cleaning import MAX_CHOOSING, UNDATED, count_choosing, find_key_max
 from tasks.corpus.folder import (
     BASE_KEYS,
     CORPUS_MANIFEST,
@@ -32,6 +32,7 @@ from tasks.corpus.folder import (
     write_changed,
     write_vocabulary,
 )
+from tasks.corpus.order import has_order
 from tasks.corpus.token_pass import Written, write_part
 from tasks.corpus.window import (
     FORMAT_VERSION,
@@ -47,7 +48,7 @@ from tasks.root.run import Root
 from tasks.root.wording import several
 from trainer.errors import InputError
 from trainer.events import OnEvent, ignore_event
-from trainer.store.tokens import CHANGED, VOCABULARY, held_out_keys, open_corpus, partition_name
+from trainer.store.tokens import CHANGED, VOCABULARY, Corpus, held_out_keys, open_corpus, partition_name
 from trainer.system.fan_out import HERE, FanOut
 from trainer.system.files import read_json
 
@@ -175,7 +176,12 @@ class Build:
         """Return the manifest (layout: `trainer/store/tokens.py`). users counts rows with holes, num_users without."""
         num_items, base, stages = self._num_items(), self.shared.base, self.stages
         rows, holes = _describe_rows(written), [one.holes for one in written]
-        key_max, num_held_out = find_key_max(self._read_keys(), self.max_users)
+        has_order = self._has_order(rows, num_items)
+        keys, num_keys = self._read_keys()
+        num_choosing = 0 if self.shared.is_continued else count_choosing(num_keys, has_order)
+        max_evaluated = min(self.max_users, num_keys - num_choosing)
+        evaluated_max, num_evaluated = find_key_max(keys, max_evaluated)
+        key_max, num_held_out = find_key_max(keys, max_evaluated + num_choosing)
         funnel = [
             ("events in the window", stages["events"]),
             ("events without bots", stages["after_bots"]),
@@ -195,11 +201,13 @@ class Build:
             "num_items": num_items,
             "holes": holes,
             "held_out_key_max": key_max,
+            "evaluated_key_max": evaluated_max,
             "num_held_out": num_held_out,
+            "num_choosing": num_held_out - num_evaluated,
             "since": self.window.since,
             "until": self.window.until,
             "undated": self.window.is_undated,
-            "has_order": stages["in_order"] > 0,
+            "has_order": has_order,
             "funnel": funnel,
             "files": rows["files"] | vocabulary,
             "base": None,
@@ -216,15 +224,23 @@ class Build:
             }
         return manifest
 
-    def _read_keys(self) -> NDArray[np.uint64]:
-        """Return the max_users + 1 smallest keys of the users that can be held out, ascending."""
-        keys = np.empty(0, dtype=np.uint64)
+    def _has_order(self, rows: dict[str, Any], num_items: int) -> bool:
+        """Return whether the order of events means something. A continued corpus keeps what its base says."""
+        if self.shared.is_continued and self.shared.base:
+            return self.shared.base.corpus.has_order
+        manifest = rows | {"partitions": self.window.partitions, "num_items": num_items, "held_out_key_max": -1}
+        return self.stages["in_order"] > 0 and has_order(Corpus(self.shared.building, manifest))
+
+    def _read_keys(self) -> tuple[NDArray[np.uint64], int]:
+        """Return the smallest keys of the users that can be held out, ascending, one more than are, and the number of all."""
+        keys, num_keys = np.empty(0, dtype=np.uint64), 0
         for partition in range(self.window.partitions):
             path = self.shared.building / partition_name(partition)
             hashes = pq.read_table(f"{path}.users.parquet", columns=["hash"])["hash"].to_numpy()
             found = held_out_keys(hashes[np.load(f"{path}.held_out.npy") >= 0])
-            keys = np.sort(np.concatenate([keys, found]))[: self.max_users + 1]
-        return keys
+            num_keys += len(found)
+            keys = np.sort(np.concatenate([keys, found]))[: self.max_users + MAX_CHOOSING + 1]
+        return keys, num_keys
 
     def _nothing_left(self, way_out: str) -> InputError:
         left = self.stages

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from trainer.store.tokens import gather_spans
 
 UNDATED = int(np.iinfo(np.int32).min)
+MAX_CHOOSING, CHOOSING_SHARE = 5000, 10
+"""Settings are chosen by at most this many held-out users, and by one of so many."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,17 @@ def find_held_out(histories: Tokens) -> NDArray[np.int32]:
 def find_key_max(smallest_keys: NDArray[np.uint64], max_users: int) -> tuple[int, int]:
     """Return the largest key of the held-out users and their number, at most `max_users`.
 
-    smallest_keys uint64, ascending: all keys, or the max_users + 1 smallest, which show whether the last is shared.
+    smallest_keys uint64, ascending: all keys, or at least the max_users + 1 smallest, which show whether the last is shared.
     """
     if len(smallest_keys) <= max_users:
         return (2**64 - 1 if max_users else -1), len(smallest_keys)
     num_held_out = int(np.searchsorted(smallest_keys, smallest_keys[max_users]))
     return (int(smallest_keys[num_held_out - 1]) if num_held_out else -1), num_held_out
+
+
+def count_choosing(num_keys: int, has_order: bool) -> int:
+    """Return by how many users settings are chosen, of those that can be held out. Without an order there is one part."""
+    return min(MAX_CHOOSING, num_keys // CHOOSING_SHARE) if has_order else 0
 
 
 def to_offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:

@@ -160,7 +160,7 @@ def compare_releases(
     check_memory(challenger.corpus, champion.scores, vector_bytes, memory_bytes - held_bytes)
     scores = challenger.scores, champion.scores
     answers: list[list[Answer]] = []
-    done, total = 0, challenger.corpus.manifest["num_held_out"]
+    done, total = 0, challenger.corpus.num_evaluated
     for pair in join_sides(make_pairs(challenger, champion, *matched)):
         answers.append([rank_held_out(*side) for side in zip(pair, scores, is_shared, strict=True)])
         done += len(pair[0].items)
@@ -224,7 +224,7 @@ def _make_pair(
     """
     histories, num_items = challenger.corpus.read(part), champion.corpus.num_items
     before = champion.corpus.read(part)
-    rows = np.flatnonzero(histories.is_held_out)
+    rows = np.flatnonzero(histories.is_evaluated)
     items = to_champion[histories.held_out_items()]
     ids = challenger.corpus.read_ids(part).take(pa.array(rows))
     champion_rows = find_users(ids, champion.corpus.read_ids(part))

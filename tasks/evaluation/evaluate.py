@@ -180,17 +180,23 @@ def measure(answer: Answer, num_items: int) -> dict[str, float]:
     }
 
 
-def questions(corpus: Corpus, generation: UserReader | None) -> Iterator[Question]:
-    """Yield the held-out users of each micro-partition that has some; without a generation their vectors are empty."""
+def questions(corpus: Corpus, generation: UserReader | None, by_choosing: bool = False) -> Iterator[Question]:
+    """Yield the evaluated users of each micro-partition that has some; without a generation their vectors are empty.
+
+    by_choosing: instead, the held-out users by whom settings are chosen.
+    """
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
-        rows = np.flatnonzero(histories.is_held_out)
+        is_evaluated = histories.is_evaluated
+        rows = np.flatnonzero(histories.is_held_out & ~is_evaluated if by_choosing else is_evaluated)
         if len(rows):
             lengths = (histories.ends - histories.starts)[rows]
             _, tokens = gather_spans(histories.tokens, histories.starts[rows], lengths)
             pairs = np.unique(np.repeat(np.arange(len(rows)), lengths) * corpus.num_items + tokens)
             vectors = generation.read_users(partition)[rows] if generation else np.empty((len(rows), 0), np.float32)
-            yield Question(vectors, histories.held_out_items().astype(np.int64), *np.divmod(pairs, corpus.num_items))
+            yield Question(
+                vectors, histories.tokens[histories.ends[rows]].astype(np.int64), *np.divmod(pairs, corpus.num_items)
+            )
 
 
 def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
@@ -222,7 +228,7 @@ def _merge(group: tuple[Question, ...]) -> Question:
 
 def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
     """Raise ResourceError if ranking the held-out users does not fit the budget."""
-    num_users, held_bytes = corpus.manifest["num_held_out"], private_bytes()
+    num_users, held_bytes = corpus.num_evaluated, private_bytes()
     items_bytes = corpus.num_items * POPULARITY_BYTES_AN_ITEM + scores.piece_bytes
     users_bytes = min(num_users * vector_bytes, 3 * GROUP_BYTES) + 6 * min(BATCH_SCORES, num_users * corpus.num_items)
     if held_bytes + items_bytes + users_bytes > memory_bytes:
@@ -243,13 +249,13 @@ def evaluate(
     """
     if generation.has_seen_held_out:
         return generation.manifest["evaluation"]
-    if not corpus.manifest["num_held_out"]:
+    if not corpus.num_evaluated:
         return {"num_users": 0, "metrics": {}}
     counts = corpus.count_training_tokens()
     scores = score_of(generation, counts)
     check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
     answers: list[tuple[Answer, Answer]] = []
-    done, total = 0, corpus.manifest["num_held_out"]
+    done, total = 0, corpus.num_evaluated
     for question in join_questions(questions(corpus, BothParts(generation, corpus))):
         answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))
         done += len(question.items)
@@ -273,7 +279,7 @@ def measure_loss(
     infers them from the events that training had seen, and ranks them twice.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
-    num_users = corpus.manifest["num_held_out"]
+    num_users = corpus.num_evaluated
     if "storage" not in manifest or not num_users:
         return {}
     projection = (
@@ -306,7 +312,7 @@ def _infer_questions(corpus: Corpus, frozen: FrozenItems) -> Iterator[Question]:
 def _read_held_out(corpus: Corpus) -> Iterator[Histories]:
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
-        held = np.flatnonzero(histories.is_held_out)
+        held = np.flatnonzero(histories.is_evaluated)
         if len(held):
             yield take_histories(histories, held, histories.ends[held])
 

@@ -60,7 +60,9 @@ def write_changes(folder: Path, manifest: dict[str, Any], since_dir: Path) -> tu
 
 def explain_incomparable(since: dict[str, Any], manifest: dict[str, Any]) -> str:
     """Return why the rows of two releases cannot be compared; empty if they can."""
-    names = [name for name in ("vector_size", "parts", "partitions", "storage") if since.get(name) != manifest.get(name)]
+    names = [
+        name for name in ("vector_size", "parts", "partitions", "storage") if since.get(name) != manifest.get(name)
+    ]
     if bool(since["item_files"]) != bool(manifest["item_files"]):
         names.append("item_files")
     differences = [f"{name} {since.get(name)} before and {manifest.get(name)} now" for name in names]

@@ -119,6 +119,19 @@ class Comparison(_Record):
     ranks: str | None = None
 
 
+class ChooseStep(Step):
+    """The path's weight. kept_from: the release whose weight is kept; gain: over the usual weight, in hit@20 of the users who
+    chose, with its standard error; hit_at_20: of each weight.
+    """
+
+    path_weight: float | None = None
+    kept_from: str | None = None
+    num_users: int | None = None
+    hit_at_20: dict[str, float] = {}
+    gain: float | None = None
+    standard_error: float | None = None
+
+
 class EvaluateStep(Step):
     """Quality on the held-out users."""
 
@@ -202,6 +215,7 @@ class Steps(_Record):
     corpus: CorpusStep | None = None
     unchanged: UnchangedStep | None = None
     train: TrainStep | None = None
+    choose: ChooseStep | None = None
     evaluate: EvaluateStep | None = None
     refit: RefitStep | None = None
     settle: SettleStep | None = None

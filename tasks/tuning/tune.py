@@ -29,6 +29,7 @@ from trainer.store.tokens import VOCABULARY, Corpus, open_corpus, partition_name
 from trainer.system.files import write_json
 from trainer.training.job import Job, effective_recency
 from trainer.training.loop import train
+from trainer.training.vectors import BothParts
 
 MIN_HELD_OUT = 200
 MIN_TRIALS_FOR_IMPORTANCES = 10
@@ -92,7 +93,7 @@ def choose_partitions(corpus: Corpus, search: Search, on_event: OnEvent = ignore
     wanted = max(1, round(search.sample * len(order)))
     num_taken = num_held_out = 0
     while num_taken < len(order) and (num_taken < wanted or num_held_out < MIN_HELD_OUT):
-        num_held_out += int(corpus.read(order[num_taken]).is_held_out.sum())
+        num_held_out += int(corpus.read(order[num_taken]).is_evaluated.sum())
         num_taken += 1
     if not num_held_out:
         raise InputError(
@@ -123,6 +124,7 @@ def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
         "partitions": len(partitions), "users": users, "holes": holes, "tokens": tokens,
         "num_users": sum(users) - sum(holes), "num_tokens": sum(tokens),
         "num_held_out": sum(int(corpus.read(one).is_held_out.sum()) for one in partitions),
+        "num_choosing": sum(int((one.is_held_out & ~one.is_evaluated).sum()) for one in map(corpus.read, partitions)),
         "sampled_partitions": partitions,
         "files": {name: corpus.manifest["files"][original] for name, original in originals.items()},
     }  # fmt: skip
@@ -138,7 +140,7 @@ def run_trial(
     Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
     """
     config = apply_settings(search.train, settings)
-    ranks, tokens_per_second, failure = np.full(sample.manifest["num_held_out"], np.inf), 0.0, None
+    ranks, tokens_per_second, failure = np.full(sample.num_evaluated, np.inf), 0.0, None
     job = Job(
         sample.folder, store_dir, dataclasses.replace(config, commit_seconds=_NO_COMMITS_SECONDS), search.memory_bytes
     )
@@ -167,7 +169,8 @@ def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
     """Returns the ranks of the sample's held-out items by a store's vectors, float64[m]."""
     generation = open_generation(store_dir)
     scores = score_of(generation, sample.count_training_tokens())
-    return np.concatenate([rank_held_out(one, scores).ranks for one in join_questions(questions(sample, generation))])
+    asked = join_questions(questions(sample, BothParts(generation, sample)))
+    return np.concatenate([rank_held_out(one, scores).ranks for one in asked])
 
 
 def conclude(study: Study) -> dict[str, Any]:

@@ -113,7 +113,9 @@ def _make_tile(num_dims: int, config: TrainConfig) -> Tile:
     }  # fmt: skip
     numbers = {name: scratch_rows(*shape) for name, shape in shapes.items()}
     numbers |= {name: numbers[name][0] for name in ("scales", "pulls")}
-    unsigned = {name: np.zeros(size, np.uint32) for name, size in (("rows", rows), ("is_context", rows), ("items", lanes))}
+    unsigned = {
+        name: np.zeros(size, np.uint32) for name, size in (("rows", rows), ("is_context", rows), ("items", lanes))
+    }
     return Tile(
         **numbers, **unsigned, corrections=np.zeros(num_negatives, np.float32),
         context=np.zeros((lanes, window), np.uint32), lags=np.zeros((lanes, window), np.int64),

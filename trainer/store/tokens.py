@@ -34,7 +34,8 @@ class Histories:
     """The users of one micro-partition and their tokens.
 
     hashes uint64[n]; tokens int32[...]; offsets int64[n+1]: user i's tokens are tokens[offsets[i]:offsets[i+1]]; ends int64[n]:
-    training uses them up to ends[i]; is_held_out bool[n].
+    training uses them up to ends[i]; is_held_out bool[n]; chooses bool[n]: held-out users by whom settings are chosen, and who
+    are not evaluated; None: nobody.
     """
 
     hashes: NDArray[np.uint64]
@@ -42,6 +43,12 @@ class Histories:
     offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
     is_held_out: NDArray[np.bool_]
+    chooses: NDArray[np.bool_] | None = None
+
+    @property
+    def is_evaluated(self) -> NDArray[np.bool_]:
+        """Whether users are held out for evaluation, bool[n]."""
+        return self.is_held_out if self.chooses is None else self.is_held_out & ~self.chooses
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -52,8 +59,8 @@ class Histories:
         return len(self.hashes)
 
     def held_out_items(self) -> NDArray[np.int32]:
-        """Return the held-out item of each held-out user, in row order."""
-        return self.tokens[self.ends[self.is_held_out]]
+        """Return the held-out item of each evaluated user, in row order."""
+        return self.tokens[self.ends[self.is_evaluated]]
 
     def withheld_items(self) -> NDArray[np.int32]:
         """Return the items that training does not use: those of held-out users from the held-out one on."""
@@ -69,7 +76,9 @@ def gather_spans(
 
 
 def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the users' keys for held-out sampling, uint64[n]: those up to the manifest's held_out_key_max are held out."""
+    """Return the users' keys for held-out sampling, uint64[n]: those up to the manifest's held_out_key_max are held out, and
+    of them those up to evaluated_key_max are evaluated.
+    """
     return ((hashes >> np.uint64(32)) ^ hashes) * np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -92,6 +101,11 @@ class Corpus:
     @property
     def num_items(self) -> int:
         return self.manifest["num_items"]
+
+    @property
+    def num_evaluated(self) -> int:
+        """Users held out for evaluation, without those by whom settings are chosen."""
+        return self.manifest["num_held_out"] - self.manifest.get("num_choosing", 0)
 
     @property
     def has_order(self) -> bool:
@@ -132,10 +146,12 @@ class Corpus:
         if not len(hashes) == len(held_out) == len(offsets) - 1 or offsets[-1] != len(tokens):
             raise DamageError(f"{self.folder}: the files of micro-partition {partition} do not fit each other")
         is_held_out = held_out >= 0
-        key_max = self.manifest["held_out_key_max"]
-        is_held_out &= (held_out_keys(hashes) <= np.uint64(key_max)) if key_max >= 0 else False
+        key_max, keys = self.manifest["held_out_key_max"], held_out_keys(hashes)
+        is_held_out &= (keys <= np.uint64(key_max)) if key_max >= 0 else False
         ends = np.where(is_held_out, offsets[:-1] + held_out, offsets[1:])
-        return Histories(hashes, tokens, offsets, ends, is_held_out)
+        evaluated_max = self.manifest.get("evaluated_key_max", key_max)  # a corpus of an earlier version lacks it
+        chooses = is_held_out & (keys > np.uint64(max(evaluated_max, 0)))
+        return Histories(hashes, tokens, offsets, ends, is_held_out, chooses)
 
     def rows(self, partition: int) -> NDArray[np.uint32] | None:
         """Return the row numbers of a micro-partition in the full corpus, uint32[k], ascending; None in a full corpus."""

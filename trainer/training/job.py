@@ -80,7 +80,7 @@ def choose_parts(config: TrainConfig, corpus: Corpus, on_event: OnEvent = ignore
     if reason is None or config.parts == "interest":
         return config
     if config.parts == "path":
-        raise ConfigError(f"train.parts is path, but {reason}: set it to interest")
+        raise ConfigError(f"train.path_weight is 1, but {reason}: set it to 0")
     log(on_event, f"vectors have no path, as {reason}: all {config.vector_size} numbers are the interest")
     return dataclasses.replace(config, parts="interest")
 

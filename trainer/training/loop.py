@@ -92,7 +92,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     """Pick the kernel, make the plan, and create the training. Logs the choices with reasons."""
     config, store_dir = job.training_config, job.store_dir
     if config.path_size and job.kernel == "gpu" and not workers.is_alone:
-        raise ConfigError("several GPUs do not train a path yet: set train.parts to interest, or train with one worker")
+        raise ConfigError("several GPUs do not train a path yet: set train.path_weight to 0, or train with one worker")
     kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
     if job.device_memory_bytes:
         limit_device_memory(job.device_memory_bytes)

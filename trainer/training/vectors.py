@@ -1,7 +1,7 @@
 """The vectors of a generation: interest and path side by side, so that one dot product of user and item ranks by both.
 
-A user's parts are multiplied by weights: with `path_weight` w the interest by 1 - w, and the path by w. The interest is read
-from the store. The path is summed up from the user's last pages, for any history.
+A user's parts are multiplied by weights: the path by w, and the interest by 1 - w. The interest is read from the store. The
+path is summed up from the user's last pages, for any history.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,17 @@ from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
 
 Vectors = NDArray[np.float32]
+
+
+PATH_WEIGHT = 0.65
+"""The path's weight unless the log chooses another."""
+
+
+def weight_of(generation: Generation) -> float:
+    """Return the path's weight: as set, or as the log chose it after the training."""
+    given = generation.config.path_weight
+    chosen: float = generation.manifest.get("choice", {}).get("path_weight", PATH_WEIGHT)
+    return chosen if given is None else given
 
 
 def columns_of(generation: Generation) -> dict[str, list[int]]:
@@ -41,7 +52,7 @@ def join_parts(
     paths = path_vectors(path, tokens, starts, ends, config.path_window)
     if config.parts == "path":
         return paths
-    weight = np.float32(config.path_weight)
+    weight = np.float32(weight_of(generation))
     return np.hstack((interests * (1 - weight), paths * weight))
 
 

@@ -1,0 +1,85 @@
+"""The log chooses the weights of the two parts of a vector, after the training, by the users held out for it.
+
+Training has not seen the newest new item of these users, and evaluation does not ask them. Each weight ranks that item among all
+items new to the user. Another weight than the usual one is chosen only if its hit@20 is higher by more than two standard errors
+of the difference, user by user. A release that goes on from another one keeps its weight, so that their vectors compare.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tasks.evaluation.evaluate import TOP, join_questions, questions, rank_held_out
+from tasks.evaluation.scores import score_of
+from tasks.root.run import Root
+from tasks.training.beginning import open_base
+from trainer.events import OnEvent, log
+from trainer.store.generation import Generation, open_generation
+from trainer.store.manifests import next_generation
+from trainer.store.tokens import Corpus
+from trainer.store.writer import Writer, lock_store
+from trainer.training.vectors import PATH_WEIGHT, BothParts, columns_of, weight_of
+
+WEIGHTS = (0.2, 0.35, 0.5, PATH_WEIGHT, 0.8, 0.9)
+LIMIT = 2.0
+"""The gain that is needed, in standard errors."""
+
+
+def choose_weights(root: Root, corpus: Corpus, space: str | None, on_event: OnEvent) -> dict[str, Any]:
+    """Commit the path's weight to the store's generation; return the story's "choose".
+
+    space: the release whose weight is kept, if any. Nothing is chosen for vectors of one part, or if the weight is set.
+    """
+    with lock_store(root.store):
+        generation = open_generation(root.store)
+        if "choice" in generation.manifest or generation.has_seen_held_out:
+            return generation.manifest.get("choice", {})
+        choice = _choose(root, corpus, generation, space, on_event)
+        if choice:
+            writer = Writer(root.store, next_generation(root.store), {})
+            writer.commit_again(generation, generation.manifest | {"choice": choice})
+    return choice
+
+
+def _choose(
+    root: Root, corpus: Corpus, generation: Generation, space: str | None, on_event: OnEvent
+) -> dict[str, Any]:  # fmt: skip
+    if len(columns_of(generation)) < 2 or generation.config.path_weight is not None:
+        return {}
+    if space and (base := open_base(root, space)) and "choice" in base.generation.manifest:
+        return {"path_weight": weight_of(base.generation), "kept_from": space}
+    hits = (
+        {weight: _hits(corpus, generation, weight) for weight in WEIGHTS} if corpus.manifest.get("num_choosing") else {}
+    )
+    choice = pick(hits)
+    if "gain" in choice:
+        text = f"the log chooses the weight {choice['path_weight']:g} of the path for {PATH_WEIGHT:g}"
+        gain = f"hit@{TOP} {choice['gain']:+.3f} ± {choice['standard_error']:.3f} of {choice['num_users']:,} users"
+        log(on_event, f"{text}: {gain}")
+    return choice
+
+
+def _hits(corpus: Corpus, generation: Generation, weight: float) -> np.ndarray:
+    """Return whether the withheld item of each user who chooses is among the first TOP, float64[m]."""
+    weighed = replace(generation, manifest=generation.manifest | {"choice": {"path_weight": weight}})
+    scores = score_of(weighed, np.zeros(corpus.num_items, np.int64))
+    asked = join_questions(questions(corpus, BothParts(weighed, corpus), by_choosing=True))
+    return np.concatenate([rank_held_out(question, scores).ranks <= TOP for question in asked]).astype(float)
+
+
+def pick(hits: dict[float, np.ndarray]) -> dict[str, Any]:
+    """Return the choice by the hits of each weight, float64[m] of the same users; the usual weight without users."""
+    choice: dict[str, Any] = {"path_weight": PATH_WEIGHT}
+    if not hits:
+        return choice
+    usual, best = hits[PATH_WEIGHT], max(hits, key=lambda weight: (hits[weight].mean(), weight == PATH_WEIGHT))
+    choice |= {
+        "num_users": len(usual),
+        "hit_at_20": {f"{weight:g}": float(each.mean()) for weight, each in hits.items()},
+    }
+    gains = hits[best] - usual
+    error = float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+    if best == PATH_WEIGHT or gains.mean() <= LIMIT * error:
+        return choice
+    return choice | {"path_weight": best, "gain": float(gains.mean()), "standard_error": error}
