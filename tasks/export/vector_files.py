@@ -125,7 +125,7 @@ def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDA
 
     A bias is an item's popularity: it would make two rare pages similar even if their topics differ.
     """
-    columns = manifest.get("bias_columns", [manifest["vector_size"] - 1] if "bias" in manifest else [])
+    columns = manifest.get("bias_columns", [-1] if "bias" in manifest else [])
     return np.delete(vectors, columns, axis=1) if columns else vectors
 
 

@@ -266,7 +266,7 @@ def list_notes(story: Story) -> list[str]:
     recency, corpus = story.setting("train", "recency"), story.steps.corpus or CorpusStep()
     if corpus.has_order is False:
         notes.append(
-            "The events of a user all have the same time. Without an order vectors have no path, and "
-            f"train.recency ({recency or 0:g}) is off: a user's newest pages count no more than older ones."
+            "The order of a user's events says nothing of what comes next: their times are all the same, or might as well be "
+            f"others. So vectors have no path, and train.recency ({recency or 0:g}) is off."
         )
     return notes

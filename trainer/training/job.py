@@ -71,7 +71,7 @@ def choose_parts(config: TrainConfig, corpus: Corpus, on_event: OnEvent = ignore
     Raises ConfigError when only a path is wanted and there can be none.
     """
     reasons = {
-        "the events of each user have no order": not corpus.has_order,
+        "the order of a user's events says nothing of what comes next": not corpus.has_order,
         "a tree of items (train.hs) ranks by the interest alone": bool(config.hs),
         "train.items_from has vectors of one part": bool(config.items_from),
         "they have too few numbers for two parts": config.parts == "both" and not config.path_size,

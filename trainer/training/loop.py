@@ -102,7 +102,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         log(on_event, line)
     recency = effective_recency(config, corpus, plan.num_blocks)
     if recency == 0 < config.recency:
-        log(on_event, "train.recency is off, as the events of a user have no order: they all count the same")
+        log(on_event, "train.recency is off, as the order of a user's events says nothing: they all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     backward = 0.0 if job.schedule else config.path_backward  # trained vectors end forward, and stay so
     course = Course(config, corpus, plan, blocks, recency, share, backward)

@@ -22,6 +22,7 @@ from trainer.system.files import read_json, write_json
 from trainer.training.infer import infer_vectors, take_histories
 from trainer.training.job import Job
 from trainer.training.loop import train
+from trainer.training.vectors import join_parts
 
 MEMORY_BYTES = 4 * 10**9
 
@@ -144,7 +145,7 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
     before = {user: items[:-1] for user, items in planted_histories(120, 30).items() if len(items) > 2}
     tonight = {user: [*items, int(rng.integers(0, 30))] for user, items in planted_histories(150, 30).items()}
     corpus = write_corpus(root.corpus("before"), before, 2, 30)
-    config = TrainConfig(vector_size=8, epochs=3, threads=1)
+    config = TrainConfig(vector_size=16, epochs=3, threads=1)
     train(Job(corpus.folder, root.store, config, MEMORY_BYTES))
     pin_generation(root.store, "r1")
     champion = open_side(root, "r1")
@@ -158,7 +159,8 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
         histories = challenger.corpus.read(part)
         held = np.flatnonzero(histories.is_held_out)
         spans = take_histories(histories, held, histories.ends[held])
-        every = infer_vectors(champion.frozen, spans.tokens, spans.offsets, spans.hashes).vectors
+        interests = infer_vectors(champion.frozen, spans.tokens, spans.offsets, spans.hashes).vectors
+        every = join_parts(champion.frozen.generation, interests, spans.tokens, spans.starts, spans.ends)
         expected = {vector.tobytes() for vector in every}
         assert {vector.tobytes() for vector in theirs.vectors} <= expected
         np.testing.assert_array_equal(mine.items, theirs.items)  # the items have the same numbers here

@@ -18,6 +18,7 @@ from trainer.store.tokens import Corpus, open_corpus
 from trainer.training.infer import freeze_items, infer_vectors, refit_held_out
 from trainer.training.job import Job
 from trainer.training.loop import train
+from trainer.training.vectors import BothParts, join_parts, read_item_vectors
 
 Trained = tuple[Corpus, Generation, float]
 
@@ -63,14 +64,15 @@ def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, 
     corpus, generation, _ = trained
     projection = read_projection(tmp_path / "r1" / "projection.npy")
     frozen = freeze_items(generation, corpus.count_training_tokens(), 1)
-    items, hits = generation.read_items(), []
-    for partition, question in enumerate(questions(corpus, generation)):
+    items, hits = read_item_vectors(generation), []
+    for partition, question in enumerate(questions(corpus, BothParts(generation, corpus))):
         histories = corpus.read(partition)
         vectors = []
         for row in np.flatnonzero(histories.is_held_out):
             seen = histories.tokens[histories.starts[row] : histories.ends[row]]
             offsets = np.array([0, len(seen)])
-            vectors.append(infer_vectors(frozen, seen, offsets, histories.hashes[row : row + 1]).vectors[0])
+            interest = infer_vectors(frozen, seen, offsets, histories.hashes[row : row + 1]).vectors
+            vectors.append(join_parts(generation, interest, seen, offsets[:1], offsets[1:])[0])
         for basis in (np.eye(16, dtype=np.float32), projection):
             asked = Question(project(np.stack(vectors), basis), question.items, question.seen_rows, question.seen_items)
             ranks = rank_held_out(asked, score_by_vectors(project(items, basis))).ranks

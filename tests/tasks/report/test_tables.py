@@ -58,13 +58,12 @@ def test_the_hint_at_queries() -> None:
     assert note.endswith("in ingest.keep_query.")
 
 
-def test_order_without_times_is_told_of() -> None:
-    def note(since: str | None, recency: float) -> list[str]:
-        steps = Steps(corpus=CorpusStep(undated=True, since=since))
-        return list_notes(Story(run_id="r", steps=steps, config={"train": {"recency": recency}}))
+def test_an_order_that_says_nothing_is_told_of() -> None:
+    def note(has_order: bool | None) -> list[str]:
+        steps = Steps(corpus=CorpusStep(undated=True, has_order=has_order))
+        return list_notes(Story(run_id="r", steps=steps, config={"train": {"recency": 3.0}}))
 
-    [told] = note(None, 3.0)
-    assert told.startswith("The log has an order but no times.")
+    [told] = note(False)
+    assert told.startswith("The order of a user's events says nothing")
     assert "train.recency (3) is off" in told
-    assert note(None, 0.0) == []
-    assert note("2026-01-01", 3.0)[0].startswith("Some events have")
+    assert note(True) == note(None) == []

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tasks.training.space import begin_new_items, find_space_rotation
+from tasks.training.space import begin_new_items, find_space_rotations
 from tests.corpora import describe_anew, planted_histories, write_corpus
 from trainer.config import TrainConfig
 from trainer.store.generation import Generation, open_generation
@@ -14,7 +14,7 @@ from trainer.store.tokens import Corpus
 from trainer.training.job import Job
 from trainer.training.loop import train
 
-CONFIG = TrainConfig(vector_size=8, epochs=3, threads=1)
+CONFIG = TrainConfig(vector_size=16, epochs=3, threads=1)
 KNOWN = [
     "https://a.org/news/1",
     "https://a.org/news/2",
@@ -30,7 +30,7 @@ def train_with_urls(folder: Path, urls: list[str], seed: int = 1) -> tuple[Corpu
     histories = planted_histories(60, len(urls), topics=2)
     corpus = write_corpus(folder / "corpus", histories, num_items=len(urls))
     corpus = name_items(corpus, urls)
-    train(Job(corpus.folder, folder / "store", TrainConfig(vector_size=8, epochs=3, threads=1, seed=seed), 4 * 10**9))
+    train(Job(corpus.folder, folder / "store", TrainConfig(vector_size=16, epochs=3, threads=1, seed=seed), 4 * 10**9))
     return corpus, open_generation(folder / "store")
 
 
@@ -44,28 +44,35 @@ def test_new_items_begin_at_the_mean_of_their_section_then_of_their_host_then_at
     new = ["https://a.org/news/3", "https://a.org/jobs/1", "https://c.org/1", "/wiki/two", "page8", "https://b.org/y"]
     corpus = name_items(corpus, KNOWN + new)
     night = Corpus(corpus.folder, corpus.manifest | {"num_items": len(KNOWN) + len(new)})
-    vectors, items = begin_new_items(night, base), base.read_items()
-    np.testing.assert_allclose(vectors[0], items[:2].mean(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(vectors[1], items[:3].mean(axis=0), rtol=1e-5)
-    np.testing.assert_array_equal(vectors[2], 0)
-    np.testing.assert_allclose(vectors[3], items[4], rtol=1e-5)
-    np.testing.assert_array_equal(vectors[4], 0)
-    np.testing.assert_allclose(vectors[5], items[3], rtol=1e-5)
+    tables = base.read_items(), base.path.outputs.vectors, base.path.inputs.vectors
+    for vectors, items in zip(begin_new_items(night, base), tables, strict=True):
+        np.testing.assert_allclose(vectors[0], items[:2].mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(vectors[1], items[:3].mean(axis=0), rtol=1e-5)
+        np.testing.assert_array_equal(vectors[2], 0)
+        np.testing.assert_allclose(vectors[3], items[4], rtol=1e-5)
+        np.testing.assert_array_equal(vectors[4], 0)
+        np.testing.assert_allclose(vectors[5], items[3], rtol=1e-5)
 
 
 def test_without_new_items_there_is_nothing_to_begin(tmp_path: Path) -> None:
     corpus, base = train_with_urls(tmp_path, KNOWN)
-    assert begin_new_items(corpus, base).shape == (0, 8)
+    assert [vectors.shape for vectors in begin_new_items(corpus, base)] == [(0, 8)] * 3
 
 
 def test_the_same_training_under_other_numbers_needs_no_rotation(tmp_path: Path) -> None:
     urls = [f"/page/{n}" for n in range(30)]
     one = train_with_urls(tmp_path / "one", urls)
     renamed = train_with_urls(tmp_path / "two", urls)
-    assert find_space_rotation(one, renamed).cosine == pytest.approx(1, abs=1e-5)
+    assert [found.cosine for found in find_space_rotations(one, renamed)] == pytest.approx([1, 1], abs=1e-5)
     other = train_with_urls(tmp_path / "three", urls, seed=2)
-    found = find_space_rotation(one, other)
-    assert found.num_items == 30
+    found, of_path = find_space_rotations(one, other)
+    assert (found.num_items, of_path.num_items) == (30, 60)  # outputs and inputs of the path turn together
+    tables = one[1].path.outputs.vectors, other[1].path.outputs.vectors
+    assert (
+        cosine(tables[0][:, :-2], (tables[1] @ of_path.matrix)[:, :-2])
+        > cosine(tables[0][:, :-2], tables[1][:, :-2]) + 0.1
+    )
+    np.testing.assert_array_equal((tables[1] @ of_path.matrix)[:, -2:], tables[1][:, -2:])
     unaligned = cosine(one[1].read_items(), other[1].read_items())
     turned = other[1].read_items() @ found.matrix
     aligned = cosine(one[1].read_items(), turned)
@@ -77,9 +84,9 @@ def test_the_same_training_under_other_numbers_needs_no_rotation(tmp_path: Path)
 def test_items_that_are_not_in_both_are_left_out(tmp_path: Path) -> None:
     one = train_with_urls(tmp_path / "one", [f"/page/{n}" for n in range(20)])
     two = train_with_urls(tmp_path / "two", [f"/page/{n}" for n in range(10, 30)])
-    assert find_space_rotation(one, two).num_items == 10
+    assert find_space_rotations(one, two)[0].num_items == 10
     other = train_with_urls(tmp_path / "three", [f"/other/{n}" for n in range(20)])
-    np.testing.assert_array_equal(find_space_rotation(one, other).matrix, np.eye(8))
+    np.testing.assert_array_equal(find_space_rotations(one, other)[0].matrix, np.eye(8))
 
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:

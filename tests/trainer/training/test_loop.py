@@ -230,13 +230,21 @@ def test_a_training_that_got_better_to_the_end_ends_there(corpus_dir: Path, tmp_
     assert_same_bits(tmp_path / "patient", tmp_path / "plain")
 
 
-def test_a_log_without_times_weighs_all_tokens_the_same(corpus_dir: Path, tmp_path: Path) -> None:
-    """The planted corpus is undated: recency does nothing, and the log says so."""
+def test_a_log_without_order_weighs_all_tokens_the_same_and_has_no_path(corpus_dir: Path, tmp_path: Path) -> None:
+    """Recency does nothing then, there is no path, and the log says so."""
     messages: list[str] = []
+    shutil.copytree(corpus_dir, tmp_path / "corpus")
+    manifest = json.loads((corpus_dir / "manifest.json").read_text())
+    (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest | {"has_order": False}))
+    corpus_dir = tmp_path / "corpus"
     train(make_job(corpus_dir, tmp_path / "a"), lambda name, values: messages.append(values.get("message", "")))
     train(make_job(corpus_dir, tmp_path / "b", recency=0.0))
+    generation = open_generation(tmp_path / "a")
+    assert (generation.path, generation.config.interest_size) == (None, 16)
+    with pytest.raises(ConfigError, match=r"train.path_weight is 1, but the order .* says nothing .*: set it to 0"):
+        train(make_job(corpus_dir, tmp_path / "c", parts="path"))
     assert_same_bits(tmp_path / "a", tmp_path / "b")
-    assert any("have no order" in message for message in messages)
+    assert any("order of a user's events says nothing" in message for message in messages)
 
 
 def test_in_blocks_the_newest_tokens_weigh_more(

@@ -1,0 +1,90 @@
+"""The log chooses the path's weight: only beyond chance, by users whom nobody else asks, and once for all nights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.root.run import Root
+from tasks.training import choice
+from tasks.training.choice import WEIGHTS, choose_weights, pick
+from tests.corpora import write_corpus
+from tests.tasks.corpus.test_order import walk
+from trainer.config import TrainConfig
+from trainer.events import ignore_event
+from trainer.store.generation import open_generation
+from trainer.store.tokens import Corpus, open_corpus
+from trainer.system.files import read_json, write_json
+from trainer.training.job import Job
+from trainer.training.loop import train
+from trainer.training.vectors import PATH_WEIGHT, weight_of
+
+
+def hits(**shares: float) -> dict[float, np.ndarray]:
+    """Which of 1,000 users are hit: with the usual weight half of them, with the named ones that share."""
+    given = {float(name.replace("w", "0.")): share for name, share in shares.items()}
+    return {weight: (np.arange(1000) < 1000 * given.get(weight, 0.5)).astype(float) for weight in WEIGHTS}
+
+
+def test_a_gain_beyond_two_standard_errors_is_chosen() -> None:
+    chosen = pick(hits(w9=0.53))
+    assert chosen["path_weight"] == 0.9
+    assert chosen["gain"] == pytest.approx(0.03)
+    assert chosen["standard_error"] == pytest.approx((0.03 * 0.97 / 1000) ** 0.5, rel=0.01)
+    assert chosen["num_users"] == 1000
+
+
+@pytest.mark.parametrize("found", [hits(), hits(w9=0.503), hits(w2=0.1), {}])
+def test_otherwise_the_usual_weight_stays(found: dict[float, np.ndarray]) -> None:
+    chosen = pick(found)
+    assert chosen["path_weight"] == PATH_WEIGHT
+    assert "gain" not in chosen
+
+
+def make(tmp_path: Path, **settings: object) -> tuple[Root, Corpus]:
+    root = Root(tmp_path)
+    corpus = write_corpus(root.corpus("window"), walk(400), partitions=4, num_items=50, max_users=300)
+    manifest = read_json(corpus.folder / "manifest.json")
+    keys = sorted(key for part in range(4) for key in keys_of(corpus, part))
+    manifest |= {"held_out_key_max": keys[339], "evaluated_key_max": keys[299], "num_held_out": 340, "num_choosing": 40}
+    write_json(corpus.folder / "manifest.json", manifest)
+    config = TrainConfig(vector_size=16, epochs=2, threads=1, **settings)  # type: ignore[arg-type]
+    train(Job(corpus.folder, root.store, config, 4 * 10**9))
+    return root, open_corpus(corpus.folder)
+
+
+def keys_of(corpus: Corpus, partition: int) -> list[int]:
+    from trainer.store.tokens import held_out_keys
+
+    histories = corpus.read(partition)
+    return [int(key) for key in held_out_keys(histories.hashes)]
+
+
+def test_the_users_who_choose_are_not_evaluated(tmp_path: Path) -> None:
+    _, corpus = make(tmp_path)
+    held, evaluated = np.zeros(2, int), np.zeros(2, int)
+    for partition in range(4):
+        histories = corpus.read(partition)
+        assert (histories.ends[histories.is_held_out] < histories.offsets[1:][histories.is_held_out]).all()
+        held += [histories.is_held_out.sum(), (histories.is_held_out & ~histories.is_evaluated).sum()]
+        evaluated += [histories.is_evaluated.sum(), len(histories.held_out_items())]
+    assert held.tolist() == [340, 40]
+    assert evaluated.tolist() == [300, 300]
+    assert corpus.num_evaluated == 300
+
+
+def test_the_choice_is_committed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, corpus = make(tmp_path)
+    chosen = choose_weights(root, corpus, None, ignore_event)
+    assert (chosen["num_users"], set(chosen["hit_at_20"])) == (40, {f"{weight:g}" for weight in WEIGHTS})
+    generation = open_generation(root.store)
+    assert weight_of(generation) == chosen["path_weight"]
+    monkeypatch.setattr(choice, "pick", lambda hits: pytest.fail("it was chosen already"))
+    assert choose_weights(root, corpus, None, ignore_event) == chosen
+    assert open_generation(root.store).generation == generation.generation
+
+
+def test_a_weight_that_is_set_is_left_alone(tmp_path: Path) -> None:
+    root, corpus = make(tmp_path, path_weight=0.3)
+    assert choose_weights(root, corpus, None, ignore_event) == {}
+    assert weight_of(open_generation(root.store)) == 0.3
