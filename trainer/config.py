@@ -93,13 +93,13 @@ class TrainConfig(TrainSettings):
 
     path_window: int = setting(5, "Path's window", "Pages before the newest that the path sums up.", ge=1, le=100)
     path_negative: int = setting(
-        64, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
+        128, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
     )
     path_alpha: float = setting(
         0.1, "Path's learning rate", "Learning rate at the first token; falls like alpha.", gt=0, le=10
     )
     path_l2: float = setting(
-        0.15, "Path's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
+        0.1, "Path's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
         ge=0, le=10,
     )  # fmt: skip
     path_discount: float = setting(0.2, "Path's discount", "As discount, for the path.", ge=0, le=1)

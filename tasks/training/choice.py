@@ -21,7 +21,7 @@ from trainer.store.tokens import Corpus
 from trainer.store.writer import Writer, lock_store
 from trainer.training.vectors import PATH_WEIGHT, BothParts, columns_of, weight_of
 
-WEIGHTS = (0.2, 0.35, 0.5, PATH_WEIGHT, 0.8, 0.9)
+WEIGHTS = (0.2, 0.35, 0.5, PATH_WEIGHT, 0.7, 0.8, 0.9)
 LIMIT = 2.0
 """The gain that is needed, in standard errors."""
 
@@ -49,15 +49,18 @@ def _choose(
         return {}
     if space and (base := open_base(root, space)) and "choice" in base.generation.manifest:
         return {"path_weight": weight_of(base.generation), "kept_from": space}
-    hits = (
-        {weight: _hits(corpus, generation, weight) for weight in WEIGHTS} if corpus.manifest.get("num_choosing") else {}
-    )
-    choice = pick(hits)
+    choice = choose_by_log(corpus, generation)
     if "gain" in choice:
         text = f"the log chooses the weight {choice['path_weight']:g} of the path for {PATH_WEIGHT:g}"
         gain = f"hit@{TOP} {choice['gain']:+.3f} ± {choice['standard_error']:.3f} of {choice['num_users']:,} users"
         log(on_event, f"{text}: {gain}")
     return choice
+
+
+def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
+    """Return the choice by the corpus's users who choose; the usual weight if there are none."""
+    has_users = bool(corpus.manifest.get("num_choosing"))
+    return pick({weight: _hits(corpus, generation, weight) for weight in WEIGHTS} if has_users else {})
 
 
 def _hits(corpus: Corpus, generation: Generation, weight: float) -> np.ndarray:

@@ -67,7 +67,7 @@ def held_out_question(corpus: Corpus, vectors: NDArray[np.float32]) -> Question:
     row = 0
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
-        for user in np.flatnonzero(histories.is_held_out):
+        for user in np.flatnonzero(histories.is_evaluated):
             seen = np.unique(histories.tokens[histories.starts[user] : histories.ends[user]])
             items.append(int(histories.tokens[histories.ends[user]]))
             seen_rows.append(np.full(len(seen), row))
@@ -78,4 +78,4 @@ def held_out_question(corpus: Corpus, vectors: NDArray[np.float32]) -> Question:
 
 def held_out_rows(corpus: Corpus) -> NDArray[np.int64]:
     """Rows of the held-out users when all micro-partitions stand one after the other."""
-    return np.flatnonzero(np.concatenate([corpus.read(p).is_held_out for p in range(corpus.num_partitions)]))
+    return np.flatnonzero(np.concatenate([corpus.read(p).is_evaluated for p in range(corpus.num_partitions)]))

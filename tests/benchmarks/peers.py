@@ -21,6 +21,7 @@ from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
 from tasks.evaluation.evaluate import Answer, rank_held_out
+from tasks.training.choice import choose_by_log
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows
 from tests.scored import RowScores, ScoreRows, score_by_vectors
 from trainer.config import TrainConfig
@@ -36,6 +37,7 @@ from trainer.store.tokens import Corpus
 from trainer.training.job import Job, effective_recency
 from trainer.training.loop import train
 from trainer.training.preparation import warm_up
+from trainer.training.vectors import BothParts, columns_of, read_item_vectors
 
 LAST = -1e6
 """A score below any that training makes."""
@@ -69,8 +71,11 @@ def train_ours(corpus: Corpus, config: TrainConfig, folder: Path) -> Vectors:
     result = train(Job(corpus.folder, folder, config, MEMORY_BYTES))
     seconds = time.perf_counter() - start
     generation = open_generation(folder)
-    users = np.concatenate([generation.read_users(p) for p in range(corpus.num_partitions)])
-    return Vectors(users, generation.read_items(), seconds, result["tokens"] / result["tokens_per_second"])
+    if len(columns_of(generation)) > 1 and config.path_weight is None:
+        generation = replace(generation, manifest=generation.manifest | {"choice": choose_by_log(corpus, generation)})
+    both = BothParts(generation, corpus)
+    users = np.concatenate([both.read_users(p) for p in range(corpus.num_partitions)])
+    return Vectors(users, read_item_vectors(generation), seconds, result["tokens"] / result["tokens_per_second"])
 
 
 class KernelTraining:

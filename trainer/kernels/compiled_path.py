@@ -18,7 +18,10 @@ LEAST_LAG = np.float32(0.01)
 LAG_RATE = np.float32(0.3)
 
 PathRule = namedtuple("PathRule", "window backward bias alpha_ratio stream_users")
-"""The settings as numbers. backward: the share of targets that are predicted from the pages after them, of 2**32."""
+"""The settings as numbers. backward float64: the share of rare items that are predicted from the pages after them, of 2**32."""
+
+PathNoise = namedtuple("PathNoise", "thresholds aliases corrections l2s shares")
+"""The tables of trainer.kernels.path.PathTables."""
 
 PathArrays = namedtuple("PathArrays", "outputs output_squares inputs input_squares lags lag_squares")
 """The arrays of trainer.model.rows.PathItems."""
@@ -42,17 +45,18 @@ float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M]
 
 
 @inlined
-def list_targets(history, key, rule, seen, stamp, targets):
+def list_targets(history, key, backward, shares, seen, stamp, targets):
     """List a user's targets: the first event of each item, if there is a page to predict it from. Returns how many.
 
-    seen int64[V]: the last stamp at which each item was met.
+    backward, shares float32[V]: an item is predicted backward with a probability of backward * its share / 2**32.
+    seen int32[V]: the last stamp at which each item was met.
     """
     num = 0
     for position in range(history.shape[0]):
         item = history[position]
         is_new = seen[item] != stamp
         seen[item] = stamp
-        is_backward = (draw(key, position, WINDOW, 0) >> _32) < rule.backward
+        is_backward = np.float64(draw(key, position, WINDOW, 0) >> _32) < backward * np.float64(shares[item])
         has_context = position + 1 < history.shape[0] if is_backward else position > 0
         targets[num] = 2 * position + is_backward
         num += is_new and has_context
@@ -211,7 +215,7 @@ def move_lags(path, tile, alpha):
 
 
 @inlined
-def fill_lanes(lanes, histories, rule, epoch_key, seen, stamp, num_lanes, first, last):
+def fill_lanes(lanes, histories, rule, shares, epoch_key, seen, stamp, num_lanes, first, last):
     """Give free lanes the next users of the stream that have targets. Returns how many lanes are filled, and the next user."""
     tokens, starts, ends, hashes, order, user_alphas = histories
     place = first
@@ -220,7 +224,7 @@ def fill_lanes(lanes, histories, rule, epoch_key, seen, stamp, num_lanes, first,
         stamp[0] += 1
         key = mix(hashes[user] ^ epoch_key)
         history = tokens[starts[user] : ends[user]]
-        num = list_targets(history, key, rule, seen, stamp[0], lanes.targets[num_lanes])
+        num = list_targets(history, key, rule.backward, shares, seen, stamp[0], lanes.targets[num_lanes])
         lanes.users[num_lanes], lanes.num_targets[num_lanes], lanes.next[num_lanes] = user, num, 0
         lanes.alphas[num_lanes] = user_alphas[place] * rule.alpha_ratio
         num_lanes += num > 0
@@ -247,13 +251,15 @@ def leave_lanes(lanes, num_lanes):
 
 
 @inlined
-def train_stream(path, noise, l2s, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp):
+def train_stream(path, noise, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp):
     """Train the users from `first` to `last` of the order, as many at once as there are lanes. Returns the number of targets."""
     tokens, starts, ends, hashes, order, _ = histories
     key = mix(hashes[order[first]] ^ epoch_key)
     num_lanes, step, num_targets, place = 0, 0, 0, first
     while True:
-        num_lanes, place = fill_lanes(lanes, histories, rule, epoch_key, seen, stamp, num_lanes, place, last)
+        num_lanes, place = fill_lanes(
+            lanes, histories, rule, noise.shares, epoch_key, seen, stamp, num_lanes, place, last
+        )
         if num_lanes == 0:
             return num_targets
         draw_negatives(path, tile, noise, key, step)
@@ -262,8 +268,8 @@ def train_stream(path, noise, l2s, rule, histories, epoch_key, first, last, lane
             target = lanes.targets[lane, lanes.next[lane]]
             look_at_context(path, tile, lane, tokens[starts[user] : ends[user]], target, rule)
         predict(path, tile, noise, num_lanes)
-        move_outputs(path, tile, l2s, lanes.alphas, num_lanes)
-        move_inputs(path, tile, l2s, lanes.alphas, num_lanes)
+        move_outputs(path, tile, noise.l2s, lanes.alphas, num_lanes)
+        move_inputs(path, tile, noise.l2s, lanes.alphas, num_lanes)
         move_lags(path, tile, lanes.alphas[0])
         num_targets += num_lanes
         step += 1
@@ -271,7 +277,7 @@ def train_stream(path, noise, l2s, rule, histories, epoch_key, first, last, lane
 
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
-def train_streams(path, noise, l2s, rule, histories, epoch_key, taken, lanes, tile, seen, stamp):
+def train_streams(path, noise, rule, histories, epoch_key, taken, lanes, tile, seen, stamp):
     """Train all users of the order in streams, which the threads take one at a time. Returns the number of targets.
 
     taken int64[1 or more]: how many users are taken, zero at first.
@@ -280,7 +286,7 @@ def train_streams(path, noise, l2s, rule, histories, epoch_key, taken, lanes, ti
     first = take(taken, rule.stream_users)
     while first < num_users:
         last = min(first + rule.stream_users, num_users)
-        num_targets += train_stream(path, noise, l2s, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp)
+        num_targets += train_stream(path, noise, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp)
         first = take(taken, rule.stream_users)
     return num_targets
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.kernels import cpu
-from trainer.kernels.compiled_path import Lanes, PathArrays, PathRule, Tile, sum_pages, train_streams
+from trainer.kernels.compiled_path import Lanes, PathArrays, PathNoise, PathRule, Tile, sum_pages, train_streams
 from trainer.kernels.llvm import LINE_NUMBERS
-from trainer.kernels.model import Noise
 from trainer.kernels.signature import Pass
 from trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from trainer.model.objectives import RANGE_32, alias_table
@@ -24,6 +23,8 @@ from trainer.model.rows import PathItems
 TILE_USERS, STREAM_USERS = 32, 512
 PATH_BIAS = 0.5
 """The number of every user that learns how popular items are."""
+RARE_COUNT = 100
+"""Items up to this count are predicted backward as often as set, others more rarely: the pages before them say enough."""
 L2_COUNT = 10
 """L2 is as set for an item with this count, and falls with the root of the count."""
 
@@ -31,13 +32,15 @@ L2_COUNT = 10
 @dataclass(frozen=True)
 class PathTables:
     """thresholds uint64[V], aliases int32[V]: of drawn items; corrections float32[V]: subtracted from scores, as in
-    trainer.model.objectives.Sampling; l2s float32[V]: the L2 of each item.
+    trainer.model.objectives.Sampling; l2s float32[V]: the L2 of each item; shares float32[V]: how much of the share of backward
+    targets holds for each item.
     """
 
     thresholds: NDArray[np.uint64]
     aliases: NDArray[np.int32]
     corrections: NDArray[np.float32]
     l2s: NDArray[np.float32]
+    shares: NDArray[np.float32]
 
 
 def make_path_tables(counts: NDArray[np.int64], config: TrainConfig) -> PathTables:
@@ -46,7 +49,8 @@ def make_path_tables(counts: NDArray[np.int64], config: TrainConfig) -> PathTabl
     weights = np.where(counts > 0, known, 0.0) ** 0.5 if counts.any() else known
     corrections = (0.5 - config.path_discount) * np.log(known)
     l2s = config.path_l2 * np.sqrt(L2_COUNT / known)
-    return PathTables(*alias_table(weights), corrections.astype(np.float32), l2s.astype(np.float32))
+    shares = np.minimum(1, RARE_COUNT / known)
+    return PathTables(*alias_table(weights), *(table.astype(np.float32) for table in (corrections, l2s, shares)))
 
 
 def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float) -> int:
@@ -77,10 +81,10 @@ def _prepare(
     """Return the function that each thread calls with its number; each thread has its own arrays."""
     config = work.config
     rule = PathRule(
-        window=config.path_window, backward=np.uint64(round(backward * RANGE_32)), bias=np.float32(PATH_BIAS),
+        window=config.path_window, backward=np.float64(backward * RANGE_32), bias=np.float32(PATH_BIAS),
         alpha_ratio=np.float32(config.path_alpha / config.alpha), stream_users=STREAM_USERS,
     )  # fmt: skip
-    *noise, l2s = cpu.read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s)
+    noise = cpu.read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s, tables.shares)
     histories = cpu.read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas)
     longest, num_items = int((work.ends - work.starts).max(initial=0)), len(tables.aliases)
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
@@ -94,7 +98,7 @@ def _prepare(
         for _ in range(threads)
     ]
     arrays = (array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares))
-    shared = (PathArrays(*arrays), Noise(*noise), l2s, rule, histories, np.uint64(work.epoch_key), taken)
+    shared = (PathArrays(*arrays), PathNoise(*noise), rule, histories, np.uint64(work.epoch_key), taken)
     return lambda thread: int(train_streams(*shared, *owns[thread]))
 
 

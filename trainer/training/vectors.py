@@ -15,7 +15,7 @@ from trainer.store.tokens import Corpus
 Vectors = NDArray[np.float32]
 
 
-PATH_WEIGHT = 0.65
+PATH_WEIGHT = 0.6
 """The path's weight unless the log chooses another."""
 
 

@@ -46,7 +46,7 @@ def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float)
     for first in range(0, len(work.order), STREAM_USERS):
         stream = range(first, min(first + STREAM_USERS, len(work.order)))
         key = user_key(work, int(work.order[first]))
-        waiting = [lane for lane in (make_lane(work, place, backward) for place in stream) if lane.targets]
+        waiting = [lane for lane in (make_lane(work, place, tables, backward) for place in stream) if lane.targets]
         lanes: list[Lane] = []
         step = 0
         while lanes or waiting:
@@ -80,13 +80,13 @@ def draw(key: int, position: int, purpose: int, number: int) -> int:
     return mix((key + GAMMA * counter(position, purpose, number)) & MASK)
 
 
-def make_lane(work: Pass, place: int, backward: float) -> Lane:
+def make_lane(work: Pass, place: int, tables: PathTables, backward: float) -> Lane:
     """The first event of each item is a target, if there is a page to predict it from."""
     user = int(work.order[place])
     tokens, key = work.tokens[work.starts[user] : work.ends[user]], user_key(work, user)
     targets = []
     for position, item in enumerate(tokens.tolist()):
-        is_backward = draw(key, position, WINDOW, 0) >> 32 < round(backward * 2**32)
+        is_backward = draw(key, position, WINDOW, 0) >> 32 < backward * 2**32 * float(tables.shares[item])
         has_context = position + 1 < len(tokens) if is_backward else position > 0
         if item not in tokens[:position] and has_context:
             targets.append((position, is_backward))
