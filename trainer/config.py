@@ -123,6 +123,11 @@ class TrainConfig(TrainSettings):
         "How many items a drawn one stands for in a sampled softmax: 10 of weight 4 rank about like 20 of 1, for half the work.",
         gt=0, le=1000,
     )  # fmt: skip
+    tile_users: int = setting(
+        32, "Users a tile",
+        "Users that walk their tokens in step and share the items drawn at each step (PV-DBOW by sampled softmax on the CPU); "
+        "1: each token has its own.", ge=1, le=1024,
+    )  # fmt: skip
     bias: float = setting(
         0.5, "Bias",
         "The last coordinate of every user, a constant, so that an item's last coordinate learns its popularity; 0: none.",
@@ -175,6 +180,12 @@ class TrainConfig(TrainSettings):
     def handicap(self) -> float:
         """The amount subtracted from a token's own score: log `negative_weight` in a sampled softmax, else 0."""
         return math.log(self.negative_weight) if self.objective == "sampled_softmax" else 0.0
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether the CPU trains users in tiles that share negatives."""
+        is_softmax = self.objective == "sampled_softmax" and not self.hs
+        return self.tile_users > 1 and is_softmax and not self.has_inputs and self.accumulate == 1
 
     @property
     def has_inputs(self) -> bool:

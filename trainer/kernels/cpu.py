@@ -20,8 +20,10 @@ from trainer.config import TrainConfig
 from trainer.kernels.compiled import score_each, train_order
 from trainer.kernels.compiled_draws import draw_each
 from trainer.kernels.llvm import LINE_NUMBERS, ROWS_AHEAD
-from trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table
+from trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table, Tile, Work
 from trainer.kernels.signature import Pass
+from trainer.kernels.streams import train_streams
+from trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from trainer.model.objectives import Sampling
 from trainer.model.rows import Items, Rows
 from trainer.model.trees import Tree
@@ -45,7 +47,8 @@ def used_threads(config: TrainConfig) -> int:
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place, without the GIL. Returns how many tokens subsampling kept."""
     threads = used_threads(work.config)
-    return run_threads(_prepare(users, items, work, threads), threads)
+    prepare = _prepare_tiles if work.has_tiles else _prepare
+    return run_threads(prepare(users, items, work, threads), threads)
 
 
 def run_threads(train: Callable[[int], int], threads: int) -> int:
@@ -83,7 +86,7 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
-    histories = read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, sampling.keep)
+    histories = _work(work)
     num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
     num_users = len(work.order)
     users_a_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
@@ -100,6 +103,31 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
         threads,
     )  # fmt: skip
     return lambda thread: int(train_order(*shared, thread, *owns[thread]))
+
+
+def _prepare_tiles(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[int], int]:
+    """Return the function that each thread calls with its number, which trains in tiles; each thread has a tile of its own."""
+    num_dims, rule = users.vectors.shape[1], _rule(work)
+    tiles = [_tile(num_dims, rule.tile_users, rule.num_negatives) for _ in range(threads)]
+    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
+    tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs))
+    key, streams = np.uint64(work.epoch_key), work.streams
+    shared = (*tables, _noise(work.sampling), rule, _work(work), key, streams, taken)
+    return lambda thread: int(train_streams(*shared, tiles[thread]))
+
+
+def _tile(num_dims: int, num_lanes: int, num_negatives: int) -> Tile:
+    width, length, height = padded(num_lanes), padded(num_dims), padded(num_negatives, ROW_BLOCK)
+    users, user_steps = (scratch_rows(width, length) for _ in range(2))
+    negatives, negative_steps = (scratch_rows(height, length) for _ in range(2))
+    across, scores = scratch_rows(length, width), scratch_rows(height, width)
+    corrections, rows, next_rows = (scratch_rows(1, padded(height))[0] for _ in range(3))
+    own_rows, *numbers = (scratch_rows(1, width)[0] for _ in range(9))
+    user, key, position, following = (np.zeros(width, dtype=np.int64) for _ in range(4))
+    return Tile(
+        users, across, negatives, scores, user_steps, negative_steps, rows.view(np.uint32), next_rows.view(np.uint32),
+        corrections, own_rows.view(np.uint32), *numbers, user, key.view(np.uint64), position, following,
+    )  # fmt: skip
 
 
 def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num_dims: int) -> Ledger:
@@ -130,6 +158,11 @@ def _sorting(num_entries: int, num_rows: int) -> Sorting:
     counts, owns, starts = (np.zeros(num_rows, dtype=np.int32) for _ in range(3))
     predictions, pulls = np.zeros(num_entries + ROWS_AHEAD, dtype=np.uint32), np.empty(num_entries, dtype=np.float32)
     return Sorting(entries, touched, counts, owns, starts, predictions, pulls)
+
+
+def _work(work: Pass) -> Work:
+    arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, work.sampling.keep)
+    return Work(*read_only(*arrays))
 
 
 def _noise(sampling: Sampling) -> Noise:
@@ -165,6 +198,7 @@ def _rule(work: Pass) -> Rule:
         window=config.window,
         num_negatives=config.negative,
         block_tokens=config.share_negatives,
+        tile_users=config.tile_users,
         num_free=config.num_free,
         recency=np.float32(work.recency),
         l2=np.float32(config.l2),

@@ -14,7 +14,7 @@ Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_row
 Rule = namedtuple(
     "Rule",
     "is_softmax handicap is_adagrad is_dm has_words has_tree is_frozen is_accumulating "
-    "window num_negatives block_tokens num_free recency l2 item_l2",
+    "window num_negatives block_tokens tile_users num_free recency l2 item_l2",
 )
 """The settings of the objective and the optimizer, as numbers."""
 
@@ -46,6 +46,25 @@ that are tokens' own, zero between steps, and starts in predictions uint32[E + R
 
 Model = namedtuple("Model", "users outputs inputs noise paths rule scratch ledger")
 """All arguments of a thread's training."""
+
+Work = namedtuple("Work", "tokens starts ends hashes order alphas keep")
+"""The arrays of trainer.kernels.signature.Pass, and of Sampling what subsampling keeps."""
+
+Stream = namedtuple("Stream", "users outputs noise rule work tile")
+"""All arguments of a thread's training in tiles."""
+
+Tile = namedtuple(
+    "Tile",
+    "users across negatives scores user_steps negative_steps rows next_rows corrections own_rows own_scores dots squares "
+    "hidden_squares rates weights alpha l2 user key position next",
+)
+"""A thread's own arrays for a tile of M lanes and K negatives; the first six are those of tiles.py, which pads all sizes.
+
+rows, next_rows uint32[K], corrections float32[K]: the items drawn for this step and the next. Of each lane, [M]: own_rows uint32,
+own_scores float32, its token's row and score, later pull; dots, squares, hidden_squares float32: of its token's row with its
+user's, and of each with itself; weights float32: of its token for its user; rates float32: of rows that move. Of a lane's user:
+alpha, l2 float32; user, position, next int64: its row, the positions of this token and the next; key uint64: of its draws.
+"""
 
 Turn = namedtuple("Turn", "place user history kept num_kept key alpha")
 """A user's turn: place in the order, row, history int32[n], kept positions int64[num_kept or more], key and alpha."""

@@ -15,6 +15,9 @@ from trainer.model.objectives import Sampling
 from trainer.model.rows import Items, Rows
 from trainer.model.trees import Tree
 
+STREAM_USERS = 512
+"""Users of a stream, whose tiles share negatives: many, as lanes run empty at its end; few, so that all threads have some."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -39,6 +42,25 @@ class Pass:
     recency: float
     epoch_key: int
     update_items: bool = True
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether users are trained in tiles that share negatives. Where items stand still, a user's row is a function of its own
+        tokens alone, so that negatives are private.
+        """
+        return self.config.has_tiles and self.update_items
+
+    @property
+    def streams(self) -> NDArray[np.int64]:
+        """The starts of the streams in the order and its end, int64[S + 1]: of about as many tokens each, so that threads
+        end together. They are a function of the pass alone.
+        """
+        before = np.cumsum(self.ends[self.order] - self.starts[self.order])
+        num = max(1, len(self.order) // STREAM_USERS)
+        if not len(before):
+            return np.zeros(1, dtype=np.int64)
+        starts = np.searchsorted(before, before[-1] * np.arange(1, num) / num, side="right")
+        return np.unique([0, *starts, len(self.order)])
 
 
 TrainUsers = Callable[[Rows, Items, Pass], int]

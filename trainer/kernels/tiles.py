@@ -22,9 +22,18 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
+from trainer.kernels.llvm import (
+    LINE_NUMBERS,
+    LINE_TYPE,
+    in_all_lanes,
+    inlined,
+    line_at,
+    prefer_wide_vectors,
+    times_plus,
+)
 
 ROW_BLOCK = 8
+FEW_LANES = 6
 _FEATURES = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()  # type: ignore[attr-defined]
 _HAS_512_BITS = "+avx512f" in _FEATURES
 _ROWS, _LINES = (8, 2) if _HAS_512_BITS else (4, 1)  # of accumulators: 16 of 32 registers, or 8 of 16
@@ -108,13 +117,25 @@ def _add_up(builder, out, left, right, row, line, sizes, num_terms):
 
 
 def _multiply(builder, out, left, right, num_rows, num_lines, num_terms):
-    """Set out = left @ right for `num_rows` rows, rounded up to _ROWS, and `num_lines` lines of columns."""
-    in_blocks = builder.mul(builder.udiv(num_lines, _index(_LINES)), _index(_LINES))
+    """Set out = left @ right for `num_rows` rows, and further ones of a block of _ROWS, and `num_lines` lines of columns.
+
+    Few rows that are left over are added up one by one: a tile runs empty at the end of its stream.
+    """
+    few = _index(_ROWS // 2 - 1)
+    num_blocks, num_pairs = (
+        builder.udiv(builder.add(num_rows, few), _index(_ROWS)),
+        builder.udiv(num_lines, _index(_LINES)),
+    )
+    in_blocks, in_pairs = builder.mul(num_blocks, _index(_ROWS)), builder.mul(num_pairs, _index(_LINES))
     zero = _index(0)
-    for first, last, width in ((zero, in_blocks, _LINES), (in_blocks, num_lines, 1)):
-        all_lines = cgutils.for_range_slice(builder, first, last, _index(width))
-        with all_lines as (line, _), cgutils.for_range_slice(builder, zero, num_rows, _index(_ROWS)) as (row, _):
-            _add_up(builder, out, left, right, row, line, (_ROWS, width), num_terms)
+    for first_line, last_line, width in ((zero, in_pairs, _LINES), (in_pairs, num_lines, 1)):
+        for first_row, last_row, height in ((zero, in_blocks, _ROWS), (in_blocks, num_rows, 1)):
+            all_lines = cgutils.for_range_slice(builder, first_line, last_line, _index(width))
+            with (
+                all_lines as (line, _),
+                cgutils.for_range_slice(builder, first_row, last_row, _index(height)) as (row, _),
+            ):
+                _add_up(builder, out, left, right, row, line, (height, width), num_terms)
 
 
 @intrinsic
@@ -181,6 +202,18 @@ def pull_negatives(typing_context, pulls, users, steps, num_lanes):
         return context.get_dummy_value()
 
     return types.void(pulls, users, steps, types.int64), generate
+
+
+@inlined
+def score_few(users, negatives, scores, num_negatives, num_lanes):
+    """Set scores[k, m] as `turn_rows` and `score_tile` do, which are faster for more than FEW_LANES."""
+    prefer_wide_vectors()
+    for m in range(num_lanes):
+        for k in range(num_negatives):
+            total = np.float32(0)
+            for d in range(users.shape[1]):
+                total += users[m, d] * negatives[k, d]
+            scores[k, m] = total
 
 
 def _exp(builder, x):

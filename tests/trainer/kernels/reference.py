@@ -5,11 +5,12 @@ Shapes: N users, V outputs, D dims, K negatives, B tokens in a block.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, WINDOW, WORDS, counter, mix
+from trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, TILE, WINDOW, WORDS, counter, mix
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import MAX_SCORE, RANGE_32
 from trainer.model.rows import EPSILON, Items, Rows
@@ -21,6 +22,8 @@ Sums = dict[int, np.ndarray]
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling."""
+    if work.has_tiles:
+        return sum(train_stream(users, items, work, first, last) for first, last in pairwise(work.streams.tolist()))
     num_kept = 0
     accumulate = work.config.accumulate if work.update_items else 1
     for start in range(0, len(work.order), accumulate):
@@ -70,6 +73,69 @@ class History:
         shrink = (self.draw(self.kept[place], WINDOW, 0) >> 32) * window >> 32
         reach = window - shrink
         return [j for j in range(place - reach, place + reach + 1) if j != place and 0 <= j < len(self.kept)]
+
+
+def train_stream(users: Rows, items: Items, work: Pass, first: int, last: int) -> int:
+    """PV-DBOW by sampled softmax in a tile: each lane has a user, at a step one token of it, and all share the negatives.
+
+    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place.
+    """
+    coming = iter([
+        lane for place in range(first, last)
+        if (lane := Lane(work, int(work.order[place]), work.alphas[place])).kept
+    ])  # fmt: skip
+    lanes = [lane for _, lane in zip(range(work.config.tile_users), coming, strict=False)]
+    key, step, num_kept = mix(int(work.hashes[work.order[first]]) ^ work.epoch_key), 0, 0
+    while lanes:
+        draws = [mix((key + GAMMA * counter(step, TILE, k)) & MASK) for k in range(work.config.negative)]
+        train_tile(users, items.outputs, lanes, np.array([draw_negative(bits, work) for bits in draws]), work)
+        step, num_kept, m = step + 1, num_kept + len(lanes), 0
+        while m < len(lanes):
+            lanes[m].place += 1
+            if lanes[m].place < len(lanes[m].kept):
+                m += 1
+            elif (following := next(coming, None)) is not None:
+                lanes[m] = following
+                m += 1
+            else:
+                lanes[m] = lanes[-1]
+                lanes.pop()
+    return num_kept
+
+
+class Lane(History):
+    """A user's turn in a tile: at `place` of its kept tokens."""
+
+    def __init__(self, work: Pass, user: int, alpha: np.float32) -> None:
+        super().__init__(work, user, None)
+        self.alpha, self.place = alpha, 0
+
+    @property
+    def item(self) -> int:
+        return int(self.tokens[self.kept[self.place]])
+
+
+def train_tile(users: Rows, outputs: Rows, lanes: list[Lane], negatives_K: np.ndarray, work: Pass) -> None:
+    """One token of each lane: all are scored by the rows as they are; then lanes move in turn, then negatives in turn."""
+    config, v, corrections = work.config, outputs.vectors, work.sampling.corrections
+    own_M, u_MD = np.array([lane.item for lane in lanes]), users.vectors[[lane.user for lane in lanes]]
+    v_KD, own_MD = v[negatives_K], v[own_M]
+    scores_MK = u_MD @ v_KD.T - corrections[negatives_K]
+    scores_MK[own_M[:, None] == negatives_K] = -np.inf
+    scores_M1 = (np.sum(own_MD * u_MD, axis=1) - corrections[own_M] - np.float32(config.handicap))[:, None]
+    p_MK = softmax(np.concatenate((scores_M1, scores_MK), axis=1)).astype(np.float32)
+    pulls_M, p_MK = 1 - p_MK[:, 0], p_MK[:, 1:]
+    steps_MD, steps_KD = -p_MK @ v_KD, -p_MK.T @ u_MD
+    is_free_D = np.arange(u_MD.shape[1]) < config.num_free
+    for m, (lane, item, pull) in enumerate(zip(lanes, own_M, pulls_M, strict=True)):
+        weight = lane.weight(lane.kept[lane.place])
+        step_D = weight * (steps_MD[m] + pull * v[item])
+        l2_D = np.float32(config.item_l2) * is_free_D
+        rate = rate_of(outputs, item, pull * u_MD[m] - l2_D * own_MD[m], lane.alpha, work)
+        v[item] += rate * (pull * u_MD[m] - l2_D * v[item])
+        move_user(users, lane.user, step_D - np.float32(lane.l2 * weight) * u_MD[m], lane.alpha, work)
+    for item, step_D in zip(negatives_K, steps_KD, strict=True):
+        v[item] += rate_of(outputs, item, step_D, lanes[0].alpha, work) * step_D
 
 
 def train_dbow(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
