@@ -40,12 +40,13 @@ class TrainSettings:
     objective: Literal["sampled_softmax", "negative_sampling"] = setting(
         "sampled_softmax", "Objective", "The loss of a token, against `negative` drawn items."
     )
-    negative: int = setting(10, "Negatives", "Items drawn against each token, or each block of tokens.", ge=1, le=1000)
-    share_negatives: int = setting(
-        1, "Tokens a block",
-        "Tokens of a user that share their negatives (by negative_sampling no more than those), or a tree's root: 1 is best, "
-        "8 about three times as fast.", ge=1, le=256,
-    )  # fmt: skip
+    negative: int = setting(
+        16,
+        "Negatives",
+        "Items drawn against each token; by sampled softmax on the CPU for `tile_users` at once.",
+        ge=1,
+        le=1000,
+    )
     ns_exponent: float = setting(
         0.5, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
     )
@@ -119,8 +120,8 @@ class TrainConfig(TrainSettings):
     )  # fmt: skip
     tree_branching: int = setting(16, "Branching", "Children of a node (hs, tree balanced).", ge=2, le=65_536)
     negative_weight: float = setting(
-        4.0, "Weight of negatives",
-        "How many items a drawn one stands for in a sampled softmax: 10 of weight 4 rank about like 20 of 1, for half the work.",
+        2.5, "Weight of negatives",
+        "How many items a drawn one stands for in a sampled softmax: 16 of weight 2.5 rank about like 40 of 1.",
         gt=0, le=1000,
     )  # fmt: skip
     tile_users: int = setting(
@@ -216,18 +217,9 @@ def check_combination(config: TrainConfig) -> None:
         )
     if config.dm and config.dbow_words:
         raise ConfigError("train.dbow_words is for PV-DBOW; with train.dm = 1 set it to 0")
-    if config.share_negatives > 1 and config.has_inputs:
-        other = "train.dm" if config.dm else "train.dbow_words"
-        raise ConfigError(f"train.share_negatives is {config.share_negatives}, but with {other} = 1 it has to be 1")
     if config.accumulate > 1 and (config.has_inputs or config.hs):
         other = "train.hs" if config.hs else "train.dm" if config.dm else "train.dbow_words"
         raise ConfigError(f"train.accumulate is {config.accumulate}, but with {other} = 1 it has to be 1")
-    if config.objective == "negative_sampling" and not config.hs and config.share_negatives > config.negative:
-        raise ConfigError(
-            f"train.share_negatives is {config.share_negatives}, above train.negative {config.negative}: with negative sampling "
-            "a drawn item is pushed away by more tokens at once than there are draws, and vectors rank badly; lower it, "
-            "draw more, or set train.objective to sampled_softmax"
-        )
     if config.dbow_words and (2 * config.window + 1) * (config.negative + 1) > MAX_DRAWS:
         raise ConfigError(
             f"train.window {config.window} and train.negative {config.negative} need more than {MAX_DRAWS} draws a token: "
@@ -280,10 +272,16 @@ def complete(settings: TrainSettings) -> TrainConfig:
     return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
 
 
+REMOVED = {"share_negatives": "the users of a tile share their negatives; set tile_users, 1 for private ones"}
+"""Removed settings, and what took their place."""
+
+
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     """Return a TrainConfig from a dictionary. Raises ConfigError, which lists the known keys, for an unknown key."""
     known = sorted(field.name for field in dataclasses.fields(TrainConfig))
     for key in values:
+        if key in REMOVED:
+            raise ConfigError(f"train.{key} is no longer a setting: {REMOVED[key]}")
         if key not in known:
             raise ConfigError(f"train.{key} is no setting; there are: {', '.join(known)}")
     alpha = values.get("alpha")

@@ -199,8 +199,7 @@ def search_space(
         "l2": FloatDistribution(0.02, 4.0, log=True),
     }
     if not config.hs:
-        fewest = config.share_negatives if config.objective == "negative_sampling" else 1  # fewer are an error
-        space["negative"] = IntDistribution(max(5, fewest), max(60, fewest), log=True)
+        space["negative"] = IntDistribution(5, 60, log=True)
         space["ns_exponent"] = FloatDistribution(_EXPONENT_FROM[config.objective], 1.0)
         space["item_l2"] = FloatDistribution(0.01, 0.5, log=True)
         if config.objective == "sampled_softmax":

@@ -51,7 +51,7 @@ NUM_BLOCKS, NUM_CHUNKS = 13, 4
 MARK = "hit@20, MRR no lower (2 s.e.)"
 
 TENTH_ITEMS, DIMS, TENTH_BUDGET = 1_000_000, 300, 1_200_000_000
-FASTEST = {"share_negatives": 256, "negative": 4}
+FASTEST = {"negative": 8}
 TENTHS: dict[str, tuple[int, dict[str, Any]]] = {
     "sampling": (400_000, FASTEST),
     "Huffman": (400_000, {"hs": 1}),

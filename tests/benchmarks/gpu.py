@@ -37,7 +37,6 @@ REPEATS = 5
 CASES: dict[str, dict[str, Any]] = {
     "private, negative sampling, sgd": {"objective": "negative_sampling", "optimizer": "sgd", "alpha": 0.025},
     "private, sampled softmax, adagrad": {},
-    "shared by 8, sampled softmax, adagrad": {"share_negatives": 8},
 }
 
 
@@ -54,7 +53,7 @@ def measure_gpu(_: Path) -> list[dict[str, Any]]:
         config = TrainConfig(vector_size=DIMS, negative=NEGATIVES, sample=0, **({"min_alpha": 0.001} | settings))
         agreement, difference = measure_agreement(gpu, config)
         speed = measure_speed(gpu, config) if has_gpu and agreement == 1 else None
-        bytes_a_pair = 8 * DIMS * (2 + NEGATIVES / config.share_negatives)
+        bytes_a_pair = 8 * DIMS * (2 + NEGATIVES)
         cases.append(
             {
                 "case": name, "ratio": speed / MARK_PAIRS_PER_SECOND if speed else agreement,

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.ladder_torch import BLOCK_PAIRS, DIMENSIONS, EXPONENT, NEGATIVES, Way
+from tests.benchmarks.ladder_torch import DIMENSIONS, EXPONENT, NEGATIVES, Way
 from tests.benchmarks.logs import held_out_question, held_out_rows
 from tests.benchmarks.peers import Vectors, answer_held_out, training_histories
 from trainer.store.generation import open_generation
@@ -29,7 +29,7 @@ from trainer.store.tokens import Corpus
 
 PLENTY, THREADS, WORKERS = "4GB", 2, 2
 SETTINGS: dict[str, Any] = {
-    "vector_size": DIMENSIONS, "negative": NEGATIVES, "ns_exponent": EXPONENT, "share_negatives": BLOCK_PAIRS,
+    "vector_size": DIMENSIONS, "negative": NEGATIVES, "ns_exponent": EXPONENT,
     "negative_weight": 1, "discount": 0, "bias": 0, "alpha": 0.15, "min_alpha": 0.015, "l2": 0.7, "item_l2": 0.08,
 }  # fmt: skip
 PATIENCE = 1

@@ -43,7 +43,7 @@ from trainer.training.job import Job
 from trainer.training.loop import train
 from trainer.training.next_night import Beginning, begin_night
 
-SETTINGS: dict[str, Any] = {"epochs": 5, "share_negatives": 8}
+SETTINGS: dict[str, Any] = {"epochs": 5}
 MEMORY_BYTES = 6 * 10**9
 SECONDS_MARK, HIT_MARK = 0.05, -0.01
 _FEW = """

@@ -3,8 +3,8 @@
 build    10 million classes with Zipf counts: seconds and bytes of a tree without its parameters, the best of two.
 a token  Seconds a token in one pass over users with 25 Zipf tokens each, plain gradient steps, beside full softmax: torch
          by matrix products for a batch of users, every row updated in place, the fastest of three batch sizes. 10
-         million classes have 32 dimensions (1.3 GB of rows; 128 would be 5 GB), 100,000 have 128. Trees learn BLOCK_TOKENS
-         of a user at once, which meet the root together. Two threads, the sides in turn, the best of two.
+         million classes have 32 dimensions (1.3 GB of rows; 128 would be 5 GB), 100,000 have 128. Two threads, the sides
+         in turn, the best of two.
 loss     Where full softmax can be trained to the end: wikispeedia, 64 dimensions. The loss is the mean -log p of the
          held-out items over all classes, through `log_probabilities` or log_softmax. All learn by row-wise Adagrad with
          the same settings, those that are best for full softmax among a few; it takes the n-th token of 256 users at
@@ -52,7 +52,6 @@ BUILDERS: dict[str, Callable[[NDArray[np.int64]], Tree]] = {
 SIZES = ((MANY_CLASSES, 32, (8, 16, 32), 4_000), (100_000, 128, (64, 256, 1024), 50_000))
 """Classes, dimensions, batches of full softmax, tokens of the two-level pass (Huffman's is ten times as long)."""
 TOKENS_A_USER = 25
-BLOCK_TOKENS = 8
 COST_MARK = 25
 REPEATS = 2
 
@@ -62,7 +61,7 @@ LEARNING: dict[str, Any] = {
     "vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0, "recency": 0, "sample": 0,
     "bias": 0, "threads": THREADS,
 }  # fmt: skip
-TREE = {"hs": 1, "share_negatives": BLOCK_TOKENS}
+TREE = {"hs": 1}
 BATCH_USERS = 256
 SHAPES: dict[str, dict[str, Any]] = {"two-level": {"tree": "two_level"}, "Huffman": {"tree": "huffman"}}
 SWEEP: dict[str, dict[str, Any]] = {

@@ -23,12 +23,10 @@ from trainer.errors import ConfigError
         ({"ns_exponent": 1.5}, r"at most 1"),
         ({"min_alpha": 0.5}, r"above train.alpha"),
         ({"dm": 1, "dbow_words": 1}, r"dbow_words is for PV-DBOW"),
-        ({"dm": 1, "share_negatives": 8}, r"with train.dm = 1 it has to be 1"),
-        ({"dbow_words": 1, "share_negatives": 8}, r"with train.dbow_words = 1 it has to be 1"),
         ({"dm": 1, "accumulate": 2}, r"train.accumulate is 2, but with train.dm = 1 it has to be 1"),
         ({"dbow_words": 1, "accumulate": 2}, r"train.accumulate is 2, but with train.dbow_words = 1 it has to be 1"),
         ({"hs": 1, "accumulate": 2}, r"train.accumulate is 2, but with train.hs = 1 it has to be 1"),
-        ({"objective": "negative_sampling", "share_negatives": 11}, r"share_negatives is 11, above train.negative 10"),
+        ({"tile_users": 0}, r"train.tile_users is 0, but it has to be at least 1"),
         ({"dbow_words": 1, "window": 100, "negative": 1000}, r"draws a token"),
         ({"dm": "1"}, r"0 or 1"),
     ],
@@ -38,10 +36,22 @@ def test_what_is_wrong_is_refused_by_name(settings: dict[str, Any], message: str
         TrainConfig(**settings)
 
 
-def test_as_many_tokens_as_draws_may_share_them_and_more_where_nothing_is_drawn() -> None:
-    TrainConfig(objective="negative_sampling", share_negatives=10)
-    TrainConfig(objective="negative_sampling", share_negatives=11, hs=1)
-    TrainConfig(share_negatives=256, negative=4)
+@pytest.mark.parametrize(
+    ("settings", "has_tiles"),
+    [
+        ({}, True), ({"tile_users": 1}, False), ({"objective": "negative_sampling"}, False), ({"hs": 1}, False),
+        ({"dm": 1}, False), ({"dbow_words": 1}, False), ({"accumulate": 2}, False), ({"optimizer": "sgd"}, True),
+    ],
+)  # fmt: skip
+def test_users_walk_in_tiles_where_they_learn_a_sampled_softmax_alone(
+    settings: dict[str, Any], has_tiles: bool
+) -> None:
+    assert TrainConfig(**settings).has_tiles == has_tiles
+
+
+def test_a_removed_setting_is_refused_and_what_took_its_place_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"train.share_negatives is no longer a setting: .* set tile_users"):
+        config_from_dict({"share_negatives": 8})
 
 
 def test_an_unknown_setting_is_refused_and_the_known_ones_named() -> None:

@@ -33,15 +33,17 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
     if name == "cpu":
         from trainer.kernels import cpu
         from trainer.kernels.compiled import train_order
+        from trainer.kernels.streams import train_streams
 
         used = cpu.used_threads(config)
         is_deterministic = used == 1 or config.accumulate > 1
+        tiles = f"tiles of {config.tile_users} users, " if config.has_tiles else ""
         order = "deterministic" if is_deterministic else "item rows shared without locks"
         return Kernel(
             "cpu",
-            f"numba on {used} thread{'s' if used > 1 else ''}, {order}",
+            f"numba on {used} thread{'s' if used > 1 else ''}, {tiles}{order}",
             cpu.train_users,
-            is_compiling=lambda: bool(train_order.stats.cache_misses),
+            is_compiling=lambda: bool(train_order.stats.cache_misses or train_streams.stats.cache_misses),
         )
     if name == "gpu":
         from trainer.kernels import gpu
@@ -50,5 +52,5 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
-        return Kernel("gpu", where, gpu.train_users, Accelerator(device, gpu.launch))
+        return Kernel("gpu", f"{where}, private negatives", gpu.train_users, Accelerator(device, gpu.launch))
     raise ConfigError(f"there is no kernel {name!r}: take cpu or gpu")

@@ -35,22 +35,22 @@ def weight_of(turn, position, recency):
 
 
 @inlined
-def move_user(model, turn, weight):
-    """Make one step up of the user's row, except its bias, by scratch.step and L2 times `weight`."""
+def move_user(model, turn, place):
+    """Make one step up of the user's row, except its bias, by scratch.step and L2, both by the weight of the token at `place`."""
     prefer_wide_vectors()
     rule, user, step = model.rule, model.scratch.user, model.scratch.step
-    num_dims = user.shape[0]
+    num_dims, weight = user.shape[0], weight_of(turn, turn.kept[place], rule.recency)
     l2 = weight * rule.l2 / np.float32(math.sqrt(np.float32(max(1, turn.history.shape[0]))))
     bias, square = user[num_dims - 1], np.float32(0)
     if rule.num_free < num_dims:  # the bias is set aside, so that loops run over full SIMD vectors
         user[num_dims - 1] = step[num_dims - 1] = np.float32(0)
     for d in range(num_dims):
-        gradient = step[d] - l2 * user[d]
+        gradient = weight * step[d] - l2 * user[d]
+        step[d] = gradient
         square += gradient * gradient
     rate = rate_of(model.users.squares, turn.user, square, num_dims, turn.alpha, rule.is_adagrad)
-    shrink = np.float32(1) - rate * l2
     for d in range(num_dims):
-        user[d] = shrink * user[d] + rate * step[d]
+        user[d] += rate * step[d]
     if rule.num_free < num_dims:
         user[num_dims - 1] = bias
 
@@ -87,33 +87,26 @@ def train_words(model, turn, place):
             for d in range(hidden.shape[0]):
                 hidden[d] = model.inputs.vectors[word, d]
             first_draw = (j - place + rule.window) * (rule.num_negatives + 1)
-            model.scratch.weights[0] = np.float32(1)
-            learn(model, hidden, turn, place, 1, WORDS, first_draw)
+            learn(model, hidden, turn, place, WORDS, first_draw)
             move_input(model, word, turn.alpha)
 
 
 @written_out
 def train_dbow(model, turn):
-    """Train the user to predict its tokens, a block at a time; with dbow_words a token's context predicts it first."""
-    rule, weights = model.rule, model.scratch.weights
-    for start in range(0, turn.num_kept, rule.block_tokens):
-        num_own = min(rule.block_tokens, turn.num_kept - start)
-        if rule.has_words:
-            train_words(model, turn, start)
-        weight = np.float32(0)
-        for i in range(num_own):
-            weights[i] = weight_of(turn, turn.kept[start + i], rule.recency)
-            weight += weights[i]
-        learn(model, model.scratch.user, turn, start, num_own, NEGATIVE, 0)
-        if rule.is_accumulating:
-            enter(model, turn, start, num_own)
-        move_user(model, turn, weight)
+    """Train the user to predict its tokens; with dbow_words a token's context predicts it first."""
+    for place in range(turn.num_kept):
+        if model.rule.has_words:
+            train_words(model, turn, place)
+        learn(model, model.scratch.user, turn, place, NEGATIVE, 0)
+        if model.rule.is_accumulating:
+            enter(model, turn, place)
+        move_user(model, turn, place)
 
 
 @written_out
 def train_dm(model, turn):
     """Train the mean of the user and the context to predict each token."""
-    user, hidden, step = model.scratch.user, model.scratch.hidden, model.scratch.step
+    user, hidden = model.scratch.user, model.scratch.hidden
     num_dims = user.shape[0]
     for place in range(turn.num_kept):
         reach = reach_of(turn, place, model.rule.window)
@@ -128,15 +121,11 @@ def train_dm(model, turn):
         share = np.float32(1) / np.float32(last - first)
         for d in range(num_dims):
             hidden[d] *= share
-        model.scratch.weights[0] = np.float32(1)
-        learn(model, hidden, turn, place, 1, NEGATIVE, 0)
+        learn(model, hidden, turn, place, NEGATIVE, 0)
         for j in range(first, last):
             if j != place:
                 move_input(model, np.int64(turn.history[turn.kept[j]]), turn.alpha)
-        weight = weight_of(turn, turn.kept[place], model.rule.recency)
-        for d in range(num_dims):
-            step[d] *= weight
-        move_user(model, turn, weight)
+        move_user(model, turn, place)
 
 
 @inlined

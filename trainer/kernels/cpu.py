@@ -87,7 +87,7 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
     longest = int(lengths.max(initial=0))
     histories = _work(work)
-    num_rows = max(min(rule.block_tokens, longest) + rule.num_negatives, paths.max_rows)
+    num_rows = max(1 + rule.num_negatives, paths.max_rows)
     num_users = len(work.order)
     users_a_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
     ends = np.array([*range(users_a_step, num_users, users_a_step), num_users], dtype=np.int64)  # of steps
@@ -118,24 +118,24 @@ def _prepare_tiles(users: Rows, items: Items, work: Pass, threads: int) -> Calla
 
 def _tile(num_dims: int, num_lanes: int, num_negatives: int) -> Tile:
     width, length, height = padded(num_lanes), padded(num_dims), padded(num_negatives, ROW_BLOCK)
-    users, user_steps = (scratch_rows(width, length) for _ in range(2))
-    negatives, negative_steps = (scratch_rows(height, length) for _ in range(2))
-    across, scores = scratch_rows(length, width), scratch_rows(height, width)
-    corrections, rows, next_rows = (scratch_rows(1, padded(height))[0] for _ in range(3))
-    own_rows, *numbers = (scratch_rows(1, width)[0] for _ in range(9))
-    user, key, position, following = (np.zeros(width, dtype=np.int64) for _ in range(4))
-    return Tile(
-        users, across, negatives, scores, user_steps, negative_steps, rows.view(np.uint32), next_rows.view(np.uint32),
-        corrections, own_rows.view(np.uint32), *numbers, user, key.view(np.uint64), position, following,
-    )  # fmt: skip
+    shapes = {
+        "users": (width, length), "user_steps": (width, length), "negatives": (height, length),
+        "negative_steps": (height, length), "across": (length, width), "scores": (height, width),
+    }  # fmt: skip
+    drawn = ("rows", "next_rows", "corrections")
+    lanes = ("own_rows", "own_scores", "dots", "squares", "hidden_squares", "rates", "weights", "alpha", "l2")
+    tables = {name: scratch_rows(*shape) for name, shape in shapes.items()}
+    numbers = {name: scratch_rows(1, padded(max(height, width)))[0] for name in drawn + lanes}
+    unsigned = {name: numbers[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows")}
+    states = {name: np.zeros(width, dtype=np.int64) for name in ("user", "position", "next")}
+    return Tile(**tables | numbers | unsigned | states, key=np.zeros(width, dtype=np.uint64))
 
 
 def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num_dims: int) -> Ledger:
     """Return a ledger for the largest step of users with these history lengths, int64[M], in order."""
     lengths = lengths if rule.is_accumulating else lengths[:0]
-    predictions = -(-lengths // rule.block_tokens)
-    first_predictions, most_predictions = _firsts(predictions, ends)
-    first_entries, most_entries = _firsts(lengths + predictions * rule.num_negatives, ends)
+    first_predictions, most_predictions = _firsts(lengths, ends)
+    first_entries, most_entries = _firsts(lengths * (1 + rule.num_negatives), ends)
     rows, pulls, askers = (np.empty(most_entries, dtype=dtype) for dtype in (np.uint32, np.float32, np.uint32))
     hiddens = np.empty((most_predictions, num_dims), dtype=np.float32)
     return Ledger(
@@ -197,7 +197,6 @@ def _rule(work: Pass) -> Rule:
         is_accumulating=config.accumulate > 1 and work.update_items,
         window=config.window,
         num_negatives=config.negative,
-        block_tokens=config.share_negatives,
         tile_users=config.tile_users,
         num_free=config.num_free,
         recency=np.float32(work.recency),
@@ -213,13 +212,11 @@ def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
     allocator.
     """
     sizes = {"user": num_dims, "hidden": num_dims, "step": num_dims} | dict.fromkeys(
-        ("rows", "dots", "squares", "scores", "pulls", "step_pulls", "weights", "shrinks", "grows", "root_slots"),
-        num_rows,
+        ("rows", "dots", "squares", "scores", "pulls", "shrinks", "grows"), num_rows
     )
     lines = [-(-size // LINE_NUMBERS) * LINE_NUMBERS for size in sizes.values()]
     starts = np.cumsum([GAP_FLOATS] + [size + GAP_FLOATS for size in lines]).tolist()
     buffer = np.zeros(starts[-1] + LINE_NUMBERS, dtype=np.float32)
     buffer = buffer[-buffer.ctypes.data // buffer.itemsize % LINE_NUMBERS :]
     arrays = {name: buffer[start : start + size] for (name, size), start in zip(sizes.items(), starts, strict=False)}
-    unsigned = {name: arrays[name].view(np.uint32) for name in ("rows", "root_slots")}
-    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | unsigned)
+    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | {"rows": arrays["rows"].view(np.uint32)})

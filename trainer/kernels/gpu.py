@@ -1,12 +1,12 @@
 """The kernel for NVIDIA GPUs, in Triton: a program takes a user, whose row stays in registers over all of its tokens.
 
-It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW with drawn items.
-`check_supported` lists the settings that need the CPU. The programs of an order run in parallel and share item rows without
-locks (Hogwild). A row is read once a block and moved by atomic adds, so no step is lost, but a step may be computed from a row
-that others moved since. Adagrad's rate comes from the sum that the atomic add returns: if a thousand programs update one fresh
-row, each makes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which does not see other
-processors' atomics. So a run on a GPU is not deterministic in its last digits. In Triton's interpreter (TRITON_INTERPRET=1,
-tests) programs run one after the other, and it is deterministic.
+It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW with drawn items, where each token
+has negatives of its own: users do not walk in tiles here. `check_supported` lists the settings that need the CPU. The programs
+of an order run in parallel and share item rows without locks (Hogwild). A row is read once a token and moved by atomic adds, so
+no step is lost, but a step may be computed from a row that others moved since. Adagrad's rate comes from the sum that the
+atomic add returns: if a thousand programs update one fresh row, each makes a smaller step than the one before. Vectors are read
+past the first-level cache (.cg), which does not see other processors' atomics. So a run on a GPU is not deterministic in its
+last digits. In Triton's interpreter (TRITON_INTERPRET=1, tests) programs run one after the other, and it is deterministic.
 
 Bytes a pair, D dims, K private negatives, float32. Naive: user, positive and negatives are read and written,
 2 * 4 D (2 + K) = 7,168 at D 128, K 5. Here: the user's row moves once a history of T tokens, 8 D / T; rows of items 8 D (1 + K),
@@ -42,13 +42,12 @@ def check_supported(config: TrainConfig) -> None:
             raise ConfigError(
                 f"kernel gpu trains with train.{name} = {only} only, not {value}: change it, or train on the CPU"
             )
-    num_rows = triton.next_power_of_2(config.share_negatives) + triton.next_power_of_2(config.negative)
+    num_rows = triton.next_power_of_2(config.negative)
     num_numbers = num_rows * max(triton.next_power_of_2(config.interest_size), num_rows)
     if num_numbers > MAX_NUMBERS:
         raise ConfigError(
-            f"kernel gpu holds at most {MAX_NUMBERS:,} numbers a block, but train.negative {config.negative}, "
-            f"train.share_negatives {config.share_negatives} and train.vector_size {config.interest_size} "
-            f"need {num_numbers:,}: lower one of them, or train on the CPU"
+            f"kernel gpu holds at most {MAX_NUMBERS:,} numbers a token, but train.negative {config.negative} and "
+            f"train.vector_size {config.interest_size} need {num_numbers:,}: lower one of them, or train on the CPU"
         )
 
 
@@ -80,8 +79,8 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
 def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Scratch) -> None:
     """Start a pass over the users `work.order` on the device, in the current stream, without waiting.
 
-    Subsampling is a separate launch, which writes the kept positions of a history from the start of its tokens on. Blocks of
-    kept tokens are then plain slices, without branches in the inner loop.
+    Subsampling is a separate launch, which writes the kept positions of a history from the start of its tokens on. The
+    inner loop is then without branches.
     """
     config, num_users = work.config, len(work.order)
     num_items, dims = outputs.vectors.shape
@@ -98,7 +97,7 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
         work.tokens, work.starts, work.ends, keys, work.order, work.alphas, scratch.kept, scratch.num_kept,
         work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections,
         num_items, 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap,
-        D=dims, B=config.share_negatives, K=config.negative, NUM_FREE=config.num_free,
+        D=dims, K=config.negative, NUM_FREE=config.num_free,
         IS_SOFTMAX=config.objective == "sampled_softmax", IS_ADAGRAD=config.optimizer == "adagrad",
         IS_FROZEN=not work.update_items, num_warps=num_warps(config),
     )  # fmt: skip
@@ -106,8 +105,11 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
 
 def num_warps(config: TrainConfig) -> int:
     """Return the warps of a program: a thread has `NUMBERS_A_THREAD` numbers of item rows; 1 for 128 dims and 5 negatives."""
-    num_rows = triton.next_power_of_2(config.share_negatives) + triton.next_power_of_2(config.negative)
-    warps = num_rows * triton.next_power_of_2(config.interest_size) // (32 * NUMBERS_A_THREAD)
+    warps = (
+        triton.next_power_of_2(config.negative)
+        * triton.next_power_of_2(config.interest_size)
+        // (32 * NUMBERS_A_THREAD)
+    )
     return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 16)
 
 

@@ -24,20 +24,18 @@ _PATIENT_LOOKS = 256  # polls of the others' arrival before a thread yields its 
 
 
 @inlined
-def enter(model, turn, start, num_own):
-    """Enter the outputs' gradients of the block from place `start` on into the ledger, before the user moves."""
-    ledger, scratch, num_negatives = model.ledger, model.scratch, model.rule.num_negatives
-    num_blocks = start // model.rule.block_tokens  # before this one
-    prediction = ledger.first_predictions[turn.place] + num_blocks
-    num_before = start + num_blocks * num_negatives
-    first = ledger.first_entries[turn.place] + num_before
+def enter(model, turn, place):
+    """Enter the outputs' gradients of the token at a place into the ledger, before the user moves."""
+    ledger, scratch, num_rows = model.ledger, model.scratch, 1 + model.rule.num_negatives
+    prediction = ledger.first_predictions[turn.place] + place
+    first = ledger.first_entries[turn.place] + place * num_rows
     for d in range(scratch.user.shape[0]):
         ledger.hiddens[prediction, d] = scratch.user[d]
-    for i in range(num_own + num_negatives):
+    for i in range(num_rows):
         ledger.rows[first + i] = scratch.rows[i]
         ledger.pulls[first + i] = scratch.pulls[i]
-        ledger.askers[first + i] = np.uint32(2 * prediction + (i < num_own))
-    ledger.num_entries[turn.place] = num_before + num_own + num_negatives
+        ledger.askers[first + i] = np.uint32(2 * prediction + (i == 0))
+    ledger.num_entries[turn.place] = (place + 1) * num_rows
 
 
 @inlined

@@ -170,7 +170,7 @@ def _each_tile(builder, num_dims, total):
 
 
 @intrinsic
-def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks, grows, num_rows, num_free):
+def pull_tiles(typing_context, vectors, rows, step, hidden, pulls, shrinks, grows, num_rows, num_free):
     """`pull_rows` for the dimensions in full tiles of _TILE_LINES lines. Returns how many these are.
 
     A tile of the step stays in registers over all rows, where LLVM's own loops load and store it for each row. The last
@@ -183,7 +183,7 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
             context.make_array(array_type)(context, builder, array)
             for array_type, array in zip(signature.args[:7], arguments[:7], strict=True)
         ]
-        vectors, rows, step, hidden, step_pulls, shrinks, grows = (array.data for array in arrays)
+        vectors, rows, step, hidden, pulls, shrinks, grows = (array.data for array in arrays)
         num_rows, num_free = arguments[7:]
         num_dims = cgutils.unpack_tuple(builder, arrays[0].shape)[1]
         with _each_tile(builder, num_dims, step) as (places, steps):
@@ -193,9 +193,9 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
             with cgutils.for_range(builder, num_rows) as turn:
                 row = builder.zext(builder.load(builder.gep(rows, [turn.index])), index)
                 first = builder.mul(row, num_dims)
-                step_pull, grow, shrink = (
+                pull, grow, shrink = (
                     in_all_lanes(builder, builder.load(builder.gep(data, [turn.index])))
-                    for data in (step_pulls, grows, shrinks)
+                    for data in (pulls, grows, shrinks)
                 )
                 last_lane, one = ir.Constant(ir.IntType(32), LINE_NUMBERS - 1), ir.Constant(ir.FloatType(), 1)
                 last_shrink = builder.select(has_bias, builder.insert_element(shrink, one, last_lane), shrink)
@@ -203,12 +203,12 @@ def pull_tiles(typing_context, vectors, rows, step, hidden, step_pulls, shrinks,
                 for place, kept, predicting, factor in zip(places, steps, hiddens, factors, strict=True):
                     address = line_at(builder, vectors, builder.add(first, place))
                     line = builder.load(address, align=4)
-                    builder.store(times_plus(builder, step_pull, line, builder.load(kept)), kept)
+                    builder.store(times_plus(builder, pull, line, builder.load(kept)), kept)
                     grown = builder.fmul(grow, predicting, flags=("fast",))
                     builder.store(times_plus(builder, factor, line, grown), address, align=4)
         return _num_tiled(builder, num_dims)
 
-    inputs = (vectors, rows, step, hidden, step_pulls, shrinks, grows, types.int64, types.int64)
+    inputs = (vectors, rows, step, hidden, pulls, shrinks, grows, types.int64, types.int64)
     return types.int64(*inputs), generate
 
 

@@ -14,19 +14,19 @@ Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_row
 Rule = namedtuple(
     "Rule",
     "is_softmax handicap is_adagrad is_dm has_words has_tree is_frozen is_accumulating "
-    "window num_negatives block_tokens tile_users num_free recency l2 item_l2",
+    "window num_negatives tile_users num_free recency l2 item_l2",
 )
 """The settings of the objective and the optimizer, as numbers."""
 
 Scratch = namedtuple(
     "Scratch",
-    "kept user hidden step rows dots squares scores pulls step_pulls weights shrinks grows root_slots",
+    "kept user hidden step rows dots squares scores pulls shrinks grows",
 )
 """A thread's own arrays.
 
 kept int64[n]: the kept positions of a history; user, hidden, step float32[D]: the user's row, the predicting vector, and its step
 up as `learn` leaves it; for the rows of a prediction: rows uint32[R] (unsigned: numba wraps negative indices), dots ... grows
-float32[R]; root_slots uint32[R]: the child slots of a block's tokens at the root.
+float32[R].
 """
 
 Ledger = namedtuple("Ledger", "hiddens rows pulls askers first_predictions first_entries num_entries")

@@ -93,50 +93,49 @@ def score_rows(table, hidden, num_rows, scratch):
 
 
 @inlined
-def pull_rows(model, hidden, num_rows, num_own, alpha):
+def pull_rows(model, hidden, num_rows, has_own, alpha):
     """Move the rows of a prediction, and sum up the step of the hidden vector, one row after the other.
 
-    step += sum of step_pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first `num_own` rows but not for
-    their bias; the rates are those of the rows as they were scored.
+    step += sum of pull * row, row += rate * (pull * hidden - l2 * row), with l2 for the first row alone, if it is the token's
+    own, but not for its bias; the rates are those of the rows as they were scored.
     """
     prefer_wide_vectors()
     rule, scratch = model.rule, model.scratch
-    vectors, step = model.outputs.vectors, scratch.step
+    vectors, step, pulls = model.outputs.vectors, scratch.step, scratch.pulls
     num_dims = hidden.shape[0]
     if rule.is_frozen or rule.is_accumulating:
-        add_rows(vectors, scratch.rows, scratch.step_pulls, 0, num_rows, step)
+        add_rows(vectors, scratch.rows, pulls, 0, num_rows, step)
     else:
-        set_rates(model, hidden, num_rows, num_own, alpha)
-        step_pulls, shrinks, grows = scratch.step_pulls, scratch.shrinks, scratch.grows
-        tiled = pull_tiles(vectors, scratch.rows, step, hidden, step_pulls, shrinks, grows, num_rows, rule.num_free)
+        set_rates(model, hidden, num_rows, has_own, alpha)
+        shrinks, grows = scratch.shrinks, scratch.grows
+        tiled = pull_tiles(vectors, scratch.rows, step, hidden, pulls, shrinks, grows, num_rows, rule.num_free)
         if tiled == num_dims:
             return
         for i in range(num_rows):
-            row, step_pull, shrink, grow = scratch.rows[i], step_pulls[i], shrinks[i], grows[i]
+            row, pull, shrink, grow = scratch.rows[i], pulls[i], shrinks[i], grows[i]
             bias = vectors[row, num_dims - 1]
             for d in range(tiled, num_dims):
                 value = vectors[row, d]
-                step[d] += step_pull * value
+                step[d] += pull * value
                 vectors[row, d] = shrink * value + grow * hidden[d]
             if rule.num_free < num_dims:
                 vectors[row, num_dims - 1] = bias + grow * hidden[num_dims - 1]
 
 
 @inlined
-def set_rates(model, hidden, num_rows, num_own, alpha):
+def set_rates(model, hidden, num_rows, has_own, alpha):
     """Express each row's step as row * shrink + hidden * grow; add to Adagrad's sums. Short loops are vectorized."""
     rule, scratch, table_squares = model.rule, model.scratch, model.outputs.squares
     rows, pulls, squares, shrinks, grows = scratch.rows, scratch.pulls, scratch.squares, scratch.shrinks, scratch.grows
     num_dims, hidden_square = hidden.shape[0], np.float32(0)
     for d in range(num_dims):
         hidden_square += hidden[d] * hidden[d]
-    if rule.num_free < num_dims:
-        for i in range(num_own):
-            bias = model.outputs.vectors[rows[i], num_dims - 1]
-            scratch.dots[i] -= hidden[num_dims - 1] * bias
-            squares[i] -= bias * bias
+    if has_own and rule.num_free < num_dims:
+        bias = model.outputs.vectors[rows[0], num_dims - 1]
+        scratch.dots[0] -= hidden[num_dims - 1] * bias
+        squares[0] -= bias * bias
     for i in range(num_rows):
-        shrinks[i] = rule.item_l2 if i < num_own else np.float32(0)
+        shrinks[i] = rule.item_l2 if has_own and i == 0 else np.float32(0)
     for i in range(num_rows):
         l2, pull = shrinks[i], pulls[i]
         square = pull * pull * hidden_square + l2 * (l2 * squares[i] - np.float32(2) * pull * scratch.dots[i])
@@ -152,112 +151,80 @@ def set_rates(model, hidden, num_rows, num_own, alpha):
 
 
 @written_out
-def learn(model, hidden, turn, place, num_own, purpose, first_draw):
-    """Train `hidden` to predict the tokens at `num_own` places from `place`: moves the outputs, writes its step to scratch.step.
-
-    scratch.weights has the tokens' weights for `hidden`; for the outputs the weight is always 1.
-    """
+def learn(model, hidden, turn, place, purpose, first_draw):
+    """Train `hidden` to predict the token at a place: moves the outputs, writes its step to scratch.step."""
     step = model.scratch.step
     for d in range(step.shape[0]):
         step[d] = np.float32(0)
     if model.rule.has_tree:
-        learn_by_tree(model, hidden, turn, place, num_own)
+        num_rows = pull_on_the_way(model, hidden, turn, place)
+        pull_rows(model, hidden, num_rows, False, turn.alpha)
     else:
-        learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw)
+        learn_by_draws(model, hidden, turn, place, purpose, first_draw)
 
 
 @inlined
-def fill_rows(model, turn, place, num_own, purpose, first_draw):
-    """Fill scratch.rows with the block's own tokens, then their shared negatives."""
+def fill_rows(model, turn, place, purpose, first_draw):
+    """Fill scratch.rows with the token's own row, then its negatives."""
     rows = model.scratch.rows
-    for i in range(num_own):
-        rows[i] = turn.history[turn.kept[place + i]]
+    rows[0] = turn.history[turn.kept[place]]
     for k in range(model.rule.num_negatives):
-        rows[num_own + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), model.noise)
-        if num_own + k < ROWS_AHEAD:
-            prefetch_row(model.outputs.vectors, rows[num_own + k])
+        rows[1 + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), model.noise)
+        if 1 + k < ROWS_AHEAD:
+            prefetch_row(model.outputs.vectors, rows[1 + k])
 
 
 @inlined
-def learn_by_draws(model, hidden, turn, place, num_own, purpose, first_draw):
-    """Learn by sampled softmax or negative sampling: every token of the block against the same negatives."""
+def learn_by_draws(model, hidden, turn, place, purpose, first_draw):
+    """Learn by sampled softmax or negative sampling. A negative that is the token itself does not count."""
     rule, noise, scratch = model.rule, model.noise, model.scratch
-    rows, scores, pulls, step_pulls = scratch.rows, scratch.scores, scratch.pulls, scratch.step_pulls
-    weights = scratch.weights
-    num_rows = num_own + rule.num_negatives
-    fill_rows(model, turn, place, num_own, purpose, first_draw)
+    rows, scores, pulls = scratch.rows, scratch.scores, scratch.pulls
+    num_rows = 1 + rule.num_negatives
+    fill_rows(model, turn, place, purpose, first_draw)
     score_rows(model.outputs, hidden, num_rows, scratch)
     highest = np.float32(-1e30)
     for i in range(num_rows):
         scores[i] = scratch.dots[i] - noise.corrections[rows[i]]
-    for i in range(num_own):
-        scores[i] -= rule.handicap
-    for i in range(num_own, num_rows):
+    scores[0] -= rule.handicap
+    for i in range(num_rows):
         highest = max(highest, scores[i])
     if rule.is_softmax:
         for i in range(whole_vectors(num_rows)):
             scores[i] = exp(scores[i] - highest)
     else:
         for i in range(num_rows):
-            scores[i] = clipped_sigmoid(scores[i], i < num_own)
+            scores[i] = clipped_sigmoid(scores[i], i == 0)
     total = np.float32(0)
-    for i in range(num_own, num_rows):
+    for i in range(1, num_rows):
+        if rows[i] == rows[0]:
+            scores[i] = np.float32(0)
         total += scores[i]
-        pulls[i] = np.float32(0)
-        step_pulls[i] = np.float32(0)
-    whole, step_whole = np.float32(0), np.float32(0)
-    for i in range(num_own):
-        own = np.float32(0)  # a negative that is the token itself does not count for this token
-        for j in range(num_own, num_rows):
-            if rows[j] == rows[i]:
-                own += scores[j]
-        inverse = np.float32(1)
-        if rule.is_softmax:
-            inverse = np.float32(1) / (scores[i] + max(total - own, np.float32(0)))
-        pulls[i] = np.float32(1) - scores[i] * inverse
-        step_pulls[i] = weights[i] * pulls[i]
-        whole += inverse
-        step_whole += weights[i] * inverse
-        if own != 0:
-            for j in range(num_own, num_rows):
-                if rows[j] == rows[i]:
-                    pulls[j] += inverse
-                    step_pulls[j] += weights[i] * inverse
-    for i in range(num_own, num_rows):
-        pulls[i] = (pulls[i] - whole) * scores[i]
-        step_pulls[i] = (step_pulls[i] - step_whole) * scores[i]
-    pull_rows(model, hidden, num_rows, num_own, turn.alpha)
-
-
-@written_out
-def learn_by_tree(model, hidden, turn, place, num_own):
-    """Learn a block by hierarchical softmax: the nodes on each token's path, from the leaf up, then the root once for all."""
-    for i in range(num_own):
-        num_rows = pull_on_the_way(model, hidden, turn, place, i)
-        pull_rows(model, hidden, num_rows, 0, turn.alpha)
-    if model.paths.widths.shape[0] > 0:
-        num_rows = pull_at_the_root(model, hidden, num_own)
-        pull_rows(model, hidden, num_rows, 0, turn.alpha)
+    inverse = np.float32(1)
+    if rule.is_softmax:
+        inverse = np.float32(1) / (scores[0] + total)
+    for i in range(num_rows):
+        pulls[i] = -scores[i] * inverse
+    pulls[0] += np.float32(1)
+    pull_rows(model, hidden, num_rows, True, turn.alpha)
 
 
 @inlined
-def pull_on_the_way(model, hidden, turn, place, own):
-    """Compute the pulls of the nodes between token `own` and the root, and its slot at the root. Returns the number of rows."""
+def pull_on_the_way(model, hidden, turn, place):
+    """Compute the pulls of the nodes from the token's leaf up to the root. Returns the number of rows."""
     paths, scratch = model.paths, model.scratch
     rows, pulls = scratch.rows, scratch.pulls
-    leaf = np.int64(turn.history[turn.kept[place + own]])
+    leaf = np.int64(turn.history[turn.kept[place]])
     num_rows, node = np.int64(0), leaf
-    while paths.parents[node] > 0:
+    while paths.parents[node] >= 0:
         inner = np.int64(paths.parents[node])
         first = np.int64(paths.first_rows[inner])
         for child in range(rows_of(paths.widths[inner])):
             rows[num_rows] = first + child
             num_rows += 1
         node = paths.num_classes + inner
-    scratch.root_slots[own] = paths.slots[node]
     score_rows(model.outputs, hidden, num_rows, scratch)
     start, node = np.int64(0), leaf
-    while paths.parents[node] > 0:
+    while paths.parents[node] >= 0:
         inner = np.int64(paths.parents[node])
         stop = start + rows_of(paths.widths[inner])
         choose(scratch, start, stop)
@@ -266,32 +233,6 @@ def pull_on_the_way(model, hidden, turn, place, own):
             pulls[start + slot] += np.float32(1)
         start = stop
         node = paths.num_classes + inner
-    for i in range(num_rows):
-        scratch.step_pulls[i] = scratch.weights[own] * pulls[i]
-    return num_rows
-
-
-@inlined
-def pull_at_the_root(model, hidden, num_own):
-    """Compute the pulls of the root for all tokens of a block. Returns the number of its rows."""
-    paths, scratch = model.paths, model.scratch
-    pulls, step_pulls, weights = scratch.pulls, scratch.step_pulls, scratch.weights
-    num_rows = rows_of(paths.widths[0])
-    for i in range(num_rows):
-        scratch.rows[i] = np.int64(paths.first_rows[0]) + i
-    score_rows(model.outputs, hidden, num_rows, scratch)
-    choose(scratch, np.int64(0), num_rows)
-    weight = np.float32(0)
-    for i in range(num_own):
-        weight += weights[i]
-    for i in range(num_rows):
-        step_pulls[i] = weight * pulls[i]
-        pulls[i] *= np.float32(num_own)
-    for i in range(num_own):
-        slot = np.int64(scratch.root_slots[i])
-        if slot < num_rows:
-            pulls[slot] += np.float32(1)
-            step_pulls[slot] += weights[i]
     return num_rows
 
 

@@ -114,9 +114,8 @@ class Sizes:
         entry_bytes = ENTRY_BYTES + threads * SORTED_ENTRY_BYTES
         users = min(config.accumulate, work.most_users)
         tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
-        predictions = tokens // config.share_negatives + users
         num_rows = self.block_bytes(num_blocks) // self.row_bytes
-        entries_bytes = predictions * (config.interest_size * 4 + config.negative * entry_bytes) + tokens * entry_bytes
+        entries_bytes = tokens * (config.interest_size * 4 + (1 + config.negative) * entry_bytes)
         return work.most_users * STEP_BYTES_A_USER + entries_bytes + num_rows * threads * SORTING_BYTES_A_ROW
 
     def tables_bytes(self, num_blocks: int) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig, config_from_dict
+from trainer.config import REMOVED, TrainConfig, config_from_dict
 from trainer.errors import ConfigError
 from trainer.model.rows import Items, PathItems
 from trainer.store.images import Arrays, Image, make_image, map_image, read_image
@@ -75,10 +75,15 @@ class Generation:
 
     @property
     def config(self) -> TrainConfig:
-        """The settings that it was trained with. Settings added since have values without effect."""
-        return config_from_dict(
-            {"parts": "interest", "bias": 0.0, "discount": 0.0, "negative_weight": 1.0} | self.manifest["config"]
-        )
+        """The settings that it was trained with. Settings added since have values without effect; one was removed."""
+        settings = {
+            "parts": "interest",
+            "bias": 0.0,
+            "discount": 0.0,
+            "negative_weight": 1.0,
+            "tile_users": 1,
+        } | self.manifest["config"]
+        return config_from_dict({name: value for name, value in settings.items() if name not in REMOVED})
 
     @property
     def bias(self) -> float:

@@ -49,18 +49,6 @@ def test_bounds_take_in_what_was_given() -> None:
     assert search_space(TrainConfig(objective="negative_sampling"), COUNTS, False)["ns_exponent"].low == -0.5
 
 
-@pytest.mark.parametrize(("share", "negative", "bounds"), [(1, 10, (5, 60)), (8, 10, (8, 60)), (90, 100, (90, 100))])
-def test_no_fewer_negatives_are_tried_than_tokens_share_them(
-    share: int, negative: int, bounds: tuple[int, int]
-) -> None:
-    config = TrainConfig(objective="negative_sampling", share_negatives=share, negative=negative)
-    space = search_space(config, COUNTS, False)
-    assert (space["negative"].low, space["negative"].high) == bounds
-    fewest = {"negative": space["negative"].low, "alpha": 0.1}
-    assert apply_settings(config, fewest).negative == bounds[0]
-    assert search_space(TrainConfig(share_negatives=8), COUNTS, False)["negative"].low == 5
-
-
 def test_sample_is_searched_from_the_average_to_the_most_frequent_item_if_they_differ() -> None:
     bounds = search_space(TrainConfig(), COUNTS, False)["sample"]
     assert (bounds.low, bounds.high) == (0.0098, 0.1)

@@ -1,12 +1,10 @@
 """The kernel as it stands in the papers: slow, and the measure of all others. The formulas are in README.md.
 
-Shapes: N users, V outputs, D dims, K negatives, B tokens in a block.
+Shapes: N users, V outputs, D dims, K negatives, M lanes of a tile, R rows of a prediction.
 """
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -139,20 +137,18 @@ def train_tile(users: Rows, outputs: Rows, lanes: list[Lane], negatives_K: np.nd
 
 
 def train_dbow(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
-    """The user predicts its tokens, a block at a time; with dbow_words a token's context predicts it first."""
-    work, config, kept = history.work, history.work.config, history.kept
-    for start in range(0, len(kept), config.share_negatives):
-        block = kept[start : start + config.share_negatives]
-        for j in history.context(start) if config.dbow_words else []:
-            word = int(history.tokens[kept[j]])
+    """The user predicts its tokens; with dbow_words a token's context predicts it first."""
+    work, config = history.work, history.work.config
+    for place, position in enumerate(history.kept):
+        for j in history.context(place) if config.dbow_words else []:
+            word = int(history.tokens[history.kept[j]])
             hidden = items.inputs.vectors[word].copy()
-            first_draw = (j - start + config.window) * (config.negative + 1)
-            step = learn(items.outputs, hidden, history, block, [1.0], alpha, WORDS, first_draw)
+            first_draw = (j - place + config.window) * (config.negative + 1)
+            step = learn(items.outputs, hidden, history, position, alpha, WORDS, first_draw)
             move_input(items.inputs, word, step, alpha, work)
-        weights = [history.weight(position) for position in block]
         u = users.vectors[history.user].copy()
-        step = learn(items.outputs, u, history, block, weights, alpha, NEGATIVE, 0)
-        move_user(users, history.user, step - np.float32(history.l2 * sum(weights)) * u, alpha, work)
+        step = learn(items.outputs, u, history, position, alpha, NEGATIVE, 0)
+        move_user(users, history.user, history.weight(position) * (step - np.float32(history.l2) * u), alpha, work)
 
 
 def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
@@ -162,7 +158,7 @@ def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> 
         words = [int(history.tokens[history.kept[j]]) for j in history.context(place)]
         u = users.vectors[history.user].copy()
         hidden = (u + items.inputs.vectors[words].sum(axis=0)) / np.float32(1 + len(words))
-        step = learn(items.outputs, hidden, history, [position], [1.0], alpha, NEGATIVE, 0)
+        step = learn(items.outputs, hidden, history, position, alpha, NEGATIVE, 0)
         weight = np.float32(history.weight(position))
         move_user(users, history.user, weight * (step - np.float32(history.l2) * u), alpha, work)
         for word in words:
@@ -170,72 +166,63 @@ def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> 
 
 
 def learn(
-    outputs: Rows, hidden_D: np.ndarray, history: History, block: Sequence[int], weights: Sequence[Any],
-    alpha: np.float32, purpose: int, first_draw: int,
-) -> np.ndarray:  # fmt: skip
-    """Let `hidden_D` predict the tokens of a block: moves the outputs, answers the step up of hidden_D, weighted by token."""
+    outputs: Rows,
+    hidden_D: np.ndarray,
+    history: History,
+    position: int,
+    alpha: np.float32,
+    purpose: int,
+    first_draw: int,
+) -> np.ndarray:
+    """Let `hidden_D` predict the token at a position: moves the outputs, answers the step up of hidden_D."""
     if history.work.config.hs:
-        return learn_by_tree(outputs, hidden_D, history, block, weights, alpha)
-    return learn_by_draws(outputs, hidden_D, history, block, weights, alpha, purpose, first_draw)
+        return learn_by_tree(outputs, hidden_D, history, position, alpha)
+    return learn_by_draws(outputs, hidden_D, history, position, alpha, purpose, first_draw)
 
 
 def learn_by_draws(
-    outputs: Rows, hidden_D: np.ndarray, history: History, block: Sequence[int], weights: Sequence[Any],
-    alpha: np.float32, purpose: int, first_draw: int,
-) -> np.ndarray:  # fmt: skip
-    """Sampled softmax or negative sampling: each token against the same K negatives, drawn at the block's first token."""
+    outputs: Rows,
+    hidden_D: np.ndarray,
+    history: History,
+    position: int,
+    alpha: np.float32,
+    purpose: int,
+    first_draw: int,
+) -> np.ndarray:
+    """Sampled softmax or negative sampling: the token against K negatives, of which those that are the token do not count."""
     work, config = history.work, history.work.config
-    v, corrections = outputs.vectors, work.sampling.corrections
-    draws = [history.draw(block[0], purpose, first_draw + k + 1) for k in range(config.negative)]
-    negatives_K = np.array([draw_negative(bits, work) for bits in draws])
-    positives_B = history.tokens[list(block)]
-    weights_B = np.array(weights, dtype=np.float32)
-    scores_BK = np.tile(v[negatives_K] @ hidden_D - corrections[negatives_K], (len(block), 1))
-    scores_BK[negatives_K == positives_B[:, None]] = -np.inf
-    scores_B1 = (v[positives_B] @ hidden_D - corrections[positives_B] - np.float32(config.handicap))[:, None]
-    probability = softmax if config.objective == "sampled_softmax" else sigmoid
-    scores = np.concatenate((scores_B1, scores_BK), axis=1)
-    p = probability(scores).astype(np.float32)
+    draws = [history.draw(position, purpose, first_draw + k + 1) for k in range(config.negative)]
+    rows_R = np.array([int(history.tokens[position]), *(draw_negative(bits, work) for bits in draws)])
+    scores_R = outputs.vectors[rows_R] @ hidden_D - work.sampling.corrections[rows_R]
+    scores_R[0] -= np.float32(config.handicap)
+    scores_R[1:][rows_R[1:] == rows_R[0]] = -np.inf
+    is_own_R = np.eye(1, len(rows_R), dtype=np.float32)[0]
+    p_R = (softmax if config.objective == "sampled_softmax" else sigmoid)(scores_R).astype(np.float32)
     if config.objective == "negative_sampling":
-        p = np.where(np.abs(scores) >= MAX_SCORE, np.eye(1, p.shape[1], dtype=np.float32), p)
-    pulls_B, pulls_K = 1 - p[:, 0], -p[:, 1:].sum(axis=0)
-    step_pulls_B, step_pulls_K = weights_B * pulls_B, -weights_B @ p[:, 1:]
-    l2_B = np.full(len(block), config.item_l2, dtype=np.float32)
-    return pull_rows(
-        outputs, hidden_D, np.concatenate((positives_B, negatives_K)), np.concatenate((pulls_B, pulls_K)),
-        np.concatenate((step_pulls_B, step_pulls_K)), np.append(l2_B, np.zeros_like(pulls_K)), alpha, history,
-    )  # fmt: skip
+        p_R = np.where(np.abs(scores_R) >= MAX_SCORE, is_own_R, p_R)
+    return pull_rows(outputs, hidden_D, rows_R, is_own_R - p_R, config.item_l2 * is_own_R, alpha, history)
 
 
 def learn_by_tree(
-    outputs: Rows, hidden_D: np.ndarray, history: History, block: Sequence[int], weights: Sequence[Any],
-    alpha: np.float32,
-) -> np.ndarray:  # fmt: skip
-    """Hierarchical softmax: at every inner node above a token, the child that leads to it against the others.
-
-    Each token of a block meets the nodes on its own way, from the leaf up; the root they meet together, in the end.
-    """
+    outputs: Rows, hidden_D: np.ndarray, history: History, position: int, alpha: np.float32
+) -> np.ndarray:
+    """Hierarchical softmax: at every inner node above the token, the child that leads to it against the others."""
     tree = history.work.tree
     assert tree is not None
-    ways = [path(tree, int(history.tokens[position])) for position in block]
-    visits = [(node, [slot], [weight]) for way, weight in zip(ways, weights, strict=True) for node, slot in way[:0:-1]]
-    if ways[0]:
-        visits.append((0, [way[0][1] for way in ways], list(weights)))
     step_D = np.zeros_like(hidden_D)
-    for node, slots_B, weights_B in visits:
+    for node, slot in path(tree, int(history.tokens[position]))[::-1]:
         first, width = int(tree.first_rows[node]), int(tree.widths[node])
         rows_R = np.arange(first, first + (width if width > 2 else width - 1))
         scores_R = outputs.vectors[rows_R] @ hidden_D
         p_R = softmax(scores_R) if width > 2 else sigmoid(scores_R)
-        pulls_BR = (np.array(slots_B)[:, None] == np.arange(len(rows_R))).astype(np.float32) - p_R
-        pulls_R, step_pulls_R = pulls_BR.sum(axis=0), np.array(weights_B, dtype=np.float32) @ pulls_BR
-        step_D += pull_rows(outputs, hidden_D, rows_R, pulls_R, step_pulls_R, np.zeros_like(pulls_R), alpha, history)
+        pulls_R = (np.arange(len(rows_R)) == slot).astype(np.float32) - p_R
+        step_D += pull_rows(outputs, hidden_D, rows_R, pulls_R, np.zeros_like(pulls_R), alpha, history)
     return step_D
 
 
 def pull_rows(
-    outputs: Rows, hidden_D: np.ndarray, rows_R: np.ndarray, pulls_R: np.ndarray, step_pulls_R: np.ndarray,
-    l2_R: np.ndarray, alpha: np.float32, history: History,
+    outputs: Rows, hidden_D: np.ndarray, rows_R: np.ndarray, pulls_R: np.ndarray, l2_R: np.ndarray, alpha: np.float32,
+    history: History,
 ) -> np.ndarray:  # fmt: skip
     """Rows and hidden_D pull each other: rates by the rows at the beginning, moved in turn. Answers the step of hidden_D.
 
@@ -250,9 +237,9 @@ def pull_rows(
         for row, g in zip(rows_R, gradients_RD, strict=True)
     ]
     step_D = np.zeros_like(hidden_D)
-    for row, rate, pull, step_pull, l2_D in zip(rows_R, rates_R, pulls_R, step_pulls_R, l2_RD, strict=True):
+    for row, rate, pull, l2_D in zip(rows_R, rates_R, pulls_R, l2_RD, strict=True):
         v_D = outputs.vectors[row]
-        step_D += step_pull * v_D
+        step_D += pull * v_D
         gradient_D = pull * hidden_D - l2_D * v_D
         if sums is not None:
             sums[int(row)] = sums.get(int(row), np.float32(0)) + gradient_D

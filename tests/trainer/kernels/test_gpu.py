@@ -33,10 +33,9 @@ from trainer.model.rows import Items, Rows
 
 HAS_GPU = torch.cuda.is_available()
 TOLERANCE = 2e-4 if HAS_GPU else 2e-6  # a GPU's exp, division and root are approximate
-NUM_WIDE = 3
+NUM_WIDE = 2
 SETTINGS: list[dict[str, Any]] = [
-    {}, {"negative": 5}, {"negative": 5, "share_negatives": 8},
-    {"vector_size": 33, "negative": 3, "share_negatives": 2},
+    {}, {"negative": 5}, {"vector_size": 33, "negative": 3},
 ]  # fmt: skip
 """What is compiled for an H200; the first `NUM_WIDE` have rows of whole 16-byte pieces."""
 
@@ -109,6 +108,7 @@ def train(users: Rows, items: Items, work: Pass) -> int:
 
 
 def check_agreement(work: Pass) -> None:
+    work = dataclasses.replace(work, config=dataclasses.replace(work.config, tile_users=1))
     users, items = make_rows(work)
     expected_users, expected_items = users.copy(), items.copy()
     expected = reference.train_users(expected_users, expected_items, work)
@@ -119,30 +119,21 @@ def check_agreement(work: Pass) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "optimizer", "share_negatives", "recency", "update_items"),
-    list(
-        itertools.product(("sampled_softmax", "negative_sampling"), ("adagrad", "sgd"), (1, 4), (0, 2.0), (True, False))
-    ),
+    ("objective", "optimizer", "recency", "update_items"),
+    list(itertools.product(("sampled_softmax", "negative_sampling"), ("adagrad", "sgd"), (0, 2.0), (True, False))),
 )
-def test_it_does_what_the_reference_does(
-    objective: Any, optimizer: Any, share_negatives: int, recency: float, update_items: bool
-) -> None:
-    negative = max(3, share_negatives) if objective == "negative_sampling" else 3  # fewer are refused
-    config = TrainConfig(parts="interest", 
-        vector_size=6, negative=negative, objective=objective, optimizer=optimizer, share_negatives=share_negatives,
-        sample=0,
-    )  # fmt: skip
+def test_it_does_what_the_reference_does(objective: Any, optimizer: Any, recency: float, update_items: bool) -> None:
+    config = TrainConfig(
+        parts="interest", vector_size=6, negative=3, objective=objective, optimizer=optimizer, sample=0
+    )
     work = make_work(config, num_users=3, num_items=7, recency=recency)
     check_agreement(dataclasses.replace(work, update_items=update_items))
 
 
 @pytest.mark.parametrize(("dims", "negative", "num_items"), [(1, 1, 1), (33, 9, 1), (63, 1, 40), (128, 5, 100)])
-@pytest.mark.parametrize("share_negatives", [1, 3])
-def test_odd_sizes(dims: int, negative: int, num_items: int, share_negatives: int) -> None:
+def test_odd_sizes(dims: int, negative: int, num_items: int) -> None:
     bias = 0.5 if dims > 1 else 0.0
-    config = TrainConfig(
-        parts="interest", vector_size=dims, negative=negative, share_negatives=share_negatives, sample=0, bias=bias
-    )
+    config = TrainConfig(parts="interest", vector_size=dims, negative=negative, sample=0, bias=bias)
     check_agreement(make_work(config, num_users=3, num_items=num_items, recency=3))
 
 
@@ -184,9 +175,7 @@ def test_no_users_no_tokens() -> None:
 
 @pytest.mark.skipif(HAS_GPU, reason="on a GPU users run side by side, and the last digits differ")
 def test_the_same_call_gives_the_same_bits() -> None:
-    work = make_work(
-        TrainConfig(parts="interest", vector_size=7, negative=3, share_negatives=2), num_users=3, num_items=8
-    )
+    work = make_work(TrainConfig(parts="interest", vector_size=7, negative=3), num_users=3, num_items=8)
     results = []
     for _ in range(2):
         users, items = make_rows(work)
@@ -259,7 +248,7 @@ def compile_for_hopper(config: TrainConfig) -> bytes:
 
     kernel = gpu.train_user
     constants: dict[str, Any] = {
-        "D": config.vector_size, "B": config.share_negatives, "K": config.negative, "NUM_FREE": config.num_free,
+        "D": config.vector_size, "K": config.negative, "NUM_FREE": config.num_free,
         "IS_FROZEN": False, "IS_SOFTMAX": config.objective == "sampled_softmax",
         "IS_ADAGRAD": config.optimizer == "adagrad",
     }  # fmt: skip

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows,
 from trainer.config import TrainConfig
 from trainer.draws import HELDOUT, counter, draws
 from trainer.errors import ConfigError
-from trainer.kernels import cpu, pick_kernel
+from trainer.kernels import cpu, pick_kernel, signature
 from trainer.kernels.cpu import draw_negatives, score_rows, stretch_users
 from trainer.kernels.ledger import is_moved_by
 from trainer.kernels.predictions import exp
@@ -61,9 +62,36 @@ def test_cpu_does_what_the_reference_does_at_any_size(
 @pytest.mark.parametrize(
     "settings", [{}, {"l2": 0.0, "item_l2": 0.0}, {"negative": 1}, {"negative": 64}, {"bias": 0.0}]
 )
-@pytest.mark.parametrize("share", [1, 7, 256])
-def test_cpu_does_what_the_reference_does_under_other_settings(settings: dict[str, Any], share: int) -> None:
-    assert_like_the_reference(make_work(make_config(share_negatives=share, **settings)))
+@pytest.mark.parametrize("tile_users", [1, 7, 33])
+def test_cpu_does_what_the_reference_does_under_other_settings(settings: dict[str, Any], tile_users: int) -> None:
+    assert_like_the_reference(make_work(make_config(tile_users=tile_users, **settings)))
+
+
+@pytest.mark.parametrize("num_users", [0, 1, 13, 90])
+def test_streams_of_a_few_users_are_like_the_reference(num_users: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes that take a second user, and run empty at the end of each stream."""
+    monkeypatch.setattr(signature, "STREAM_USERS", 12)
+    work = make_work(make_config(tile_users=5), num_users)
+    assert_like_the_reference(work)
+    starts = work.streams
+    assert len(starts) == max(1, num_users // 12) + (num_users > 0)
+    assert (starts[0], starts[-1]) == (0, num_users)
+    lengths = [int((work.ends - work.starts)[work.order[a:b]].sum()) for a, b in pairwise(starts)]
+    assert max(lengths, default=0) - min(lengths, default=0) <= 2 * 12
+
+
+def test_a_stream_ends_with_the_same_bits_whoever_trains_the_others() -> None:
+    """As a part of a pass, and as a pass of its own: its draws and lanes hang on its own users alone."""
+    work = make_work(make_config(vector_size=80), 1100)
+    first, second = work.streams[1:]
+    users, items = make_rows(work)
+    alone_users, alone_items = users.copy(), items.copy()
+    cpu.train_users(users, items, work)
+    for part in (slice(0, first), slice(first, second)):
+        alone = dataclasses.replace(work, order=work.order[part], alphas=work.alphas[part])
+        cpu.train_users(alone_users, alone_items, alone)
+    for found, wanted in zip(arrays(users, items), arrays(alone_users, alone_items), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def one_token(settings: dict[str, Any]) -> tuple[Pass, Rows, Items]:
@@ -143,22 +171,17 @@ def test_negative_sampling_leaves_scores_far_out_alone(name: str, score: float) 
     assert any(has_moved) == (abs(score) < 6)
 
 
-@pytest.mark.parametrize("tokens", [1, 2])
 @pytest.mark.parametrize("tree", ["huffman", "two_level", "balanced"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str, tokens: int) -> None:
-    """One token, or a block of two whose ways meet at the root only."""
-    work, users, items = one_token({"hs": 1, "tree": tree, "tree_branching": 5, "share_negatives": 2})
+def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str) -> None:
+    work, users, items = one_token({"hs": 1, "tree": tree, "tree_branching": 5})
     assert work.tree is not None
-    other = next(item for item in range(50) if path(work.tree, item)[0] != path(work.tree, 3)[0])
-    block = np.array([3, other], np.int32)[:tokens]
-    work = dataclasses.replace(work, tokens=block, ends=np.array([tokens]))
     new_users, new_items = users.copy(), items.copy()
     train_users_of(name, work.config)(new_users, new_items, work)
     u = torch.tensor(users.vectors[0], requires_grad=True)
     v = torch.tensor(items.outputs.vectors, requires_grad=True)
     loss = torch.zeros(())
-    for node, slot in (choice for item in block for choice in path(work.tree, int(item))):
+    for node, slot in path(work.tree, 3):
         first, width = int(work.tree.first_rows[node]), int(work.tree.widths[node])
         if width == 2:
             loss = loss - torch.nn.functional.logsigmoid((1 - 2 * slot) * (u @ v[first]))
@@ -242,7 +265,7 @@ def test_the_same_call_gives_the_same_bits(name: str, setting: str) -> None:
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-@pytest.mark.parametrize("setting", ["dbow", "dbow shared", "dm", "words two levels"])
+@pytest.mark.parametrize("setting", ["dbow", "dbow private", "dm", "words two levels"])
 def test_the_bits_do_not_hang_on_where_memory_was_free(setting: str, is_frozen: bool) -> None:
     """Compiled loops over arrays that lie close together round otherwise than over arrays far apart."""
     settings = SETTINGS[setting] | {"vector_size": 80, "negative": 20}
@@ -278,7 +301,7 @@ def test_scores_far_out_stay_finite(name: str) -> None:
         assert all(np.isfinite(array).all() for array in arrays(users, items))
 
 
-ACCUMULATED = ["dbow", "dbow shared", "dbow negative sampling", "dbow negative sampling shared"]
+ACCUMULATED = ["dbow", "dbow negative sampling"]
 
 
 @pytest.mark.parametrize("dims", [19, 64, 150])
@@ -424,6 +447,7 @@ def test_a_kernel_that_is_not_there_is_refused() -> None:
 
 
 def test_the_reason_says_what_threads_mean() -> None:
-    assert "deterministic" in pick_kernel("cpu", TrainConfig(threads=1)).reason
+    assert "tiles of 32 users, deterministic" in pick_kernel("cpu", TrainConfig(threads=1)).reason
+    assert "tiles" not in pick_kernel("cpu", TrainConfig(tile_users=1)).reason
     assert "without locks" in pick_kernel("cpu", TrainConfig(threads=2)).reason
     assert "deterministic" in pick_kernel("cpu", TrainConfig(threads=2, accumulate=64)).reason

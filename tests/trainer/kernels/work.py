@@ -16,13 +16,11 @@ from trainer.model.trees import make_tree
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "dbow": {},
-    "dbow shared": {"share_negatives": 4},
+    "dbow small tiles": {"tile_users": 3},
+    "dbow private": {"tile_users": 1},
     "dbow negative sampling": {"objective": "negative_sampling"},
-    "dbow negative sampling shared": {"objective": "negative_sampling", "share_negatives": 3},
     "dbow huffman": {"hs": 1},
     "dbow two levels": {"hs": 1, "tree": "two_level"},
-    "dbow huffman shared": {"hs": 1, "share_negatives": 4},
-    "dbow two levels shared": {"hs": 1, "tree": "two_level", "share_negatives": 3},
     "dbow balanced": {"hs": 1, "tree": "balanced", "tree_branching": 4},
     "dm": {"dm": 1},
     "dm negative sampling": {"dm": 1, "objective": "negative_sampling"},

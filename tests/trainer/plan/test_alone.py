@@ -173,13 +173,10 @@ def test_sizes_by_hand() -> None:
 def test_accumulated_gradients_are_counted_by_hand() -> None:
     """Steps of 10 users, 20 tokens each in the mean and 160 at most, one thread: 12 bytes an entry, and 16 where it is sorted."""
     work = Work(users=[100, 50], tokens=[2000, 900], epochs=1, commit_seconds=60)
-    shared = training_sizes(
-        TrainConfig(parts="interest", accumulate=10, share_negatives=256, negative=4, threads=1), 1000, None
-    )
-    blocks, rows = 1600 // 256 + 10, 1000
-    assert shared.accumulation_bytes(work, 1) == 100 * 48 + blocks * (512 + 4 * 28) + 1600 * 28 + rows * 12
-    private = training_sizes(TrainConfig(parts="interest", accumulate=1000, threads=1), 1000, None)
-    assert private.accumulation_bytes(work, 1) == 100 * 48 + 2100 * (512 + 10 * 28) + 2000 * 28 + rows * 12
+    few, rows = training_sizes(TrainConfig(parts="interest", accumulate=10, negative=4, threads=1), 1000, None), 1000
+    assert few.accumulation_bytes(work, 1) == 100 * 48 + 1600 * (512 + 5 * 28) + rows * 12
+    private = training_sizes(TrainConfig(parts="interest", accumulate=1000, negative=10, threads=1), 1000, None)
+    assert private.accumulation_bytes(work, 1) == 100 * 48 + 2000 * (512 + 11 * 28) + rows * 12
     assert training_sizes(TrainConfig(parts="interest"), 1000, None).accumulation_bytes(work, 1) == 0
     budget = Budget(10**9, 0, PLENTY)
     plan, plain = plan_training(work, private, budget), plan_training(work, sizes_of(1000, 128), budget)

@@ -98,7 +98,7 @@ def losses_of(told: dict[str, Any]) -> list[Any]:
     ("chunk_partitions", "num_blocks", "settings"),
     [
         *((chunk_partitions, 1, {"dtype": "float32"}) for chunk_partitions in (8, 3, 1)),
-        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"share_negatives": 2}), (1, 2, {}),
+        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"negative": 2}), (1, 2, {}),
         (8, 1, {"dtype": "bfloat16", "objective": "negative_sampling", "optimizer": "sgd", "l2": 0.0}),
     ],
 )  # fmt: skip
