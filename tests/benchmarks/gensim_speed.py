@@ -3,25 +3,29 @@
 Tokens are those that training sees, counted before subsampling, which is the same on both sides (sample .001); the clock runs
 over training alone: no scan of the vocabulary, no compiling. Two threads a side, 128 dimensions. gensim is fed by the
 faster of its two ways, documents in memory or corpus_file, and has its usual settings: PV-DBOW, 5 negatives, exponent .75,
-alpha .025, 20 epochs (its default of 10 ranks worse). Ours is FAST, for as many epochs. The sides take turns
+alpha .025, 20 epochs (its default of 10 ranks worse); ours has our defaults, for as many epochs. The sides take turns
 (ours, gensim's two ways, ours, gensim's two ways); of each the best whole training counts.
 
-    fast            the kernel over all users, FAST; its hit@10 must be no lower than gensim's (2 s.e., paired). "trainer" is
-                    the same training with all that is around the kernel: micro-partitions, curve, the wait for the disk
-    items still     FAST with accumulated gradients, which end with the same bits on any number of threads; no mark
+    as shipped      our whole trainer, with its defaults, for as many epochs as gensim: micro-partitions, curve, the wait for the
+                    disk, all but commits; hit@20 must be above gensim's (paired, 2 s.e.). "kernel" is the kernel alone over
+                    all users; whole / kernel says what all around it costs. `FMA share` is the kernel's multiplications by
+                    those of a large matrix product on as many threads, `L3 share` the bytes of item rows that it moves by
+                    those of a copy within the last cache
     like for like   the same kernel with gensim's own objective and settings; no mark
-    time to quality gensim trained to its end, with the exponent that ranks best on the log; ours QUICK through the whole
-                    trainer with 1, 2, 3, ... epochs, a fresh run each with its own schedule: the first whose hit@20 reaches
+    time to quality gensim trained to its end, with the exponent that ranks best on the log; ours through the whole trainer
+                    with 1, 2, 3, ... epochs, a fresh run each with its own schedule: the first whose hit@20 reaches
                     gensim's counts, with the seconds of all its epochs
 """
 
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, make_corpus
@@ -42,18 +46,18 @@ BEST_EXPONENTS = {"wikispeedia_unfinished": -0.5, "yoochoose_100k": 0.0, "gowall
 EPOCHS = 20
 REPEATS = 3
 SHORT_EPOCHS = 4  # of what is shown without a mark
-SPEED_MARK, TIME_MARK = 20, 20
+SPEED_MARKS, TIME_MARK = {"gowalla_train": 6, "wikispeedia_unfinished": 4}, 20
+WHOLE_MARK = 0.8
+CACHE_BYTES, PRODUCT_SIZE = 6_000_000, 1536
 SAMPLE = 1e-3
 USUAL: dict[str, Any] = {"vector_size": 128, "negative": 5, "sample": SAMPLE, "seed": 1}
-FAST: dict[str, Any] = {"share_negatives": 256, "negative": 4}
-QUICK: dict[str, Any] = {"negative": 3}  # our defaults but for fewer negatives: steps that go furthest in few epochs
 LIKE_GENSIM: dict[str, Any] = {
     "objective": "negative_sampling", "optimizer": "sgd", "l2": 0, "item_l2": 0, "recency": 0, "bias": 0, "negative": 5,
     "alpha": 0.025, "min_alpha": 1e-4,
 }  # fmt: skip
 SHOWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "private negatives, as shipped": ({}, {"dm": 0}),
-    "fast, items still over 1,024 users": (FAST | {"accumulate": 1024}, {"dm": 0}),
+    "private negatives": ({"tile_users": 1}, {"dm": 0}),
+    "items still over 1,024 users": ({"accumulate": 1024}, {"dm": 0}),
     "like for like, PV-DBOW": (LIKE_GENSIM, {"dm": 0}),
     "like for like, PV-DM": (LIKE_GENSIM | {"dm": 1}, {"dm": 1}),
     "like for like, Huffman": (LIKE_GENSIM | {"hs": 1}, {"dm": 0, "hs": 1, "negative": 0}),
@@ -73,7 +77,7 @@ def measure_speed(data: Path) -> list[dict[str, Any]]:
     for log in SPEED_LOGS:
         with tempfile.TemporaryDirectory() as folder:
             corpus = make_corpus(find_log(data, log, Path(folder)), Path(folder) / "root")
-            cases.append(race_fast(log, corpus, Path(folder)))
+            cases.append(race_shipped(log, corpus, Path(folder)))
             cases += [race_shown(log, corpus, Path(folder), name) for name in SHOWN]
     for log, exponent in BEST_EXPONENTS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -103,25 +107,49 @@ def gensim_ways(corpus: Corpus, folder: Path, **settings: Any) -> dict[str, Run]
     }
 
 
-def race_fast(log: str, corpus: Corpus, folder: Path) -> dict[str, Any]:
-    """FAST beside gensim: tokens a second, and whether hit@10 is no lower."""
-    num_tokens = EPOCHS * int(corpus.count_training_tokens().sum())
+def race_shipped(log: str, corpus: Corpus, folder: Path) -> dict[str, Any]:
+    """Our whole trainer beside gensim: tokens a second, and whether hit@20 is above."""
+    num_tokens, config = EPOCHS * int(corpus.count_training_tokens().sum()), our_config(EPOCHS)
     trained: list[Vectors] = []
 
     def train_whole() -> float:
-        trained.append(train_ours(corpus, our_config(EPOCHS, **FAST), folder / f"fast-{len(trained)}"))
+        trained.append(train_ours(corpus, config, folder / f"shipped-{len(trained)}"))
         return trained[-1].training_seconds
 
-    sides = {"ours": lambda: kernel_seconds(corpus, our_config(EPOCHS, **FAST)), "trainer": train_whole}
+    sides = {"ours": train_whole, "kernel": lambda: kernel_seconds(corpus, config)}
     best = race(sides | gensim_ways(corpus, folder, dm=0, hs=0, epochs=EPOCHS), REPEATS)
     gensim = train_gensim(corpus, dm=0, epochs=EPOCHS, **USUAL)
-    hits = [(answer_held_out(corpus, vectors).ranks <= 10).astype(float) for vectors in (trained[-1], gensim)]
+    hits = [(answer_held_out(corpus, vectors).ranks <= 20).astype(float) for vectors in (trained[-1], gensim)]
     errors = difference_in_errors(*hits)
-    case = show_race(f"{log}, fast", best, num_tokens)
+    case, whole = show_race(f"{log}, as shipped", best, num_tokens), best["kernel"] / best["ours"]
+    passed = case["ratio"] >= SPEED_MARKS[log] and errors >= 2 and whole >= WHOLE_MARK
     return case | {
-        "mark": f">= {SPEED_MARK} x, hit@10 no lower (2 s.e.)", "passed": case["ratio"] >= SPEED_MARK and errors >= -2,
-        "hit@10": float(hits[0].mean()), "gensim hit@10": float(hits[1].mean()), "difference in s.e.": errors,
-    }  # fmt: skip
+        "mark": f">= {SPEED_MARKS[log]} x, hit@20 above (2 s.e.), whole / kernel >= {WHOLE_MARK}", "passed": passed,
+        "hit@20": float(hits[0].mean()), "gensim hit@20": float(hits[1].mean()), "difference in s.e.": errors,
+        "whole / kernel": whole,
+    } | shares_of_machine(corpus, config, num_tokens / best["kernel"])  # fmt: skip
+
+
+def shares_of_machine(corpus: Corpus, config: TrainConfig, tokens_per_second: float) -> dict[str, float]:
+    """What the kernel reaches of the machine's multiplications and of its last cache's rate. A kept token costs three products of
+    its row with K negatives; it moves its own row and a lane's share of the negatives'.
+    """
+    training = begin_kernel_training(corpus, config)
+    keep = np.minimum(training.sampling.keep / 2**32, 1)
+    kept_per_second = tokens_per_second * float(keep[training.tokens].mean())
+    operations = 6 * config.negative * config.vector_size
+    row_bytes = 2 * 4 * config.vector_size * (1 + config.negative / config.tile_users)
+    one = np.ones((PRODUCT_SIZE, PRODUCT_SIZE), dtype=np.float32)
+    source, target = (np.zeros(CACHE_BYTES // 8, dtype=np.float32) for _ in range(2))
+
+    def seconds_of(work: Callable[[], Any]) -> float:
+        starts = [(time.perf_counter(), work(), time.perf_counter()) for _ in range(20)]
+        return min(end - start for start, _, end in starts)
+
+    with threadpool_limits(THREADS):
+        peak = 2 * PRODUCT_SIZE**3 / seconds_of(lambda: one @ one)
+    rate = THREADS * 2 * source.nbytes / seconds_of(lambda: np.copyto(target, source))
+    return {"FMA share": kept_per_second * operations / peak, "L3 share": kept_per_second * row_bytes / rate}
 
 
 def race_shown(log: str, corpus: Corpus, folder: Path, name: str) -> dict[str, Any]:
@@ -145,9 +173,7 @@ def time_to_quality(log: str, corpus: Corpus, folder: Path, exponent: float) -> 
     theirs = [train_gensim(corpus, file, **settings) for file in (None, folder / "corpus.txt")]
     target = max(hit_at_20(corpus, vectors) for vectors in theirs)
     for epochs in range(1, EPOCHS + 1):
-        runs = [
-            train_ours(corpus, our_config(epochs, **QUICK), folder / f"{epochs}-{repeat}") for repeat in range(REPEATS)
-        ]
+        runs = [train_ours(corpus, our_config(epochs), folder / f"{epochs}-{repeat}") for repeat in range(REPEATS)]
         reached = min(hit_at_20(corpus, vectors) for vectors in runs)
         if reached >= target:
             break
@@ -165,5 +191,11 @@ def hit_at_20(corpus: Corpus, vectors: Vectors) -> float:
     return float(np.mean(answer_held_out(corpus, vectors).ranks <= 20))
 
 
+def name_shipped(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The ratios as shipped, by log."""
+    ratios = {case["case"].partition(", ")[0]: case["ratio"] for case in cases if case["case"].endswith("as shipped")}
+    return {"as_shipped": {log.partition("_")[0]: ratio for log, ratio in ratios.items()}}
+
+
 if __name__ == "__main__":
-    sys.exit(run_benchmark("gensim_speed", __doc__ or "", measure_speed))
+    sys.exit(run_benchmark("gensim_speed", __doc__ or "", measure_speed, summarize=name_shipped))

@@ -42,6 +42,7 @@ def run_benchmark(
     measure: Callable[..., Sequence[dict[str, Any]]],
     options: Mapping[str, int | str] = MappingProxyType({}),
     draw: Callable[[Sequence[dict[str, Any]]], str] | None = None,
+    summarize: Callable[[Sequence[dict[str, Any]]], dict[str, Any]] | None = None,
 ) -> int:
     """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; returns the exit code.
 
@@ -49,6 +50,7 @@ def run_benchmark(
     is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record appends to
     results.csv. `options` are whole numbers or words that the command line may set, with their defaults: `{"users": 1000}`
     gives `--users N` and `measure(data_dir, users=N)`. With `draw` there is --plot FILE, for the cases as its SVG.
+    `summarize` answers further figures of all cases together.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -65,6 +67,7 @@ def run_benchmark(
     cases = measure(arguments.data, **{option: getattr(arguments, option) for option in options})
     worst = worst_case(cases)
     result = worst | {"name": name, "passed": all(case["passed"] for case in cases), "cases": list(cases)}
+    result |= summarize(cases) if summarize else {}
     if arguments.record:
         append_results(name, cases)
     if draw and arguments.plot:
