@@ -24,15 +24,7 @@ from trainer.kernels.llvm import (
 )
 from trainer.kernels.model import Stream
 from trainer.kernels.predictions import rate_of
-from trainer.kernels.tiles import (
-    FEW_LANES,
-    normalize_tile,
-    pull_negatives,
-    pull_users,
-    score_few,
-    score_tile,
-    turn_rows,
-)
+from trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
 from trainer.model.rows import EPSILON
 
 _32 = np.uint64(32)
@@ -264,11 +256,8 @@ def train_step(stream, key, step, num_lanes):
     copy_negatives(stream)
     draw_rows(stream, key, step + 1)
     score_own(stream, num_lanes)
-    if num_lanes > FEW_LANES:
-        turn_rows(tile.users, tile.across, num_lanes)
-        score_tile(tile.negatives, tile.across, tile.scores, num_lanes)
-    else:
-        score_few(tile.users, tile.negatives, tile.scores, num_negatives, num_lanes)
+    turn_rows(tile.users, tile.across, num_lanes)
+    score_tile(tile.negatives, tile.across, tile.scores, num_lanes)
     normalize_tile(tile.scores, tile.rows, tile.corrections, tile.own_rows, tile.own_scores, num_negatives, num_lanes)
     pull_users(tile.scores, tile.negatives, tile.user_steps, num_lanes)
     pull_negatives(tile.scores, tile.users, tile.negative_steps, num_lanes)

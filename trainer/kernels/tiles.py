@@ -22,18 +22,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from trainer.kernels.llvm import (
-    LINE_NUMBERS,
-    LINE_TYPE,
-    in_all_lanes,
-    inlined,
-    line_at,
-    prefer_wide_vectors,
-    times_plus,
-)
+from trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
 
 ROW_BLOCK = 8
-FEW_LANES = 6
 _FEATURES = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()  # type: ignore[attr-defined]
 _HAS_512_BITS = "+avx512f" in _FEATURES
 _ROWS, _LINES = (8, 2) if _HAS_512_BITS else (4, 1)  # of accumulators: 16 of 32 registers, or 8 of 16
@@ -202,18 +193,6 @@ def pull_negatives(typing_context, pulls, users, steps, num_lanes):
         return context.get_dummy_value()
 
     return types.void(pulls, users, steps, types.int64), generate
-
-
-@inlined
-def score_few(users, negatives, scores, num_negatives, num_lanes):
-    """Set scores[k, m] as `turn_rows` and `score_tile` do, which are faster for more than FEW_LANES."""
-    prefer_wide_vectors()
-    for m in range(num_lanes):
-        for k in range(num_negatives):
-            total = np.float32(0)
-            for d in range(users.shape[1]):
-                total += users[m, d] * negatives[k, d]
-            scores[k, m] = total
 
 
 def _exp(builder, x):
