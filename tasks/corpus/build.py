@@ -176,8 +176,7 @@ class Build:
         """Return the manifest (layout: `trainer/store/tokens.py`). users counts rows with holes, num_users without."""
         num_items, base, stages = self._num_items(), self.shared.base, self.stages
         rows, holes = _describe_rows(written), [one.holes for one in written]
-        has_order = self._has_order(rows, num_items)
-        keys, num_keys = self._read_keys()
+        has_order, (keys, num_keys) = self._has_order(rows, num_items), self._read_keys()
         num_choosing = 0 if self.shared.is_continued else count_choosing(num_keys, has_order)
         max_evaluated = min(self.max_users, num_keys - num_choosing)
         evaluated_max, num_evaluated = find_key_max(keys, max_evaluated)

@@ -54,7 +54,7 @@ class Setting:
 
 
 SETTINGS = (Setting(64, 1, 0.5), Setting(64, 1, 0.5, False), Setting(128, 1, 0.5, False), Setting(64, 2, 0.5, False))
-"""Tried by hand and below these: one table with dropout .2 (both logs), two with .3 (wikispeedia), 2 blocks of 128 (yoochoose)."""
+"""Tried by hand, and below these: one table, dropout .2 (both logs), two with .3 (wikispeedia), 2 blocks of 128 (yoochoose)."""
 
 
 class Block(nn.Module):

@@ -63,7 +63,8 @@ def softmax_losses(
     scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
     own, other = scores[:, 0] - (corrections[items] + handicap), scores[:, 1:] - corrections[negatives]
     other[negatives == items[:, None]] = -np.inf
-    return np.logaddexp(own, np.logaddexp.reduce(other, axis=1)) - own
+    highest = np.maximum(own, other.max(axis=1, initial=-np.inf))
+    return np.log(np.exp(own - highest) + np.exp(other - highest[:, None]).sum(axis=1)) + highest - own
 
 
 def tree_losses(
