@@ -1,8 +1,8 @@
-"""Pairs a second of the GPU kernel at 128 dimensions, 5 negatives, float32: private negatives, and shared by 8 tokens.
+"""Pairs a second of the GPU kernel at 128 dimensions, 5 private negatives, float32.
 
 A pair is a token that trains its user. First each case has to agree with the reference on a small log, or no speed is told.
 `bound` is the speed at which a kernel without caches would move all rows of a pair at this card's copying speed, measured
-here: 8 D (2 + K / B) bytes, 7,168 for private negatives. One million users of 25 tokens, one million items, popularity 1 / rank;
+here: 8 D (2 + K) bytes, 7,168. One million users of 25 tokens, one million items, popularity 1 / rank;
 no subsampling; best of five passes after a first one. Then a training out of core (`device_swap`). Without a GPU only the
 agreement is checked, in Triton's interpreter.
 """
@@ -50,7 +50,9 @@ def measure_gpu(_: Path) -> list[dict[str, Any]]:
     bandwidth = measure_bandwidth() if has_gpu else None
     cases = []
     for name, settings in CASES.items():
-        config = TrainConfig(vector_size=DIMS, negative=NEGATIVES, sample=0, **({"min_alpha": 0.001} | settings))
+        config = TrainConfig(
+            vector_size=DIMS, negative=NEGATIVES, sample=0, tile_users=1, **({"min_alpha": 0.001} | settings)
+        )
         agreement, difference = measure_agreement(gpu, config)
         speed = measure_speed(gpu, config) if has_gpu and agreement == 1 else None
         bytes_a_pair = 8 * DIMS * (2 + NEGATIVES)
