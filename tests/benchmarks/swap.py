@@ -1,10 +1,10 @@
 """Out of core: an epoch with a user table of at least four times the budget beside the same epoch in memory.
 
-Made-up users with 25 Zipf tokens each, 100,000 items, 128 dimensions, 8 negatives shared by tiles of 32 users, which
-is fast, two threads. Each side is `python -m trainer` in a process of its own, caches dropped before, in turn, five times six epochs;
-an epoch's seconds are those of its fastest after the first (which has nothing to read), what waited for commits included.
-The side that swaps has BUDGET_BYTES by --host-memory, and runs in a memory cgroup where one can be made, so that the
-page cache cannot hide the swapping; the limit is the budget and LEEWAY_BYTES, for the kernel counts code and cache too.
+Made-up users with 25 Zipf tokens each, 100,000 items, 128 dimensions, 8 negatives, two threads. Each side is `python -m
+trainer` in a process of its own, caches dropped before, in turn, five times six epochs; an epoch's seconds are those of its
+fastest after the first (which has nothing to read), what waited for commits included. The side that swaps has BUDGET_BYTES
+by --host-memory, and runs in a memory cgroup where one can be made, so that the page cache cannot hide the swapping; the
+limit is the budget and LEEWAY_BYTES, for the kernel counts code and cache too.
 
     swap    ratio of the epochs, the share of time that training waited for the disk, the process's peak of anonymous and
             shared memory, and what it read from the disk in all (by getrusage); and what an epoch in memory takes while

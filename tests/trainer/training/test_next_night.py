@@ -156,7 +156,8 @@ def test_a_new_user_begins_where_its_history_says(tmp_path: Path, base: Generati
     (alone, *_), _, _ = night(tmp_path, "two", base, {new: history}, rows)
     cosines = base.read_users(1) @ alone.vectors[0]
     cosines /= np.linalg.norm(base.read_users(1), axis=1) * np.linalg.norm(alone.vectors[0])
-    assert cosines[0] > 0.95
+    assert cosines[0] > 0.8  # in `base`, its first tile met items that had hardly learned yet
+    assert np.sort(cosines)[-2] < 0.8
 
 
 def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generation) -> None:

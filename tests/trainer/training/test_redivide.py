@@ -139,7 +139,9 @@ def test_workers_return_to_the_best_epoch_of_the_one_before_them(
     corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Early stopping ends with a generation that was divided otherwise."""
-    job = make_job(corpus_dir, tmp_path / "store", sharing="replicated", epochs=60, alpha=1.0, patience=12)
+    job = make_job(
+        corpus_dir, tmp_path / "store", sharing="replicated", epochs=60, alpha=1.0, patience=12, tile_users=1
+    )
     with monkeypatch.context() as patched:
         patched.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks=3))
         train_until(job, 3 * 8 * 10)
