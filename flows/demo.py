@@ -26,7 +26,7 @@ from rich.text import Text
 
 from flows.cli.show import show_gate, show_table
 from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.vector_files import directions_of
+from tasks.export.vector_files import directions_of, interests_of
 from tasks.sample.logs import interests_of_keys, write_sample_logs
 from tasks.sample.world import TOPICS, topic_of_url
 from trainer.errors import SurfError
@@ -52,6 +52,12 @@ def read_vectors(folder: Path, name: str) -> Vectors:
     """Returns the vectors of all parts in a folder of an export; `name` is the column of their names."""
     table = pl.read_parquet(folder / "part-*.parquet", columns=[name, "vector"])
     return Vectors(table[name].to_list(), table["vector"].to_numpy())
+
+
+def read_interests(export: Path) -> Vectors:
+    """Returns the interests of the users of an export; their vectors if these have one part."""
+    users = read_vectors(export / "user_vectors", "user_id")
+    return Vectors(users.names, interests_of(users.values, read_json(export / EXPORT_MANIFEST)))
 
 
 def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
@@ -88,7 +94,7 @@ def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray
 
 
 def measure_movement(before: Vectors, after: Vectors, num_users: int, num: int) -> tuple[float, float]:
-    """Returns, for users in both releases, the share with bit-identical vectors; and for a sample of `num_users` the mean
+    """Returns, for users in both releases, the share with bit-identical interests; and for a sample of `num_users` the mean
     share of a user's `num` nearest users that stayed the same.
     """
     _, *rows = np.intersect1d(before.names, after.names, assume_unique=True, return_indices=True)
@@ -146,17 +152,21 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
     """Print how well the vectors reflect the interests, some examples, the quality, the places of files, and next commands."""
     export = Path(result["export_dir"])
     users, pages = read_vectors(export / "user_vectors", "user_id"), read_vectors(export / "item_vectors", "url")
-    directions = directions_of(pages.values, read_json(export / EXPORT_MANIFEST))
+    manifest = read_json(export / EXPORT_MANIFEST)
+    directions = directions_of(pages.values, manifest)
     interests = interests_of_keys(np.array([int(name, 16) for name in users.names], np.uint64), seed)
     topics = np.array([TOPICS.index(topic) if (topic := topic_of_url(url)) else len(TOPICS) for url in pages.names])
     sampled, mains = spread_rows(len(users.names), SAMPLED_USERS), interests[:, 0].astype(np.int64)
-    of_users = measure_neighbours(users.values, mains, sampled, USER_NEIGHBOURS)
+    parts = {f", by the {part}": slice(*columns) for part, columns in manifest.get("parts", {}).items()}
+    of_users = {
+        f"{USER_NEIGHBOURS} users with a user's main interest{by}": measure_neighbours(
+            users.values[:, columns], mains, sampled, USER_NEIGHBOURS
+        )
+        for by, columns in (parts or {"": slice(None)}).items()
+    }
     of_pages = measure_neighbours(directions, topics, np.arange(len(topics)), PAGE_NEIGHBOURS)
     console.print("\n[bold]Did the vectors find what was planted?[/bold]")
-    shares = {
-        f"{USER_NEIGHBOURS} users with a user's main interest": of_users,
-        f"{PAGE_NEIGHBOURS} pages with a page's topic": of_pages,
-    }
+    shares = of_users | {f"{PAGE_NEIGHBOURS} pages with a page's topic": of_pages}
     rows = ((what, *(f"{share:.1%}" for share in found)) for what, found in shares.items())
     show_table(("nearest by cosine", ">found", ">at random", ">same for all"), rows, box=SIMPLE)
     chosen = np.array(choose_pages(pages.names, 3), np.int64)
@@ -191,11 +201,11 @@ def show_second_night(first: dict[str, Any], second: dict[str, Any]) -> None:
         ("space", first["night"]["space_id"], night["space_id"]),
     ]
     show_table(("", ">first night", ">second night"), rows, box=SIMPLE)
-    before, after = (read_vectors(Path(one["export_dir"]) / "user_vectors", "user_id") for one in (first, second))
+    before, after = map(read_interests, (Path(one["export_dir"]) for one in (first, second)))
     same, overlap = measure_movement(before, after, SAMPLED_USERS, USER_NEIGHBOURS)
     console.print(
-        f"Of the users of both nights [bold]{same:.1%}[/bold] have the same vector to the last bit; "
-        f"[bold]{overlap:.1%}[/bold] of a user's {USER_NEIGHBOURS} nearest users stayed the same."
+        f"Of the users of both nights [bold]{same:.1%}[/bold] have the same interest to the last bit; "
+        f"[bold]{overlap:.1%}[/bold] of a user's {USER_NEIGHBOURS} nearest users by interest stayed the same."
     )
 
 

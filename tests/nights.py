@@ -41,7 +41,7 @@ def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
         for partition, users in enumerate(corpus.users.tolist()):
             writer.write_users(partition, image_of_rows(draw(users)))
         writer.write_items(0, image_of_items(Items(draw(corpus.num_items), draw(0))))
-        config = dataclasses.asdict(TrainConfig(vector_size=8))
+        config = dataclasses.asdict(TrainConfig(parts="interest", vector_size=8))
         writer.commit(
             {"window_id": corpus.manifest["window_id"], "partitions": corpus.num_partitions, "num_blocks": 1,
              "num_items": corpus.num_items, "vector_size": 8, "config": config, "position": 0, "stage": "refitted"}

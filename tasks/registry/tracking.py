@@ -212,7 +212,9 @@ def _parts(content: Content) -> dict[str, Any]:
     optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
     # Any, not string: MLflow would refuse ids that pandas holds as numbers, and an empty frame.
     user_id = ColSpec(AnyType(), "user_id")
-    params = ParamSchema([ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0)])
+    params = ParamSchema(
+        [ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0), ParamSpec("part", DataType.string, "")]
+    )
     return {
         "python_model": str(MODEL_CODE),
         "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},

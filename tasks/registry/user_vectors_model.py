@@ -7,6 +7,8 @@ import it. `predict` takes a column `user_id` and returns a row for each user id
     neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
+With params {"part": "interest"} or "path" vectors and items are of that part alone; the manifest names its columns.
+
 The vectors are in the model, or in the export's folder, whose URI is in the model's configuration. If the folder has another path
 on this machine, use `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
 
@@ -225,17 +227,21 @@ class UserVectors(mlflow.pyfunc.PythonModel):
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         k, num_items = (read_count(params, name) for name in ("k", "items"))
+        columns_of_part = read_part(params, self.manifest, k)
         given = model_input["user_id"]
         if len(given) == 1 and isinstance(given.iloc[0], (list, np.ndarray)):
             # {"inputs": {"user_id": [...]}} over HTTP arrives as one row with a list in it.
             given = pd.Series(list(given.iloc[0]), dtype=object)
         ids = [as_id(value) for value in given]
-        found = self.find_users(set(ids) - {None})
+        found = {
+            user_id: (row, vector[columns_of_part])
+            for user_id, (row, vector) in self.find_users(set(ids) - {None}).items()
+        }
         columns = {"vector": {user_id: vector.tolist() for user_id, (_, vector) in found.items()}}
         if k:
             columns |= self.find_neighbours(found, k)
         if num_items:
-            columns |= self.find_items(found, num_items)
+            columns |= self.find_items(found, num_items, columns_of_part)
         series = {
             name: pd.Series([values.get(user_id) for user_id in ids], given.index, dtype=object)
             for name, values in columns.items()
@@ -315,9 +321,15 @@ class UserVectors(mlflow.pyfunc.PythonModel):
                 names |= {row: table["user_id"][row - first].as_py() for row in groups[group]}
         return names
 
-    def find_items(self, found: dict[str, tuple[int, np.ndarray]], num_items: int) -> dict[str, dict[str, Any]]:
-        """Return the best items, highest score first: {"items": {user_id: urls}, "item_scores": {user_id: scores}}."""
+    def find_items(
+        self, found: dict[str, tuple[int, np.ndarray]], num_items: int, columns: slice
+    ) -> dict[str, dict[str, Any]]:
+        """Return the best items, highest score first: {"items": {user_id: urls}, "item_scores": {user_id: scores}}.
+
+        columns: of the items' vectors, as many as the users' have.
+        """
         urls, item_vectors = self.item_table
+        item_vectors = item_vectors[:, columns]
         num_items = min(num_items, len(urls))
         user_ids, at_once = list(found), max(1, SCORES_AT_ONCE // max(1, len(urls)))
         best: dict[str, dict[str, Any]] = {"items": {}, "item_scores": {}}
@@ -338,6 +350,20 @@ def read_count(params: dict[str, Any] | None, name: str) -> int:
     if value < 0:
         raise ValueError(f"params[{name!r}] is {value}: give 0 or more")
     return value
+
+
+def read_part(params: dict[str, Any] | None, manifest: dict[str, Any], k: int) -> slice:
+    """Return the columns of the wanted part, or all. Raises ValueError for an unknown part, or for neighbours by a part."""
+    part = (params or {}).get("part") or ""
+    if not part:
+        return slice(None)
+    parts = manifest.get("parts", {})
+    if part not in parts:
+        known = " or ".join(repr(name) for name in parts) or "nothing, as its vectors have one part"
+        raise ValueError(f"params['part'] is {part!r}: this release has {known}")
+    if k:
+        raise ValueError("params['k'] finds neighbours by whole vectors: leave out `part`")
+    return slice(*parts[part])
 
 
 def as_id(value: Any) -> str | None:

@@ -54,7 +54,9 @@ class MapDot(NamedTuple):
 
 
 def draw_training(story: Story) -> dict[str, LineChart | None]:
-    """Returns `{"loss", "rate"}`: loss over epochs, tokens per second over time; None for a chart without values."""
+    """Returns `{"loss", "path", "rate", "lags"}`: losses over epochs of the interest, or of the only part, and of the path;
+    tokens per second over time; the weight of each lag of the path. None for a chart without values.
+    """
     train, corpus = story.steps.train, story.steps.corpus
     points = [point for point in (train.curve if train else []) if point.get("epoch") is not None]
     timed = [point for point in points if point.get("seconds") is not None]
@@ -71,13 +73,23 @@ def draw_training(story: Story) -> dict[str, LineChart | None]:
         alpha = f", learning rate {point['alpha']:.3g}" if point.get("alpha") is not None else ""
         return "" if value is None else f"{name} loss {value:.4f} at epoch {point['epoch']:.3g}{tokens}{alpha}"
 
-    losses = {
-        name: [(point.get(key), describe(name, point, point.get(key))) for point in points]
-        for name, key in (("training", "loss"), ("held out", "heldout_loss"))
+    def losses(prefix: str) -> LineChart | None:
+        curves = {
+            name: [(point.get(prefix + key), describe(name, point, point.get(prefix + key))) for point in points]
+            for name, key in (("training", "loss"), ("held out", "heldout_loss"))
+        }
+        epochs = [point["epoch"] for point in points]
+        return draw_lines(epochs, curves, "epoch", brief, lambda value: f"{value:.4g}")
+
+    lags = train.lags if train else []
+    weights = {
+        "": [(weight, f"{weight:.3f} for the page {number} before") for number, weight in enumerate(lags, start=1)]
     }
     times = [point["seconds"] / factor for point in timed]
     return {
-        "loss": draw_lines([point["epoch"] for point in points], losses, "epoch", brief, lambda value: f"{value:.4g}"),
+        "loss": losses(""),
+        "path": losses("path_"),
+        "lags": draw_lines(range(1, len(lags) + 1), weights, "pages before the next", brief, brief, from_zero=True),
         "rate": draw_lines(
             times, {brief((rates or [0])[-1] or 0): rate}, f"{unit} of training", brief, brief, from_zero=True
         ),

@@ -12,6 +12,7 @@ from typing import Any
 
 from tasks.root.credentials import mask_credentials
 from tasks.root.story import (
+    ChooseStep,
     CorpusStep,
     EvaluateStep,
     ExportStep,
@@ -25,12 +26,12 @@ from tasks.root.story import (
 )
 from tasks.root.wording import UNKNOWN, amount, brief, count, duration, phrase, score, several, share, times
 
-STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "gate", "register")
+STEPS = ("ingest", "corpus", "train", "choose", "evaluate", "refit", "export", "gate", "register")
 
 
 def describe_status(story: Story) -> dict[str, str]:
     """Returns `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
-    missing = [name for name in STEPS if name not in story.steps.ended()]
+    missing = [name for name in STEPS if name not in story.steps.ended() and name != "choose"]  # earlier runs lack it
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:
@@ -126,6 +127,8 @@ def list_made(step: Step) -> list[str]:
                 f"{step.kernel or UNKNOWN} kernel",
                 several(step.num_commits, "commit"),
             ]
+        case ChooseStep():
+            return describe_choice(step)
         case EvaluateStep():
             ranked = f"{several(step.num_users, 'user')} ranked"
             return [ranked if step.num_users else "turned off, or no user held out"]
@@ -140,6 +143,22 @@ def list_made(step: Step) -> list[str]:
         case RegisterStep():
             return [f"{step.model_name or UNKNOWN} version {step.model_version or UNKNOWN}", step.alias or ""]
     return []
+
+
+def describe_choice(choice: ChooseStep) -> list[str]:
+    """Returns the weight of the path, why it has it, and what each part finds by itself."""
+    if choice.path_weight is None:
+        return ["nothing to choose: vectors have one part, or train.path_weight is set"]
+    alone = {name: choice.hit_at_20.get(key) for name, key in (("interest", "0"), ("path", "1"))}
+    reason = f"as in release {choice.kept_from}" if choice.kept_from else "as usual"
+    if choice.gain is not None:
+        reason = (
+            f"chosen by the log: hit@20 {choice.gain:+.3f} ± {choice.standard_error or 0:.3f} over the usual weight"
+        )
+    return [
+        f"weight of the path {choice.path_weight:g}, {reason}",
+        *(f"hit@20 by the {name} alone {score(hit)}" for name, hit in alone.items() if hit is not None),
+    ]
 
 
 def describe_storage(export: ExportStep) -> list[str]:

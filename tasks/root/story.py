@@ -78,7 +78,7 @@ class UnchangedStep(Step):
 class TrainStep(Step):
     """A training, from its last manifest (trainer/training/record.py). workers: a record of each, if there are several.
 
-    loss, heldout_loss: of the interest, or of a path that stands alone.
+    loss, heldout_loss: of the interest, or of a path that stands alone; lags: the path's weights of the pages before the next.
     """
 
     generation: int | None = None
@@ -100,6 +100,7 @@ class TrainStep(Step):
     path_loss: float | None = None
     path_heldout_loss: float | None = None
     curve: list[dict[str, Any]] = []
+    lags: list[float] = []
     stall: float | None = None
     commit_stall: float | None = None
     compile_seconds: float | None = None

@@ -60,7 +60,7 @@ def _choose(
 def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
     """Return the choice by the corpus's users who choose; the usual weight if there are none."""
     has_users = bool(corpus.manifest.get("num_choosing"))
-    return pick({weight: _hits(corpus, generation, weight) for weight in WEIGHTS} if has_users else {})
+    return pick({weight: _hits(corpus, generation, weight) for weight in (0.0, *WEIGHTS, 1.0)} if has_users else {})
 
 
 def _hits(corpus: Corpus, generation: Generation, weight: float) -> np.ndarray:
@@ -72,11 +72,14 @@ def _hits(corpus: Corpus, generation: Generation, weight: float) -> np.ndarray:
 
 
 def pick(hits: dict[float, np.ndarray]) -> dict[str, Any]:
-    """Return the choice by the hits of each weight, float64[m] of the same users; the usual weight without users."""
+    """Return the choice by the hits of each weight, float64[m] of the same users; the usual weight without users.
+
+    The weights 0 and 1 show what each part finds alone. They are not chosen: half of the numbers would say nothing.
+    """
     choice: dict[str, Any] = {"path_weight": PATH_WEIGHT}
     if not hits:
         return choice
-    usual, best = hits[PATH_WEIGHT], max(hits, key=lambda weight: (hits[weight].mean(), weight == PATH_WEIGHT))
+    usual, best = hits[PATH_WEIGHT], max(WEIGHTS, key=lambda weight: (hits[weight].mean(), weight == PATH_WEIGHT))
     choice |= {
         "num_users": len(usual),
         "hit_at_20": {f"{weight:g}": float(each.mean()) for weight, each in hits.items()},

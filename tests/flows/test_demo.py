@@ -173,7 +173,7 @@ def test_demo_prints_what_a_perfect_export_holds(
     assert "25.0%, by popularity 5.0%" in printed
     for text in (
         "runs/x/report.html", str(export), "surf2vec similar ", "who likes ", "surf2vec run --root my-root",
-        "100.0% have the same vector", "100.0% of a user's", "held back, 0.1 short", "release aaaa goes on serving",
+        "100.0% have the same interest", "100.0% of a user's", "held back, 0.1 short", "release aaaa goes on serving",
     ):  # fmt: skip
         assert text in printed
     assert len(list((tmp_path / "demo/logs").glob("*.csv"))) == demo.DAYS

@@ -32,6 +32,7 @@ from trainer.training.infer import refit_held_out
 from trainer.training.item_blocks import ItemBlocks
 from trainer.training.job import Job
 from trainer.training.loop import train
+from trainer.training.vectors import BothParts
 
 NUM_BLOCKS = 3
 TREES = [
@@ -53,10 +54,10 @@ def train_in_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: o
 def test_ranks_and_vectors_are_those_of_the_table_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = train_in_blocks(tmp_path, monkeypatch)
     corpus, generation = open_corpus(job.corpus_dir), open_generation(job.store_dir)
-    items = read_item_table(generation).outputs.vectors
+    items = np.hstack((read_item_table(generation).outputs.vectors, generation.path.outputs.vectors))
     monkeypatch.setattr(scores_module, "GRAIN_ITEMS", 7)
     monkeypatch.setattr(scores_module, "PIECE_BYTES", 1)
-    (question,) = join_questions(questions(corpus, generation))
+    (question,) = join_questions(questions(corpus, BothParts(generation, corpus)))
     streamed, whole = score_of(generation, corpus.count_training_tokens()), score_by_vectors(items)
     assert streamed.num_pieces == whole.num_pieces == 12
     ours, theirs = rank_held_out(question, streamed), rank_held_out(question, whole)

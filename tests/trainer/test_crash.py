@@ -71,7 +71,7 @@ def test_death_at_every_step_of_commits(job: Job, tmp_path: Path) -> None:
     assert deaths.positions[-1] == 3 * 8
     assert_same_bits(dying.store_dir, beside.store_dir)
     assert not list(dying.store_dir.glob(".*.tmp"))
-    assert len(list(dying.store_dir.glob("*.safetensors"))) == 8 + 1
+    assert len(list(dying.store_dir.glob("*.safetensors"))) == 8 + 2  # users, items, path
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])

@@ -72,7 +72,10 @@ def train(
             record, compile_seconds = train_on(job, corpus, standing, workers, on_event, stop)
         del standing
         run_on_first(workers, lambda: join_item_blocks(job, corpus, on_event))
-        return record.story(open_generation(job.store_dir).manifest) | {"compile_seconds": compile_seconds}
+        generation = open_generation(job.store_dir)
+        path = generation.path
+        lags = path.lags.vectors[: generation.config.path_window, 0].tolist() if path else []
+        return record.story(generation.manifest) | {"compile_seconds": compile_seconds, "lags": lags}
 
 
 def train_on(

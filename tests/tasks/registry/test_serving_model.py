@@ -43,7 +43,7 @@ def load(export_dir: Path, storage: str = "copy", manifest: Path | None = None) 
     return model
 
 
-def ask(model: Any, ids: Any, **params: int) -> pd.DataFrame:
+def ask(model: Any, ids: Any, **params: Any) -> pd.DataFrame:
     return model.predict(None, pd.DataFrame({"user_id": ids}), params)
 
 
@@ -114,6 +114,23 @@ def test_neighbours_and_items_are_those_of_brute_force(
     scores = items @ users[user_id]
     assert row["items"] == [urls[i] for i in np.argsort(-scores)[:3]]
     np.testing.assert_allclose(row["item_scores"], -np.sort(-scores)[:3], rtol=1e-5)
+
+
+def test_a_part_alone_has_its_columns_and_ranks_by_them(
+    model: Any, export_dir: Path, users: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Exception, match="'path': this release has nothing, as its vectors have one part"):
+        ask(model, ["user-7"], part="path")
+    monkeypatch.setitem(model.manifest, "parts", {"interest": [0, 3], "path": [3, 8]})
+    urls, items = read_items(export_dir)
+    for part, columns in (("interest", slice(0, 3)), ("path", slice(3, 8)), ("", slice(None))):
+        row = ask(model, ["user-7"], items=3, part=part).iloc[0]
+        np.testing.assert_array_equal(np.float32(row["vector"]), users["user-7"][columns])
+        assert row["items"] == [urls[i] for i in np.argsort(-(items[:, columns] @ users["user-7"][columns]))[:3]]
+    with pytest.raises(Exception, match="'interests': this release has 'interest' or 'path'"):
+        ask(model, ["user-7"], part="interests")
+    with pytest.raises(Exception, match="neighbours by whole vectors: leave out `part`"):
+        ask(model, ["user-7"], k=3, part="path")
 
 
 def test_asking_for_more_than_there_is_gives_all_there_is(model: Any) -> None:

@@ -23,6 +23,7 @@ from trainer.errors import TrainingError
 from trainer.kernels import Kernel
 from trainer.kernels.device import Accelerator, Launch
 from trainer.plan.schedule import partition_order
+from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
 from trainer.training import device_engine
 from trainer.training.device_engine import DeviceEngine
@@ -266,6 +267,20 @@ def test_the_next_visit_begins_before_the_last_one_is_looked_at(
             places = [told.index(one) for one in order]
             num_overlapped += places == sorted(places)
     assert num_overlapped >= np.count_nonzero(users) - 2  # but beside those without users
+
+
+def test_a_path_is_trained_on_the_host_meanwhile(
+    corpus_dir: Path, tmp_path: Path, use_device: Callable[..., None]
+) -> None:
+    """It shares nothing with the interest: its rows have the same bits as beside the CPU's kernel."""
+    both = {"parts": "both", "vector_size": 16}
+    train(make_job(corpus_dir, tmp_path / "cpu", **both))
+    use_device()
+    result = train(make_job(corpus_dir, tmp_path / "device", **both))
+    found, wanted = (open_generation(tmp_path / name).path for name in ("device", "cpu"))
+    for name in ("outputs", "inputs", "lags"):
+        np.testing.assert_array_equal(getattr(found, name).vectors, getattr(wanted, name).vectors)
+    assert result["path_loss"] is not None
 
 
 def test_the_time_when_the_device_has_nothing_to_train_is_stall(
