@@ -109,7 +109,7 @@ def test_the_version_has_tags_signature_example_and_requirements(
     info = mlflow.models.Model.load(str(folder / "artifacts"))
     assert info.signature.inputs.input_names() == ["user_id"]
     assert info.signature.outputs.input_names()[:2] == ["user_id", "vector"]
-    assert {spec.name: spec.default for spec in info.signature.params.params} == {"k": 0, "items": 0}
+    assert {spec.name: spec.default for spec in info.signature.params.params} == {"k": 0, "items": 0, "part": ""}
 
 
 def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, dict[str, Any]]) -> None:
