@@ -224,9 +224,12 @@ class Build:
         return manifest
 
     def _has_order(self, rows: dict[str, Any], num_items: int) -> bool:
-        """Return whether the order of events means something. A continued corpus keeps what its base says."""
-        if self.shared.is_continued and self.shared.base:
-            return self.shared.base.corpus.has_order
+        """Return whether the order of events means something. A continued corpus keeps what its base says; a full night, which
+        begins with the champion's vectors, may find an order but loses none: vectors change their parts once at most.
+        """
+        base = self.shared.base
+        if base and (self.shared.is_continued or base.corpus.has_order):
+            return base.corpus.has_order
         manifest = rows | {"partitions": self.window.partitions, "num_items": num_items, "held_out_key_max": -1}
         return self.stages["in_order"] > 0 and has_order(Corpus(self.shared.building, manifest))
 

@@ -33,7 +33,7 @@ from trainer.store.writer import find_pinned
 from trainer.system.fan_out import FanOut
 from trainer.system.files import digest_json, read_json
 from trainer.training.infer import refit_held_out
-from trainer.training.job import RESULT_NEUTRAL, Job, Schedule
+from trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
 from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
 
 DECAY = 0.9
@@ -147,6 +147,9 @@ def plan_night(root: Root, champion: str | None, request: NightRequest, digest: 
     """Plan a new night: whether it builds on the champion, and the reason if not. `digest`: the result of `name_asked`."""
     space = open_base(root, champion) if champion else None
     corpus = read_json(root.corpus(space.record.window_id) / CORPUS_MANIFEST) if space else {}
+    if space:  # as the night's corpus will say, too, if it goes on from this one
+        parts = choose_parts(request.config, open_corpus(root.corpus(space.record.window_id)))
+        request = dataclasses.replace(request, config=parts)
     reason = why_full(request, space, corpus)
     base = space if reason is None else None
     start, retained = "", None
@@ -174,8 +177,18 @@ def begin_training(root: Root, job: Job, story: Story, on_event: OnEvent) -> Non
         base = _require(root, story.base)
         new_items = begin_new_items(open_corpus(root.corpus(story.window_id)), base.generation)
         begin_night(job, corpus, Beginning(base.generation, new_items, DECAY), on_event)
-    elif job.start and story.space:
-        begin_full(job, corpus, _read_known(root, corpus, _require(root, story.space)), on_event)
+    elif space := _find_start(root, job, story):
+        begin_full(job, corpus, _read_known(root, corpus, space), on_event)
+
+
+def _find_start(root: Root, job: Job, story: Story) -> BaseRelease | None:
+    """Return the release whose vectors a full night begins with, if any. Its corpus may show an order that the older one did
+    not; then vectors have two parts now, and begin anew.
+    """
+    if not (job.start and story.space) or story.base:
+        return None
+    space = _require(root, story.space)
+    return None if why_not(job.config, space.generation) else space
 
 
 def refit(root: Root, job: Job, story: Story, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
@@ -185,7 +198,7 @@ def refit(root: Root, job: Job, story: Story, on_event: OnEvent, fan_out: FanOut
     """
     corpus, evaluated = open_corpus(job.corpus_dir), story.require(EvaluateStep)
     values = {"evaluation": evaluated.model_dump(exclude={"digest", "seconds"}, exclude_unset=True)}
-    space = open_base(root, story.space.release) if job.start and story.space and not story.base else None
+    space = _find_start(root, job, story)
     begin = HeldOutBeginning(root, job, space) if space else None
     generation = refit_held_out(job, corpus, values, on_event, begin, fan_out)
     return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}

@@ -214,6 +214,9 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         f"{work.num_users:,} users x {users_bytes:,} B = {size(work.num_users * users_bytes)}; {sizes.num_items:,} items "
         f"and buffers take {size(plan.item_bytes)}; the process itself {size(plan.overhead_bytes)}"
     ]
+    if sizes.path_bytes:
+        beside = "" if sizes.user_bytes else "; nothing is trained for users, who take only their place in the order"
+        lines.append(f"of that the path's item table takes {size(sizes.path_bytes)}, and never is divided{beside}")
     if plan.num_blocks > 1 and sizes.sharing.is_alone:
         lines.append(
             f"with the whole item table nothing fits: {plan.num_blocks} item blocks of "
@@ -267,4 +270,9 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
         f"{sizes.num_items:,} items{blocks} and buffers, and {size(needed - budget.overhead_bytes - item_bytes)} for slots of "
         f"micro-partitions of up to {work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is "
         f"{size(budget.host_bytes)}: raise --host-memory, lower train.vector_size, or raise store.partitions"
+        + (
+            f"; train.path_weight=0 saves the path's {size(sizes.sharing.images(1) * sizes.path_bytes)}"
+            if sizes.path_bytes
+            else ""
+        )
     )

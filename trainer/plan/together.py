@@ -182,6 +182,7 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     block_bytes = sizes.block_bytes(num_blocks)
     rows_bytes = 4 * block_bytes // sizes.row_bytes  # the block's row numbers
     turn_bytes = PAGE_BYTES + block_bytes + rows_bytes if sharing.is_sharded else 0
+    exchanged += 0 if sharing.is_alone else sizes.path_bytes  # every worker has the path's item table
     summed_bytes = sum(counts) / len(counts) * sent_by_sum(exchanged, sharing.num_workers)
     return Way(sharing, num_blocks, chunk_places, num_chunks * num_blocks * turn_bytes + summed_bytes, turn_bytes)
 
