@@ -157,9 +157,9 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
     interests = interests_of_keys(np.array([int(name, 16) for name in users.names], np.uint64), seed)
     topics = np.array([TOPICS.index(topic) if (topic := topic_of_url(url)) else len(TOPICS) for url in pages.names])
     sampled, mains = spread_rows(len(users.names), SAMPLED_USERS), interests[:, 0].astype(np.int64)
-    parts = {f", by the {part}": slice(*columns) for part, columns in manifest.get("parts", {}).items()}
+    parts = {f", by {part}": slice(*columns) for part, columns in manifest.get("parts", {}).items()}
     of_users = {
-        f"{USER_NEIGHBOURS} users with a user's main interest{by}": measure_neighbours(
+        f"{USER_NEIGHBOURS} users' main interest{by}": measure_neighbours(
             users.values[:, columns], mains, sampled, USER_NEIGHBOURS
         )
         for by, columns in (parts or {"": slice(None)}).items()

@@ -144,7 +144,7 @@ print(json.dumps({"peak_bytes": peaks[0], "budget_bytes": budget, "num_users": t
 def test_a_table_several_times_the_budget_goes_through_evaluation_refit_and_export(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", planted_histories(), partitions=4, num_items=BIG_ITEMS)
     (tmp_path / "store").mkdir()
-    config = TrainConfig(vector_size=BIG_SIZE, epochs=1, threads=1, negative=5)
+    config = TrainConfig(parts="interest", vector_size=BIG_SIZE, epochs=1, threads=1, negative=5)
     writer, rng = Writer(tmp_path / "store", 1, {}), np.random.default_rng(1)
     for partition, num_users in enumerate(corpus.users.tolist()):
         vectors = rng.standard_normal((num_users, BIG_SIZE), np.float32)
