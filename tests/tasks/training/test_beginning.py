@@ -10,9 +10,11 @@ from tasks.config import NightlyConfig, PublishConfig
 from tasks.registry.promotion import find_champion
 from tasks.root.run import Root
 from tasks.root.story import ReleaseBefore
-from tasks.training.beginning import BaseRelease, NightRequest, open_base, why_full
+from tasks.training import beginning
+from tasks.training.beginning import BaseRelease, NightRequest, open_base, plan_night, why_full
 from trainer.config import TrainConfig
 from trainer.store.generation import Generation
+from trainer.system.files import write_json
 
 CONFIG = TrainConfig(vector_size=16)
 INPUTS: dict[str, Any] = {
@@ -57,6 +59,21 @@ def test_why_a_night_is_full(asked: NightRequest, base: BaseRelease | None, reas
 def test_settings_that_do_not_say_what_is_learned_change_nothing() -> None:
     asked = replace(ASKED, config=replace(CONFIG, threads=7, commit_seconds=1.0))
     assert why_full(asked, base_with(), CORPUS) is None
+
+
+@pytest.mark.parametrize(("has_order", "reason"), [(False, None), (True, "changed since release one: train.parts")])
+def test_a_champion_of_one_part_is_gone_on_from_where_its_log_has_no_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_order: bool, reason: str | None
+) -> None:
+    """The settings ask for both parts; the log decides, and a night must not be full for it every time."""
+    corpus = tmp_path / "corpus" / "w1"
+    corpus.mkdir(parents=True)
+    write_json(corpus / "manifest.json", CORPUS | {"has_order": has_order})
+    champion = base_with(replace(CONFIG, parts="interest"))
+    monkeypatch.setattr(beginning, "open_base", lambda root, release: champion)
+    plan = plan_night(Root(tmp_path), "one", ASKED, "digest")
+    assert plan.full_because == reason
+    assert (plan.base is None) == has_order
 
 
 def test_a_log_without_times_never_grows_old() -> None:
