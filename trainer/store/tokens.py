@@ -110,7 +110,9 @@ class Corpus:
     @property
     def has_order(self) -> bool:
         """Whether the events of a user have an order: times, or numbers in their place, that are not all equal."""
-        return self.manifest.get("has_order", not self.manifest["undated"])  # a corpus of an earlier version lacks it
+        if "has_order" in self.manifest:
+            return bool(self.manifest["has_order"])
+        return not self.manifest["undated"]  # a corpus of an earlier version
 
     @property
     def num_users(self) -> int:
