@@ -60,7 +60,7 @@ def test_the_slowest_worker_of_each_place_counts() -> None:
 
 def test_a_sharded_epoch_passes_about_the_table_on() -> None:
     volume = Volume(users=[100] * 8, tokens=[2500] * 8, num_items=32_000)
-    epoch = plan_epoch(volume, 2, named(TrainConfig(vector_size=127), "sharded"), Memory(10**9))
+    epoch = plan_epoch(volume, 2, named(TrainConfig(parts="interest", vector_size=127), "sharded"), Memory(10**9))
     table_bytes = 32_000 * 512
     assert (epoch.num_blocks, epoch.num_turns) == (2, 2)
     assert table_bytes < epoch.passed_bytes < 1.05 * table_bytes
