@@ -15,7 +15,8 @@ from trainer.draws import DRAW_BITS
 from trainer.errors import ConfigError
 
 MAX_DRAWS = 2**DRAW_BITS
-MIN_PATH_SIZE = 4  # two numbers learn; two are the popularity of items ahead and behind
+PATH_BIASES = 2  # the last numbers of the path's vectors: how popular items are, backward and forward
+MIN_PATH_SIZE = 2 + PATH_BIASES
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": ("at least", operator.ge), "gt": ("above", operator.gt), "le": ("at most", operator.le), "lt": ("below", operator.lt),
 }  # fmt: skip

@@ -21,7 +21,7 @@ def has_order(corpus: Corpus) -> bool:
     for partition in range(corpus.num_partitions):
         if sum(part.num_users for part in parts) < MAX_USERS:
             parts.append(corpus.read(partition))
-    differences = [difference for part in measure_order(parts, corpus.num_items) for difference in part]
+    differences = np.concatenate(measure_order(parts, corpus.num_items))
     if len(differences) < 2:
         return False
     error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
@@ -38,7 +38,7 @@ def measure_order(parts: list[Histories], num_items: int) -> list[NDArray[np.flo
     found = []
     for (user, *both), part in zip(pairs, parts, strict=True):
         is_other = user % 2 == 1
-        near, far = (_is_in(keys[is_other], known) for keys in both)
+        near, far = (np.isin(keys[is_other], known, kind="sort") for keys in both)
         sums = np.bincount(user[is_other], near.astype(float) - far, part.num_users)
         counts = np.bincount(user[is_other], minlength=part.num_users)
         found.append(sums[counts > 0] / counts[counts > 0])
@@ -61,8 +61,3 @@ def _pairs(
     is_pair = (page != before) & (page != earlier)
     near, far = before * num_items + page, earlier * num_items + page
     return user[events][is_pair], near[is_pair], far[is_pair]
-
-
-def _is_in(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    places = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
-    return known[places] == keys if len(known) else np.zeros(len(keys), dtype=bool)

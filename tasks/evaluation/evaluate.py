@@ -187,8 +187,7 @@ def questions(corpus: Corpus, generation: UserReader | None, by_choosing: bool =
     """
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
-        is_evaluated = histories.is_evaluated
-        rows = np.flatnonzero(histories.is_held_out & ~is_evaluated if by_choosing else is_evaluated)
+        rows = np.flatnonzero(histories.is_choosing if by_choosing else histories.is_evaluated)
         if len(rows):
             lengths = (histories.ends - histories.starts)[rows]
             _, tokens = gather_spans(histories.tokens, histories.starts[rows], lengths)

@@ -123,11 +123,8 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
             users[partition], tokens[partition] = len(kept.users), len(kept.tokens)
             manifest["num_users"] -= len(gone)
             histories = corpus.read(partition)
-            num_held_out, num_evaluated = (
-                int(each[gone].sum()) for each in (histories.is_held_out, histories.is_evaluated)
-            )
-            manifest["num_held_out"] -= num_held_out
-            manifest["num_choosing"] = manifest.get("num_choosing", 0) - (num_held_out - num_evaluated)
+            manifest["num_held_out"] -= int(histories.is_held_out[gone].sum())
+            manifest["num_choosing"] = manifest.get("num_choosing", 0) - int(histories.is_choosing[gone].sum())
         manifest |= {"users": users.tolist(), "tokens": tokens.tolist(), "num_tokens": int(tokens.sum())}
         publish(building, folder, manifest)
     return open_corpus(folder)

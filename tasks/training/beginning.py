@@ -146,10 +146,11 @@ def _is_current(root: Root, window_id: str) -> bool:
 def plan_night(root: Root, champion: str | None, request: NightRequest, digest: str) -> NightPlan:
     """Plan a new night: whether it builds on the champion, and the reason if not. `digest`: the result of `name_asked`."""
     space = open_base(root, champion) if champion else None
-    corpus = read_json(root.corpus(space.record.window_id) / CORPUS_MANIFEST) if space else {}
-    if space:  # as the night's corpus will say, too, if it goes on from this one
-        parts = choose_parts(request.config, open_corpus(root.corpus(space.record.window_id)))
-        request = dataclasses.replace(request, config=parts)
+    corpus: dict[str, Any] = {}
+    if space:
+        before = open_corpus(root.corpus(space.record.window_id))
+        # as the night's corpus will say, too, if it goes on from this one
+        corpus, request = before.manifest, dataclasses.replace(request, config=choose_parts(request.config, before))
     reason = why_full(request, space, corpus)
     base = space if reason is None else None
     start, retained = "", None

@@ -59,16 +59,18 @@ def _choose(
 
 def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
     """Return the choice by the corpus's users who choose; the usual weight if there are none."""
-    has_users = bool(corpus.manifest.get("num_choosing"))
-    return pick({weight: _hits(corpus, generation, weight) for weight in (0.0, *WEIGHTS, 1.0)} if has_users else {})
-
-
-def _hits(corpus: Corpus, generation: Generation, weight: float) -> np.ndarray:
-    """Return whether the withheld item of each user who chooses is among the first TOP, float64[m]."""
-    weighed = replace(generation, manifest=generation.manifest | {"choice": {"path_weight": weight}})
-    scores = score_of(weighed, np.zeros(corpus.num_items, np.int64))
-    asked = join_questions(questions(corpus, BothParts(weighed, corpus), by_choosing=True))
-    return np.concatenate([rank_held_out(question, scores).ranks <= TOP for question in asked]).astype(float)
+    if not corpus.manifest.get("num_choosing"):
+        return pick({})
+    equal = replace(generation, manifest=generation.manifest | {"choice": {"path_weight": 0.5}})
+    scores, config = score_of(equal, np.zeros(corpus.num_items, np.int64)), generation.config
+    hits: dict[float, list[np.ndarray]] = {weight: [] for weight in (0.0, *WEIGHTS, 1.0)}
+    for question in join_questions(questions(corpus, BothParts(equal, corpus), by_choosing=True)):
+        for weight, found in hits.items():  # the vectors are read once, and have half of each part
+            factors = np.array([2 * (1 - np.float32(weight)), 2 * np.float32(weight)], np.float32)
+            columns = np.repeat(factors, [config.interest_size, config.path_size])
+            weighed = replace(question, vectors=question.vectors * columns)
+            found.append((rank_held_out(weighed, scores).ranks <= TOP).astype(float))
+    return pick({weight: np.concatenate(found) for weight, found in hits.items()})
 
 
 def pick(hits: dict[float, np.ndarray]) -> dict[str, Any]:

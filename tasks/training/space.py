@@ -11,12 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from trainer.config import PATH_BIASES
 from trainer.store.align import Rotation, find_rotation
 from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
 
-PATH_BIASES = 2
-"""The last numbers of the path's vectors, which do not turn: how popular items are, forward and backward."""
 ALIGN_ITEMS = 100_000
 """The rotation is fitted to common items among the first so many of both vocabularies: far more than 128 dimensions need."""
 BATCH_ITEMS = 65_536

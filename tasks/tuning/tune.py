@@ -119,12 +119,12 @@ def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
     for name, original in originals.items():
         (folder / name).symlink_to((corpus.folder / original).absolute())
     users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
-    holes = [corpus.holes[partition] for partition in partitions]
+    holes, histories = [corpus.holes[partition] for partition in partitions], [corpus.read(one) for one in partitions]
     manifest = corpus.manifest | {
         "partitions": len(partitions), "users": users, "holes": holes, "tokens": tokens,
         "num_users": sum(users) - sum(holes), "num_tokens": sum(tokens),
-        "num_held_out": sum(int(corpus.read(one).is_held_out.sum()) for one in partitions),
-        "num_choosing": sum(int((one.is_held_out & ~one.is_evaluated).sum()) for one in map(corpus.read, partitions)),
+        "num_held_out": sum(int(one.is_held_out.sum()) for one in histories),
+        "num_choosing": sum(int(one.is_choosing.sum()) for one in histories),
         "sampled_partitions": partitions,
         "files": {name: corpus.manifest["files"][original] for name, original in originals.items()},
     }  # fmt: skip

@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tests.benchmarks.defaults import METRICS, SEED, Side, ask
+from tests.benchmarks.defaults import METRICS, SEED, Side, ask, ask_ours
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import make_corpus_of
-from tests.benchmarks.peers import Vectors, difference_in_errors, train_ours, training_histories
+from tests.benchmarks.peers import Vectors, difference_in_errors, training_histories
 from trainer.config import TrainConfig
 from trainer.store.tokens import Corpus
 
@@ -232,9 +232,7 @@ def measure_sasrec(data: Path, log: str = "all") -> list[dict[str, Any]]:
     for name in LOGS if log == "all" else (log,):
         with tempfile.TemporaryDirectory() as folder:
             corpus = make_corpus_of(name, data, Path(folder))
-            config = dataclasses.replace(TrainConfig(), seed=SEED, threads=THREADS)
-            train_ours(corpus, dataclasses.replace(config, epochs=1), Path(folder) / "warm")  # compiles the kernel
-            ours = ask(corpus, "", train_ours(corpus, config, Path(folder) / "store"))
+            ours = ask_ours(corpus, dataclasses.replace(TrainConfig(), seed=SEED, threads=THREADS), Path(folder))
             theirs = []
             for setting in SETTINGS:
                 vectors, epochs = train_sasrec(corpus, setting)

@@ -7,6 +7,7 @@ from collections import namedtuple
 import numba
 import numpy as np
 
+from trainer.config import PATH_BIASES
 from trainer.draws import TILE, WINDOW
 from trainer.kernels.compiled_draws import draw, draw_negative, mix
 from trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row, take
@@ -42,6 +43,12 @@ hiddens, steps float32[M, D], across float32[D, M]; the negatives: negatives, ne
 rows, is_context uint32[K], corrections float32[K]; the pages a lane looks at: context uint32[M, W], lags int64[M, W], factors
 float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls float32[M]; lag_steps float32[2 W].
 """
+
+
+@inlined
+def scale_of(squares):
+    """Return 1 over the fourth root of the sum of the squared weights of the pages."""
+    return np.float32(1) / np.float32(math.sqrt(math.sqrt(max(squares, np.float32(1e-12)))))
 
 
 @inlined
@@ -83,7 +90,7 @@ def look_at_context(path, tile, lane, history, target, rule):
         is_other = history[place] != item
         num += is_other
         squares += weight * weight * np.float32(is_other)
-    scale = np.float32(1) / np.float32(math.sqrt(math.sqrt(max(squares, np.float32(1e-12)))))
+    scale = scale_of(squares)
     num_dims = path.inputs.shape[1]
     for d in range(num_dims):
         tile.hiddens[lane, d] = np.float32(0)
@@ -186,7 +193,7 @@ def move_outputs(path, tile, l2s, alphas, num_lanes):
 def move_inputs(path, tile, l2s, alphas, num_lanes):
     """Move the input rows of the pages that were looked at, and sum up the steps of the lag weights."""
     prefer_wide_vectors()
-    num_free = path.outputs.shape[1] - 2
+    num_free = path.outputs.shape[1] - PATH_BIASES
     for lane in range(num_lanes):
         square = np.float32(0)
         for d in range(num_free):
@@ -310,7 +317,7 @@ def sum_pages(inputs, lags, window, bias, tokens, starts, ends, skipped, vectors
                 squares += weight * weight
                 for d in range(num_dims):
                     vectors[i, d] += weight * inputs[page, d]
-        scale = np.float32(1) / np.float32(math.sqrt(math.sqrt(max(squares, np.float32(1e-12)))))
+        scale = scale_of(squares)
         for d in range(num_dims):
             vectors[i, d] *= scale
         vectors[i, num_dims - 1] = bias

@@ -8,7 +8,7 @@ All random bits are draws of (seed, epoch, user or item, dimension), so a resume
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
+from trainer.config import PATH_BIASES, TrainConfig
 from trainer.draws import mix_array, user_keys
 from trainer.model.rows import Items, PathItems, Rows
 from trainer.system.memory import make_pages
@@ -61,7 +61,7 @@ def begin_path(config: TrainConfig, num_items: int) -> PathItems:
         return Rows(vectors, np.full(num_items, PATH_SQUARES, dtype=np.float32))
 
     outputs, inputs = begin(1), begin(2)
-    inputs.vectors[:, -2:] = 0
+    inputs.vectors[:, -PATH_BIASES:] = 0
     lags = np.tile(1 / np.arange(1, config.path_window + 1, dtype=np.float32), 2)[:, None]
     return PathItems(outputs, inputs, Rows(lags, np.full(len(lags), PATH_SQUARES, dtype=np.float32)))
 

@@ -15,12 +15,12 @@ from trainer.config import TrainConfig
 from trainer.kernels import cpu
 from trainer.kernels.compiled_path import Lanes, PathArrays, PathNoise, PathRule, Tile, sum_pages, train_streams
 from trainer.kernels.llvm import LINE_NUMBERS
-from trainer.kernels.signature import Pass
+from trainer.kernels.signature import STREAM_USERS, Pass
 from trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from trainer.model.objectives import RANGE_32, alias_table
 from trainer.model.rows import PathItems
 
-TILE_USERS, STREAM_USERS = 32, 512
+TILE_USERS = 32
 PATH_BIAS = 0.5
 """The number of every user that learns how popular items are."""
 RARE_COUNT = 100

@@ -46,6 +46,11 @@ class Histories:
     chooses: NDArray[np.bool_] | None = None
 
     @property
+    def is_choosing(self) -> NDArray[np.bool_]:
+        """Whether users are held out to choose settings, bool[n]."""
+        return self.is_held_out & ~self.is_evaluated
+
+    @property
     def is_evaluated(self) -> NDArray[np.bool_]:
         """Whether users are held out for evaluation, bool[n]."""
         return self.is_held_out if self.chooses is None else self.is_held_out & ~self.chooses

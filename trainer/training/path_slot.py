@@ -30,6 +30,8 @@ class PathSlot:
 
         self.config, self.writer, self.is_committed_here = config, writer, is_committed_here
         self.tables = make_path_tables(counts, config)
+        keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
+        self.noise = Sampling(self.tables.thresholds, self.tables.aliases, keep, self.tables.corrections)
         self._image = writer.read_path() or image_of_path(begin_path(config, len(counts)))
 
     @property
@@ -50,14 +52,14 @@ class PathSlot:
         from trainer.kernels.cpu import draw_negatives
         from trainer.kernels.path import path_vectors
 
-        config, sums, noise = self.config, [], self._noise()
+        config, sums = self.config, []
         path = self.items
         for users, places in zip(sample.users, sample.places, strict=True):
             items = histories.tokens[places].astype(np.int64)
             starts = histories.starts[users]
             vectors = path_vectors(path, histories.tokens, starts, places, config.path_window, items.astype(np.int32))
             keys = user_keys(config.seed, -1, histories.hashes[users])
-            negatives = draw_negatives(keys, HELDOUT, noise, config.path_negative)
+            negatives = draw_negatives(keys, HELDOUT, self.noise, config.path_negative)
             losses = softmax_losses(vectors, path.outputs.vectors, items, negatives, self.tables.corrections, 0.0)
             sums += [float(losses.sum()), len(users)]
         return sums
@@ -65,8 +67,3 @@ class PathSlot:
     def copy(self) -> Image | None:
         """Return a copy for a commit; None if another worker commits it."""
         return image_of(self._image.arrays) if self.is_committed_here else None
-
-    def _noise(self) -> Sampling:
-        tables = self.tables
-        keep = np.full(len(tables.aliases), RANGE_32, dtype=np.uint64)
-        return Sampling(tables.thresholds, tables.aliases, keep, tables.corrections)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.config import PATH_BIASES
 from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
 
@@ -37,7 +38,7 @@ def bias_columns(generation: Generation) -> list[int]:
     """Return the columns in which all users have a constant, or zero, so that those of items are their popularity."""
     config = generation.config
     interest = [config.interest_size - 1] if config.interest_size and config.bias else []
-    return interest + ([config.vector_size - 2, config.vector_size - 1] if config.path_size else [])
+    return interest + (list(range(config.vector_size - PATH_BIASES, config.vector_size)) if config.path_size else [])
 
 
 def join_parts(

@@ -174,7 +174,7 @@ def learn(
     purpose: int,
     first_draw: int,
 ) -> np.ndarray:
-    """Let `hidden_D` predict the token at a position: moves the outputs, answers the step up of hidden_D."""
+    """Let `hidden_D` predict the token at a position: moves the outputs, returns the step up of hidden_D."""
     if history.work.config.hs:
         return learn_by_tree(outputs, hidden_D, history, position, alpha)
     return learn_by_draws(outputs, hidden_D, history, position, alpha, purpose, first_draw)

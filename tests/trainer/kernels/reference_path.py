@@ -10,8 +10,8 @@ import numpy as np
 from tests.trainer.kernels.reference import draw_negative, softmax
 from trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
 from trainer.kernels.compiled_path import LAG_RATE, LEAST_LAG
-from trainer.kernels.path import PATH_BIAS, STREAM_USERS, TILE_USERS, PathTables
-from trainer.kernels.signature import Pass
+from trainer.kernels.path import PATH_BIAS, TILE_USERS, PathTables
+from trainer.kernels.signature import STREAM_USERS, Pass
 from trainer.model.rows import PathItems, Rows
 
 TINY = np.float32(1e-12)

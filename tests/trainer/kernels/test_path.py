@@ -10,8 +10,8 @@ from tests.trainer.kernels.work import make_work
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels.first_rows import begin_path
-from trainer.kernels.path import PATH_BIAS, STREAM_USERS, TILE_USERS, make_path_tables, path_vectors, train_path
-from trainer.kernels.signature import Pass
+from trainer.kernels.path import PATH_BIAS, TILE_USERS, make_path_tables, path_vectors, train_path
+from trainer.kernels.signature import STREAM_USERS, Pass
 from trainer.model.objectives import make_sampling
 from trainer.model.rows import PathItems
 
