@@ -2,6 +2,7 @@
 
     export/<release>/user_vectors/part-00012.parquet   one for each micro-partition with users, sorted by user_id
                      item_vectors/part-00000.parquet   by item_ix, float32; missing if a tree was trained
+                     path_inputs.parquet               only with a path: url and input vector, in the order of the items
                      projection.npy                    only with export.pca_dim: users and items were multiplied by it
                      index/users.faiss                 unit user vectors; row order: partitions in order, rows in order
                      changes/                          the differences from the release before, if they are comparable
@@ -28,10 +29,18 @@ import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig
 from tasks.export.changes import write_changes
+from tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
-from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
+from tasks.export.reduction import (
+    PROJECTION_FILE,
+    SecondMoment,
+    find_parts,
+    project,
+    read_projection,
+    write_projection,
+)
 from tasks.export.vector_files import (
-    BYTES_A_NUMBER,
+    ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
     USER_ROW_GROUP_ROWS,
     VECTOR_COLUMNS,
@@ -41,7 +50,7 @@ from tasks.export.vector_files import (
     read_vectors,
     write_rows,
 )
-from trainer.errors import ConfigError, DamageError, InputError, ResourceError, TrainingError
+from trainer.errors import ConfigError, DamageError, InputError, ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import Generation
 from trainer.store.tokens import Corpus
@@ -56,16 +65,14 @@ from trainer.system.files import (
     verify_once,
     write_manifest_json,
 )
-from trainer.system.memory import private_bytes
-from trainer.system.units import size
-from trainer.training.vectors import BothParts, bias_columns, columns_of, read_item_vectors
+from trainer.training.vectors import BothParts, bias_columns, columns_of, path_inputs_of, read_item_vectors
 
 FORMAT_VERSION = 1
 EXPORT_MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
+PATH_FILE = "path_inputs.parquet"
 QUANTISE_ABOVE = 1_000_000
 """With more users the index of nearest users is quantised: an exact one would need more memory than a reader has."""
-ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 
 
 @dataclass(frozen=True)
@@ -102,16 +109,16 @@ def export_vectors(
         manifest = read_json(job.export_dir / EXPORT_MANIFEST)
         if {key: manifest.get(key) for key in {"storage", *identity}} == {"storage": None} | identity:
             return _describe_export(job.export_dir, manifest, index_seconds=0.0)
-    _check_fit(corpus, generation, job.corpus_dir)
-    room_bytes = _check_memory(job.memory_bytes, corpus, generation, identity["vector_size"])
+    check_fit(corpus, generation, job.corpus_dir)
+    room_bytes = check_memory(job.memory_bytes, corpus, generation, identity["vector_size"])
     plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, QUANTISE_ABOVE)
     on_event("log", {"message": f"index: {plan.reason}"})
     with replace_folder(job.export_dir) as folder:
-        _check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)
+        check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)
         manifest = dict(identity)
         write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
         if job.config.pca_dim is not None:
-            manifest["projection"] = _write_projection(write, job.config.pca_dim)
+            manifest |= _write_projection(write, job.config.pca_dim)
         manifest["user_files"] = {}
         for files in fan_out.run(write_users, write.divide(fan_out.num_parts), on_event):
             manifest["user_files"] |= files
@@ -120,6 +127,8 @@ def export_vectors(
             path = folder / "item_vectors" / "part-00000.parquet"
             write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS)
             manifest["item_files"][path.name] = {"rows": generation.num_items} | describe_file(path)
+        if "path" in manifest.get("parts", {}):
+            manifest["path"] = _write_path(write, slice(*manifest["parts"]["path"]))
         started = time.monotonic()
         manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
@@ -140,7 +149,7 @@ def read_export(export_dir: Path) -> dict[str, Any]:
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return every file of an export but the manifest: path within the export → `{"bytes", "sha256", ...}`."""
-    others = [manifest[name] for name in ("index", "projection") if name in manifest]
+    others = [manifest[name] for name in ("index", "projection", "path") if name in manifest]
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
     changes = manifest.get("changes", {}).get("files", {})
@@ -232,71 +241,13 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
     } | extra
 
 
-def _check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) -> None:
-    """Raise DamageError unless the generation was trained on a corpus of this shape."""
-    found = (generation.num_partitions, generation.num_items)
-    expected = (corpus["partitions"], corpus["num_items"])
-    if found != expected:
-        raise DamageError(
-            f"generation {generation.generation} has {found[0]:,} micro-partitions and {found[1]:,} items but "
-            f"{corpus_dir} has {expected[0]:,} and {expected[1]:,}: it was trained on another corpus; train again"
-        )
-
-
-def _check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> None:
-    """Raise DamageError if the shape is not (rows, vector_size), TrainingError if vectors are not finite."""
-    if vectors.shape != (rows, vector_size):
-        raise DamageError(
-            f"{what} has vectors of shape {vectors.shape} where the corpus needs {(rows, vector_size)}: "
-            "the store and the corpus do not belong together; train again"
-        )
-    num_bad = rows - int(np.isfinite(vectors).all(axis=1).sum())
-    if num_bad:
-        raise TrainingError(
-            f"{what} has {num_bad:,} of {rows:,} vectors that are not finite, so nothing was exported: "
-            "lower train.alpha and train again"
-        )
-
-
-def _check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int) -> None:
-    """Raise ResourceError if the export will not fit on the disk. Names are estimated at 40 bytes a user, 80 an item."""
-    user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
-    needed = index_bytes + corpus["num_users"] * user_bytes + corpus["num_items"] * (4 * vector_size + 80)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ResourceError(
-            f"the export needs about {needed / 1e9:,.2f} GB but the disk of {folder.parent} has {free / 1e9:,.2f} GB "
-            "free: remove old releases there, or give a root on a larger disk"
-        )
-
-
-def _check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generation, vector_size: int) -> int:
-    """Return the free bytes of the budget. Raises ResourceError if a micro-partition or a batch of items does not fit."""
-    held_bytes = private_bytes()
-    room_bytes = memory_bytes - held_bytes
-    # A row as read, widened, projected and encoded to `vector_size` numbers, and its name.
-    row_bytes = 4 * (3 * generation.vector_size + 2 * vector_size) + 200
-    needs = {f"a micro-partition of {max(corpus['users']):,} users": max(corpus["users"]) * row_bytes}
-    if generation.has_item_vectors:
-        num_items = min(ITEM_BATCH_ROWS, corpus["num_items"])
-        needs[f"{num_items:,} items at a time"] = num_items * row_bytes
-    for what, needed_bytes in needs.items():
-        if needed_bytes > room_bytes:
-            raise ResourceError(
-                f"exporting {what} needs {size(needed_bytes)} of memory, but of the budget of {size(memory_bytes)} the "
-                f"process itself takes {size(held_bytes)}: raise --host-memory"
-            )
-    return room_bytes
-
-
 def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
-    """Write the projection, float32 (D, dim): that of the space, else a new one. Returns the manifest's entry."""
-    from_size = write.generation.vector_size
-    moment = SecondMoment(from_size)
+    """Write the projection, float32 (D, dim): that of the space, else a new one. Returns the manifest's entries."""
+    parts, moment = columns_of(write.generation), SecondMoment(write.generation.vector_size)
     for partition, rows in enumerate(write.corpus["users"]):
         if rows:
             moment.add(_read_users(write, partition)[1])
-    projection, kept = moment.project_to(dim)
+    projection, kept = moment.project_to(dim, parts)
     space_dir = write.job.space_dir
     if space_dir and "projection" in (manifest := read_json(space_dir / EXPORT_MANIFEST)):
         frozen = read_projection(path_of(space_dir, manifest, PROJECTION_FILE))
@@ -304,8 +255,9 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
             projection, kept = frozen, moment.kept_by(frozen)
     path = write.folder / PROJECTION_FILE
     write_projection(path, projection)
-    about = {"file": PROJECTION_FILE, "from_size": from_size, "explained_variance": round(kept, 6)}
-    return about | describe_file(path)
+    about = {"file": PROJECTION_FILE, "from_size": len(projection), "explained_variance": round(kept, 6)}
+    reduced = find_parts(projection, parts) if write.generation.config.path_size else {}
+    return {"projection": about | describe_file(path)} | ({"parts": reduced} if reduced else {})
 
 
 def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
@@ -329,19 +281,42 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
 
 def _read_items(write: Writing) -> Iterator[pa.Table]:
     """Yield urls, counts and checked vectors of items, in order. Raises DamageError if the vocabulary was altered."""
-    path, start, projection = Corpus(write.job.corpus_dir, write.corpus).vocabulary, 0, write.read_projection()
+    projection = write.read_projection()
+    for names, start, stop in _read_vocabulary(write, ["url", "count"]):
+        vectors = read_item_vectors(write.generation, start, stop)
+        check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
+        yield encode_rows(names, project(vectors, projection), "float32")
+
+
+def _read_vocabulary(write: Writing, columns: list[str]) -> Iterator[tuple[pa.Table, int, int]]:
+    """Yield batches of the vocabulary in order: the table, its first item, and the one after its last."""
+    path, start = Corpus(write.job.corpus_dir, write.corpus).vocabulary, 0
     with pq.ParquetFile(path) as file:
         if file.metadata.num_rows != write.generation.num_items:
             raise DamageError(
                 f"{path} has {file.metadata.num_rows:,} items where generation {write.generation.generation} has "
                 f"{write.generation.num_items:,}: the store and the corpus do not belong together; train again"
             )
-        for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=["url", "count"]):
-            stop = start + batch.num_rows
-            vectors = read_item_vectors(write.generation, start, stop)
-            _check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
-            yield encode_rows(pa.Table.from_batches([batch]), project(vectors, projection), "float32")
-            start = stop
+        for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=columns):
+            yield pa.Table.from_batches([batch]), start, start + batch.num_rows
+            start += batch.num_rows
+
+
+def _write_path(write: Writing, columns: slice) -> dict[str, Any]:
+    """Write the input vectors of the path; return the manifest's entry. columns: of the path in the release's vectors."""
+    found, projection = path_inputs_of(write.generation), write.read_projection()
+    block = None if projection is None else projection[slice(*columns_of(write.generation)["path"]), columns]
+
+    def read_inputs() -> Iterator[pa.Table]:
+        for names, start, stop in _read_vocabulary(write, ["url"]):
+            vectors = np.array(found.inputs[start:stop])
+            check_rows(f"the path's items {start:,} to {stop:,}", vectors, stop - start, len(found.bias))
+            yield encode_rows(names, project(vectors, block), "float32")
+
+    path = write.folder / PATH_FILE
+    write_rows(path, read_inputs(), ITEM_ROW_GROUP_ROWS)
+    about = {"file": PATH_FILE, "rows": write.generation.num_items, "weight": found.weight, "lags": found.lags.tolist()}
+    return about | {"bias": project(found.bias[None], block)[0].tolist()} | describe_file(path)
 
 
 def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
@@ -365,7 +340,7 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
     """Return the users of a micro-partition by user_id and their checked vectors, float32 (n, D), without holes."""
     corpus = Corpus(write.job.corpus_dir, write.corpus)
     vectors = BothParts(write.generation, corpus).read_users(partition)
-    _check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
+    check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
     users = pa.table({"user_id": corpus.read_ids(partition)})
     if not write.corpus.get("base"):  # they are in order, without holes
         return users, vectors

@@ -4,7 +4,7 @@
     float16   vector fixed_size_list<float16>: 11 bits a number
     int8      vector fixed_size_list<int8> and scale float32: the row's greatest number is 127 scales
 
-The serving model has its own copy of the decoder (tasks/registry/user_vectors_model.py).
+The serving model has its own copy of the decoder (tasks/registry/served_export.py).
 """
 
 import hashlib
@@ -26,6 +26,7 @@ VECTOR_COLUMNS = ("vector", "scale")
 # A lookup reads one row group for each user: 10,000 random users of 20 million then read 6 % of the vectors.
 USER_ROW_GROUP_ROWS = 128
 ITEM_ROW_GROUP_ROWS = 8192
+ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 # Parquet has no byte type: int8 is stored as indices into a dictionary for each row group (1 kB), then zstd.
 BYTES_A_NUMBER = {"float32": 4.0, "float16": 2.0, "int8": 1.2}
 DIGEST_DIGITS = 16

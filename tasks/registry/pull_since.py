@@ -2,6 +2,7 @@
 
     user_vectors/part-00012.parquet, item_vectors/part-00000.parquet   new and changed rows, in the export's layout
     removed_users.parquet, removed_items.parquet                       user_id, url: removed rows
+    path_inputs.parquet                                                the release's own, if it has a path: every night changes it
     manifest.json                                                      both releases; rows, bytes, checksums
 
 A release contains its changes since the release that it builds on, and the checksum of that release's manifest
@@ -82,6 +83,9 @@ def pull_since(
     fetcher = Fetcher(tracking_uri, on_event)
     with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory() as scratch:
         manifest = fetcher.get_manifest(target, Path(scratch) / EXPORT_MANIFEST)
+        path = {manifest["path"]["file"]: manifest["path"]} if "path" in manifest else {}
+        for name, entry in path.items():
+            fetcher.get(target, name, entry, gathered / name)
         links, reason = _find_links(target, older.tags["manifest_sha256"], manifest, fetcher, gathered, Path(scratch))
         way = reason or f"the changes of {len(links):,} releases"
         if reason:
@@ -93,11 +97,12 @@ def pull_since(
                     fetcher.get(link.version, name, about, link.folder / name)
         files = join_changes(gathered, links, forgotten)
         counts = count_rows(files)
-        about = {name: manifest[name] for name in ("release", "space_id", "vector_size", "storage") if name in manifest}
+        kept = ("release", "space_id", "vector_size", "storage", "parts", "path")
+        about = {name: manifest[name] for name in kept if name in manifest}
         about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
-        about |= {"model_version": target.number, "files": files} | counts
+        about |= {"model_version": target.number, "files": files | path} | counts
         write_manifest_json(gathered / EXPORT_MANIFEST, about)
-        put_in_place(gathered, out, {EXPORT_MANIFEST, *files})
+        put_in_place(gathered, out, {EXPORT_MANIFEST, *files, *path})
     changed = {
         "changed_users": counts["num_users"],
         "changed_items": counts["num_items"],
@@ -167,7 +172,7 @@ def _compare_whole(older: Version, target: Version, fetcher: Fetcher, gathered: 
     folders, manifests = (gathered / ".older", gathered / ".newer"), []
     for version, folder in zip((older, target), folders, strict=True):
         manifests.append(fetcher.get_manifest(version, scratch / f"{folder.name}.json"))
-        fetcher.get_all(version, manifests[-1], folder, None)
+        fetcher.get_all(version, manifests[-1], folder, gathered)
     (old_dir, new_dir), (old, new) = folders, manifests
     link = Link(target, {}, gathered / ".compared")
     if reason := explain_incomparable(old, new):

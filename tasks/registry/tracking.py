@@ -4,8 +4,10 @@ Every function takes the tracking URI, is safe to call again, and raises a SurfE
 """
 
 import os
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -32,6 +34,7 @@ from tasks.root.run import Root, read_stories, use_temporary_folder
 from trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
+MODEL_MODULES = (Path(__file__).parent / "served_export.py", Path(__file__).parents[1] / "export" / "path_sums.py")
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 
 
@@ -174,7 +177,7 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
                 if _local(model.artifact_location):  # an interrupted call may have left files that are not synced
                     _fill_model(client, model, content)
                 return model.model_id
-        with mlflow.start_run(run_id=mlflow_run_id):
+        with mlflow.start_run(run_id=mlflow_run_id), find_modules():
             logged = mlflow.pyfunc.log_model(name="user-vectors", tags=content.tags, **_parts(content))
         _sync_model(client, logged.model_id)
         return logged.model_id
@@ -198,11 +201,23 @@ def find_folder(tracking_uri: str, version: Version) -> Path | None:
 def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
     """Delete the files of a logged model and write them again. Processes that have mapped a deleted file keep it."""
     about = Model(model.artifact_location, model.source_run_id, model_uuid=model.model_id, model_id=model.model_id)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, find_modules():
         mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content))
         get_artifact_repository(model.artifact_location).delete_artifacts()
         client.log_model_artifacts(model.model_id, f"{scratch}/model")
     _sync_model(client, model.model_id)
+
+
+@contextmanager
+def find_modules() -> Iterator[None]:
+    """Let the model's code find its modules, as in a process that loads it: MLflow runs it when it is saved, too."""
+    folders = [str(path.parent) for path in MODEL_MODULES]
+    sys.path[:0] = folders
+    try:
+        yield
+    finally:
+        for folder in folders:
+            sys.path.remove(folder)
 
 
 def _parts(content: Content) -> dict[str, Any]:
@@ -211,16 +226,18 @@ def _parts(content: Content) -> dict[str, Any]:
     outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
     optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
     # Any, not string: MLflow would refuse ids that pandas holds as numbers, and an empty frame.
-    user_id = ColSpec(AnyType(), "user_id")
+    # Nor lists of strings: the model says in words what is wrong with them.
+    user_id, pages = (ColSpec(AnyType(), name, required=False) for name in ("user_id", "pages"))
     params = ParamSchema(
         [ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0), ParamSpec("part", DataType.string, "")]
     )
     return {
         "python_model": str(MODEL_CODE),
+        "code_paths": [str(path) for path in MODEL_MODULES],
         "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},
         "model_config": content.config or None,
         "pip_requirements": pin_requirements(),
-        "signature": ModelSignature(Schema([user_id]), Schema([user_id, *optional]), params),
+        "signature": ModelSignature(Schema([user_id, pages]), Schema([user_id, *optional]), params),
         "input_example": (pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
     }
 

@@ -41,6 +41,28 @@ def bias_columns(generation: Generation) -> list[int]:
     return interest + (list(range(config.vector_size - PATH_BIASES, config.vector_size)) if config.path_size else [])
 
 
+@dataclass(frozen=True)
+class PathInputs:
+    """What paths are summed up from. inputs float32[V, D2]; lags float32[W], nearest first; bias float32[D2]: without a page."""
+
+    inputs: Vectors
+    lags: Vectors
+    bias: Vectors
+    weight: float
+
+
+def path_inputs_of(generation: Generation) -> PathInputs:
+    """Return what paths of a generation are summed up from; it must have a path."""
+    from trainer.kernels.path import path_vectors
+
+    config, path = generation.config, generation.path
+    assert path is not None
+    nothing, zero = np.empty(0, np.int32), np.zeros(1, np.int64)
+    bias = path_vectors(path, nothing, zero, zero, config.path_window)[0]
+    weight = weight_of(generation) if len(columns_of(generation)) > 1 else 1.0
+    return PathInputs(path.inputs.vectors, np.array(path.lags.vectors[: config.path_window, 0]), bias, weight)
+
+
 def join_parts(
     generation: Generation, interests: Vectors, tokens: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> Vectors:  # fmt: skip

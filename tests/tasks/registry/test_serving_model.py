@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.export.export import unit_rows
-from tasks.registry.tracking import MODEL_CODE
+from tasks.registry.tracking import MODEL_CODE, MODEL_MODULES, find_modules
 from tasks.root.run import Root
 from tests.corpora import user_hash
 from tests.releases import ODD_IDS, STORAGES, VECTOR_SIZE, make_release, read_items, read_users
@@ -33,7 +33,8 @@ def load(export_dir: Path, storage: str = "copy", manifest: Path | None = None) 
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with find_modules():
+        spec.loader.exec_module(module)
     model = module.UserVectors()
     context = SimpleNamespace(artifacts={"export": str(export_dir)}, model_config=None)
     if storage == "reference":
@@ -246,9 +247,12 @@ def test_one_user_reads_one_row_group(model: Any, monkeypatch: pytest.MonkeyPatc
     assert model.part(0).metadata.num_row_groups > 1
 
 
-def test_the_file_imports_nothing_of_ours() -> None:
-    tree = ast.parse(MODEL_CODE.read_text(encoding="utf-8"))
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    roots = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names)
-    assert roots == {"faiss", "mlflow", "numpy", "pandas", "pyarrow"}
+def test_the_files_import_nothing_of_ours() -> None:
+    modules = {path.stem for path in MODEL_MODULES}
+    for path in (MODEL_CODE, *MODEL_MODULES):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert {name.split(".")[0] for name in names} <= {
+            *sys.stdlib_module_names, "faiss", "mlflow", "numpy", "pandas", "pyarrow", *modules,
+        }, path  # fmt: skip

@@ -1,0 +1,123 @@
+"""Sums up paths from the last pages of users: a vector of this minute, with nothing trained.
+
+With the input vectors c, the weights a of the lags and the pages that a user saw last, nearest first,
+
+    path = w (Σ_k a_k c_k / (Σ_k a_k²)^¼ + bias)
+
+as the trainer does (trainer/kernels/README.md). A page that repeats the page before it and a page that the release does not know
+are left out, as from a corpus. Of the others the newest W count, one for each lag.
+
+MLflow copies this file beside the registered model. So it imports numpy only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_USERS = 512
+"""Users summed up together: their sums stay in the cache."""
+TINY = np.float32(1e-12)
+
+
+@dataclass(frozen=True)
+class PathSums:
+    """What a release needs to sum up paths.
+
+    numbers: row of each page in inputs, by its canonical URL; inputs float32[V+1, D2], the last row is zeros;
+    lags float32[W]: a_k, nearest first; bias float32[D2]; weight: w; columns: of the path in a vector.
+    """
+
+    numbers: dict[str, int]
+    inputs: NDArray[np.float32]
+    lags: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    weight: np.float32
+    columns: slice
+
+    @classmethod
+    def of_release(cls, manifest: dict[str, Any], urls: list[str], inputs: NDArray[np.float32]) -> "PathSums":
+        """Return the sums of a release. urls, inputs float32[V, D2]: the columns of the file in its manifest's entry `path`."""
+        about = path_of_release(manifest)
+        lags, bias = (np.array(about[name], np.float32) for name in ("lags", "bias"))
+        rows = np.concatenate([inputs, np.zeros((1, inputs.shape[1]), np.float32)])
+        numbers = {url: number for number, url in enumerate(urls)}
+        return cls(numbers, rows, lags, bias, np.float32(about["weight"]), slice(*manifest["parts"]["path"]))
+
+    def renew(
+        self, vectors: NDArray[np.float32], pages: Sequence[Sequence[str]]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return vectors float32[n, D] with the paths of the last pages, and whose are renewed, bool[n].
+
+        vectors float32[n, D]: last night's; zeros for a user without one, who then has no interest and is ranked for by the
+        path alone. pages: n lists of canonical URLs, oldest first. A user without a known page keeps the vector.
+        Raises ValueError for pages that are no list of strings; it names the row and no page.
+        """
+        if len(vectors) != len(pages):
+            raise ValueError(f"there are {len(vectors):,} vectors and {len(pages):,} lists of pages: give one for each")
+        chosen = self.find_pages(pages)
+        is_known = chosen[:, 0] < len(self.numbers)
+        renewed = vectors.astype(np.float32)
+        renewed[is_known, self.columns] = self.sum_pages(chosen[is_known])
+        return renewed, is_known
+
+    def find_pages(self, pages: Sequence[Sequence[str]]) -> NDArray[np.intp]:
+        """Return the row of the last W known pages of each user, nearest first, intp[n, W]; V where there are fewer."""
+        check_pages(pages)
+        ends = np.cumsum([0, *map(len, pages)])
+        urls = chain.from_iterable(pages)
+        rows = np.fromiter(map(self.numbers.get, urls, repeat(-1)), np.intp, ends[-1])
+        is_kept = rows >= 0
+        is_first = np.zeros(len(rows) + 1, dtype=bool)
+        is_first[ends[:-1]] = True
+        is_kept[1:] &= (rows[1:] != rows[:-1]) | is_first[1:-1]
+        kept = np.concatenate(([0], np.cumsum(is_kept)))
+        users = np.repeat(np.arange(len(pages)), np.diff(ends))
+        lags = kept[ends[1:]][users] - kept[1:]
+        is_near = is_kept & (lags < len(self.lags))
+        chosen = np.full((len(pages), len(self.lags)), len(self.numbers), np.intp)
+        chosen[users[is_near], lags[is_near]] = rows[is_near]
+        return chosen
+
+    def sum_pages(self, chosen: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the weighted paths float32[n, D2] of pages as `find_pages` returns them, intp[n, W]."""
+        scales = self.weight * scale_of((chosen < len(self.numbers)) @ self.lags**2)
+        paths = np.empty((len(chosen), self.inputs.shape[1]), np.float32)
+        for start in range(0, len(chosen), BLOCK_USERS):
+            block = slice(start, start + BLOCK_USERS)
+            sums = paths[block]
+            np.multiply(self.inputs.take(chosen[block, 0], axis=0), self.lags[0], out=sums)
+            for lag in range(1, len(self.lags)):
+                rows = self.inputs.take(chosen[block, lag], axis=0)
+                rows *= self.lags[lag]
+                sums += rows
+            sums *= scales[block, None]
+            sums += self.weight * self.bias
+        return paths
+
+
+def path_of_release(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest's entry `path`. Raises ValueError for a release without one."""
+    if "path" not in manifest:
+        why = "its vectors have no path, or an earlier version of surf2vec exported it"
+        raise ValueError(f"release {manifest['release']} cannot sum up pages: {why}")
+    return manifest["path"]
+
+
+def scale_of(squares: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return 1 over the fourth root of sums of squared weights, float32[n]."""
+    return (1 / np.sqrt(np.sqrt(np.maximum(squares, TINY)))).astype(np.float32)
+
+
+def check_pages(pages: Sequence[Any]) -> None:
+    """Raise ValueError unless all are lists of strings. The message has no page: a URL may be private."""
+    if any(not issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, pages))):
+        row, given = next(one for one in enumerate(pages) if not isinstance(one[1], (list, tuple, np.ndarray)))
+        what = "null" if given is None or isinstance(given, float) else f"a {type(given).__name__}"
+        raise ValueError(f"pages in row {row:,} is {what}: give a list of URLs, oldest first, empty if there are none")
+    if any(not issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
+        row = next(row for row, urls in enumerate(pages) if not all(isinstance(url, str) for url in urls))
+        raise ValueError(f"pages in row {row:,} has an entry that is no string: give a list of URLs, oldest first")

@@ -1,0 +1,181 @@
+"""Pages asked of the registered model: renewed vectors and next items, of known users and of strangers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.export.path_inputs import open_path_sums
+from tasks.export.path_sums import PathSums
+from tasks.export.vector_files import decode_vectors
+from tasks.registry import tracking
+from tasks.registry.publish import publish_release
+from tasks.registry.pull import pull
+from tasks.registry.pull_since import pull_since
+from tasks.root.run import Root
+from tests.path_releases import STORED, make_path_root
+from tests.releases import STORAGES, make_release, read_items, read_users, tell_story
+from tests.tasks.registry.test_serving_model import load
+from trainer.errors import DamageError
+from trainer.system.files import read_json
+
+KNOWN, SEEN, NOW = "user-3", ["/page/1"], ["/page/5", "/elsewhere", "/page/6", "/page/6"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    return make_path_root(tmp_path_factory.mktemp("made") / "root")
+
+
+def ask(model: Any, ids: list[Any] | None, pages: Any, **params: Any) -> pd.DataFrame:
+    columns = {"user_id": ids, "pages": pages} if ids is not None else {"pages": pages}
+    return model.predict(
+        None, pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()}), params
+    )
+
+
+def expect(root: Root, release: str, user: str | None, pages: list[str]) -> np.ndarray:
+    sums, users = open_path_sums(root.export(release)), read_users(root.export(release))
+    last = users[user] if user else np.zeros(len(users[KNOWN]), np.float32)
+    return sums.renew(last[None], [pages])[0][0]
+
+
+@pytest.mark.parametrize("release", STORED)
+def test_a_row_of_pages_has_its_own_vector_and_next_items(root: Root, release: str) -> None:
+    model = load(root.export(release))
+    answer = ask(model, [KNOWN, KNOWN, "a stranger", None], [SEEN, NOW, NOW, SEEN], items=4)
+    assert answer["user_id"].tolist() == [KNOWN, KNOWN, "a stranger", None]
+    expected = [
+        expect(root, release, user, pages) for user, pages in ((KNOWN, SEEN), (KNOWN, NOW), (None, NOW), (None, SEEN))
+    ]
+    np.testing.assert_allclose(np.array(answer["vector"].tolist()), expected, rtol=1e-6, atol=1e-7)
+    urls, items = read_items(root.export(release))
+    for row, vector in zip(answer.itertuples(), expected, strict=True):
+        assert row.items == [urls[i] for i in np.argsort(-(items @ vector), kind="stable")[:4]]
+
+
+def test_without_a_known_page_last_nights_vector_stays_and_a_stranger_has_none(root: Root) -> None:
+    model, users = load(root.export("whole")), read_users(root.export("whole"))
+    answer = ask(
+        model, [KNOWN, KNOWN, "a stranger", "a stranger"], [[], ["/elsewhere"], [], ["/elsewhere"]], k=2, items=2
+    )
+    np.testing.assert_array_equal(np.array(answer["vector"].tolist()[:2], np.float32), [users[KNOWN]] * 2)
+    for name in ("vector", "neighbours", "scores", "items", "item_scores"):
+        assert answer[name].isna().tolist() == [False, False, True, True]
+    assert ask(model, None, []).shape == (0, 1)
+
+
+def test_neighbours_are_by_the_renewed_vectors(root: Root) -> None:
+    users = read_users(root.export("whole"))
+    answer = ask(load(root.export("whole")), [KNOWN, "a stranger"], [NOW, NOW], k=3)
+    for row, user in zip(answer.itertuples(), (KNOWN, None), strict=True):
+        vector = expect(root, "whole", user, NOW)
+        cosines = {
+            name: one @ vector / np.linalg.norm(one) / np.linalg.norm(vector)
+            for name, one in users.items()
+            if name != user
+        }
+        best = sorted(cosines, key=lambda name: -cosines[name])[:3]
+        np.testing.assert_allclose(row.scores, [cosines[name] for name in best], atol=2e-3)
+        assert KNOWN not in row.neighbours or user is None
+
+
+@pytest.mark.parametrize("release", ["whole", "reduced"])
+def test_a_part_alone(root: Root, release: str) -> None:
+    model = load(root.export(release))
+    columns = {part: slice(*span) for part, span in model.manifest["parts"].items()}
+    urls, items = read_items(root.export(release))
+    for part in ("path", "interest"):
+        row = ask(model, [KNOWN], [NOW], part=part, items=3).iloc[0]
+        vector = expect(root, release, KNOWN, NOW)[columns[part]]
+        np.testing.assert_allclose(row["vector"], vector, rtol=1e-6, atol=1e-7)
+        assert row["items"] == [urls[i] for i in np.argsort(-(items[:, columns[part]] @ vector), kind="stable")[:3]]
+
+
+@pytest.mark.parametrize(
+    ("pages", "words"),
+    [
+        (None, "row 0 is null"),
+        ("/secret", "row 0 is a str"),
+        (float("nan"), "row 0 is null"),
+        (["/a", 3], "row 0 has an entry"),
+    ],
+)
+def test_bad_pages_are_refused_in_words(root: Root, pages: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^pages in {words}.*: give a list of URLs, oldest first") as caught:
+        ask(load(root.export("whole")), [KNOWN], [pages])
+    assert "secret" not in str(caught.value)
+
+
+def test_neither_column_and_a_release_without_a_path_are_refused(root: Root, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give a column user_id, a column pages with lists of URLs, or both"):
+        load(root.export("whole")).predict(None, pd.DataFrame({"page": ["/page/1"]}))
+    model = load(make_release(Root(tmp_path)))
+    with pytest.raises(ValueError, match="release r1 cannot sum up pages: its vectors have no path, or an earlier"):
+        ask(model, ["user-3"], [NOW])
+
+
+def test_the_file_is_read_at_the_first_pages_and_a_damaged_one_refused(root: Root) -> None:
+    path = root.export("narrow") / "path_inputs.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    try:
+        model = load(root.export("narrow"))
+        assert len(model.predict(None, pd.DataFrame({"user_id": [KNOWN]}))["vector"][0]) == 16
+        with pytest.raises(
+            RuntimeError, match=r"path_inputs.parquet there does not have the sha256 that was registered"
+        ):
+            ask(model, [KNOWN], [NOW])
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_through_mlflow_with_its_schema(tmp_path: Path, storage: str) -> None:
+    root = make_path_root(tmp_path / "root")
+    publish_release(root, STORAGES[storage], tell_story("whole"), root.export("whole"), None)
+    with tracking.use_uri(root.tracking_uri):
+        model = tracking.mlflow.pyfunc.load_model("models:/surf2vec-users/1")
+    expected = [expect(root, "whole", user, NOW) for user in (KNOWN, None)]
+    both = model.predict(pd.DataFrame({"user_id": [KNOWN, "a stranger"], "pages": [NOW, NOW]}), params={"items": 2})
+    np.testing.assert_allclose(np.array(both["vector"].tolist()), expected, rtol=1e-6, atol=1e-7)
+    assert both["items"].map(len).tolist() == [2, 2]
+    alone = model.predict(pd.DataFrame({"pages": [NOW]}))
+    assert list(alone.columns) == ["vector"]
+    np.testing.assert_allclose(alone["vector"][0], expected[1], rtol=1e-6, atol=1e-7)
+    assert model.predict(pd.DataFrame({"user_id": [KNOWN]}))["vector"][0] is not None
+    with pytest.raises(Exception, match="pages in row 0 is a str"):
+        model.predict(pd.DataFrame({"user_id": [KNOWN], "pages": ["/page/1"]}))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_pulls_bring_the_file_and_since_brings_it_whole(tmp_path: Path, storage: str) -> None:
+    root = make_path_root(tmp_path / "root")
+    for release in ("whole", "reduced"):
+        publish_release(root, STORAGES[storage], tell_story(release), root.export(release), None)
+    name = "models:/surf2vec-users/2"
+    pull(name, tmp_path / "pulled", root.tracking_uri)
+    told = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)
+    expected = open_path_sums(root.export("reduced"))
+    content = (root.export("reduced") / "path_inputs.parquet").read_bytes()
+    for folder in ("pulled", "changes"):
+        assert (tmp_path / folder / "path_inputs.parquet").read_bytes() == content
+        found = open_path_sums(tmp_path / folder) if folder == "pulled" else read_changed(tmp_path / folder)
+        assert (found.numbers, found.columns, found.weight) == (expected.numbers, expected.columns, expected.weight)
+        np.testing.assert_array_equal(found.inputs, expected.inputs)
+    again = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)
+    assert again["fetched_bytes"] == told["fetched_bytes"]
+    for path in [*root.artifacts.rglob("path_inputs.parquet"), *root.path.glob("export/*/path_inputs.parquet")]:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamageError, match=r"path_inputs.parquet of models:/surf2vec-users/2 has"):
+        pull_since(name, tmp_path / "new", 1, root.tracking_uri)
+
+
+def read_changed(folder: Path) -> PathSums:
+    """The sums of a folder of changes, whose manifest names the file as that of a release does."""
+    manifest, table = read_json(folder / "manifest.json"), pq.read_table(folder / "path_inputs.parquet")
+    assert manifest["files"]["path_inputs.parquet"] == manifest["path"]
+    return PathSums.of_release(manifest, table["url"].to_pylist(), decode_vectors(table))
