@@ -135,6 +135,10 @@ def show_explained(result: dict[str, Any]) -> None:
     for release in result["releases"]:
         name = f"release {release['release']}, version {release['version']} {' '.join(release['aliases'])}".rstrip()
         print(f"{name}: norm {release['norm']:.4f}, space {release['space_id']}")
+        if release["pages"]:
+            print("  its path, the last pages with their weights, newest first:")
+        for page in release["pages"]:
+            print(f"{page['weight']:>8.3f}  {page['url']}")
     for step in result["movement"]:
         print(f"moved from {step['from']} to {step['to']}: cosine {step['cosine']:.4f}")
 

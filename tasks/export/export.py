@@ -31,14 +31,7 @@ from tasks.config import ExportConfig
 from tasks.export.changes import write_changes
 from tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
-from tasks.export.reduction import (
-    PROJECTION_FILE,
-    SecondMoment,
-    find_parts,
-    project,
-    read_projection,
-    write_projection,
-)
+from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
 from tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
@@ -118,7 +111,7 @@ def export_vectors(
         manifest = dict(identity)
         write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
         if job.config.pca_dim is not None:
-            manifest |= _write_projection(write, job.config.pca_dim)
+            manifest["projection"] = _write_projection(write, job.config.pca_dim)
         manifest["user_files"] = {}
         for files in fan_out.run(write_users, write.divide(fan_out.num_parts), on_event):
             manifest["user_files"] |= files
@@ -127,8 +120,8 @@ def export_vectors(
             path = folder / "item_vectors" / "part-00000.parquet"
             write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS)
             manifest["item_files"][path.name] = {"rows": generation.num_items} | describe_file(path)
-        if "path" in manifest.get("parts", {}):
-            manifest["path"] = _write_path(write, slice(*manifest["parts"]["path"]))
+        if generation.config.path_size:
+            manifest["path"] = _write_path(write)
         started = time.monotonic()
         manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
@@ -242,12 +235,13 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
 
 
 def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
-    """Write the projection, float32 (D, dim): that of the space, else a new one. Returns the manifest's entries."""
-    parts, moment = columns_of(write.generation), SecondMoment(write.generation.vector_size)
+    """Write the projection, float32 (D, dim): that of the space, else a new one. Returns the manifest's entry."""
+    from_size = write.generation.vector_size
+    moment = SecondMoment(from_size)
     for partition, rows in enumerate(write.corpus["users"]):
         if rows:
             moment.add(_read_users(write, partition)[1])
-    projection, kept = moment.project_to(dim, parts)
+    projection, kept = moment.project_to(dim)
     space_dir = write.job.space_dir
     if space_dir and "projection" in (manifest := read_json(space_dir / EXPORT_MANIFEST)):
         frozen = read_projection(path_of(space_dir, manifest, PROJECTION_FILE))
@@ -255,9 +249,8 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
             projection, kept = frozen, moment.kept_by(frozen)
     path = write.folder / PROJECTION_FILE
     write_projection(path, projection)
-    about = {"file": PROJECTION_FILE, "from_size": len(projection), "explained_variance": round(kept, 6)}
-    reduced = find_parts(projection, parts) if write.generation.config.path_size else {}
-    return {"projection": about | describe_file(path)} | ({"parts": reduced} if reduced else {})
+    about = {"file": PROJECTION_FILE, "from_size": from_size, "explained_variance": round(kept, 6)}
+    return about | describe_file(path)
 
 
 def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
@@ -302,10 +295,15 @@ def _read_vocabulary(write: Writing, columns: list[str]) -> Iterator[tuple[pa.Ta
             start += batch.num_rows
 
 
-def _write_path(write: Writing, columns: slice) -> dict[str, Any]:
-    """Write the input vectors of the path; return the manifest's entry. columns: of the path in the release's vectors."""
+def _write_path(write: Writing) -> dict[str, Any]:
+    """Write the input vectors of the path; return the manifest's entry.
+
+    `columns`: those of a vector that a path replaces. A projection mixes the parts, so that there it replaces all of them.
+    """
     found, projection = path_inputs_of(write.generation), write.read_projection()
-    block = None if projection is None else projection[slice(*columns_of(write.generation)["path"]), columns]
+    columns, block = columns_of(write.generation)["path"], None
+    if projection is not None:
+        columns, block = [0, projection.shape[1]], projection[slice(*columns)]
 
     def read_inputs() -> Iterator[pa.Table]:
         for names, start, stop in _read_vocabulary(write, ["url"]):
@@ -315,8 +313,9 @@ def _write_path(write: Writing, columns: slice) -> dict[str, Any]:
 
     path = write.folder / PATH_FILE
     write_rows(path, read_inputs(), ITEM_ROW_GROUP_ROWS)
-    about = {"file": PATH_FILE, "rows": write.generation.num_items, "weight": found.weight, "lags": found.lags.tolist()}
-    return about | {"bias": project(found.bias[None], block)[0].tolist()} | describe_file(path)
+    about = {"file": PATH_FILE, "rows": write.generation.num_items, "columns": columns, "weight": found.weight}
+    numbers = {"lags": found.lags.tolist(), "bias": project(found.bias[None], block)[0].tolist()}
+    return about | numbers | describe_file(path)
 
 
 def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class PathSums:
     """What a release needs to sum up paths.
 
     numbers: row of each page in inputs, by its canonical URL; inputs float32[V+1, D2], the last row is zeros;
-    lags float32[W]: a_k, nearest first; bias float32[D2]; weight: w; columns: of the path in a vector.
+    lags float32[W]: a_k, nearest first; bias float32[D2]; weight: w; columns: those of a vector that a path replaces, all of
+    them if the release was reduced, as its numbers mix both parts.
     """
 
     numbers: dict[str, int]
@@ -45,7 +46,7 @@ class PathSums:
         lags, bias = (np.array(about[name], np.float32) for name in ("lags", "bias"))
         rows = np.concatenate([inputs, np.zeros((1, inputs.shape[1]), np.float32)])
         numbers = {url: number for number, url in enumerate(urls)}
-        return cls(numbers, rows, lags, bias, np.float32(about["weight"]), slice(*manifest["parts"]["path"]))
+        return cls(numbers, rows, lags, bias, np.float32(about["weight"]), slice(*about["columns"]))
 
     def renew(
         self, vectors: NDArray[np.float32], pages: Sequence[Sequence[str]]

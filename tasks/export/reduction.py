@@ -20,9 +20,6 @@ from trainer.system.files import replace_file
 PROJECTION_FILE = "projection.npy"
 _BLOCK_ROWS = 8192
 
-Parts = dict[str, list[int]]
-"""The columns of each part of a vector: the first, and the one after the last."""
-
 
 class SecondMoment:
     """The sum of uu' over users' vectors of D numbers, in float64."""
@@ -36,21 +33,12 @@ class SecondMoment:
             block = vectors[start : start + _BLOCK_ROWS].astype(np.float64)
             self.total += block.T @ block
 
-    def project_to(self, dim: int, parts: Parts) -> tuple[NDArray[np.float32], float]:
-        """Return the projection float32 (D, dim), and the share of the users' squared length that it keeps.
-
-        Each part is projected by itself, so that a release can be ranked by one part, and a path can be summed up anew.
-        """
-        columns = [slice(*span) for span in parts.values()]
-        found = [np.linalg.eigh(self.total[span, span]) for span in columns]
-        least = np.sort(np.concatenate([values for values, _ in found]))[-dim]
-        projection, end = np.zeros((len(self.total), dim), np.float32), 0
-        for span, (values, vectors) in zip(columns, found, strict=True):
-            first = vectors[:, ::-1][:, : min(int((values >= least).sum()), dim - end)]
-            # The sign of an eigenvector is arbitrary: its greatest number is made positive, so that results are reproducible.
-            signs = np.sign(first[np.abs(first).argmax(axis=0), np.arange(first.shape[1])])
-            projection[span, end : end + first.shape[1]] = first * signs
-            end += first.shape[1]
+    def project_to(self, dim: int) -> tuple[NDArray[np.float32], float]:
+        """Return the projection float32 (D, dim), and the share of the users' squared length that it keeps."""
+        first = np.linalg.eigh(self.total)[1][:, ::-1][:, :dim]
+        # The sign of an eigenvector is arbitrary: its greatest number is made positive, so that results are reproducible.
+        signs = np.sign(first[np.abs(first).argmax(axis=0), np.arange(dim)])
+        projection = np.ascontiguousarray(first * signs, dtype=np.float32)
         return projection, self.kept_by(projection)
 
     def kept_by(self, projection: NDArray[np.float32]) -> float:
@@ -58,16 +46,6 @@ class SecondMoment:
         matrix = projection.astype(np.float64)
         kept = np.trace(matrix.T @ self.total @ matrix)
         return float(kept / max(np.trace(self.total), np.finfo(np.float64).tiny))
-
-
-def find_parts(projection: NDArray[np.float32], parts: Parts) -> Parts:
-    """Return the columns of each part after a projection, float32 (D, k); none if it mixes parts, as an older one does."""
-    is_used = {name: (projection[slice(*span)] != 0).any(axis=0) for name, span in parts.items()}
-    reduced = {
-        name: [int(used.argmax()), int(used.argmax() + used.sum())] for name, used in is_used.items() if used.any()
-    }
-    is_mixed = sum(end - first for first, end in reduced.values()) > projection.shape[1]
-    return {} if is_mixed else reduced
 
 
 def project(vectors: NDArray[np.float32], projection: NDArray[np.float32] | None) -> NDArray[np.float32]:

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tasks.config import PublishConfig
-from tasks.corpus.folder import newest_corpus
+from tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
 from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.path_sums import scale_of
 from tasks.ingest.sources import Catalog, events_files, read_catalog
 from tasks.queries.similar import find_history, find_vector
 from tasks.registry.promotion import read_registry
@@ -24,7 +25,7 @@ from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from tasks.users.tombstones import read_tombstones
 from trainer.errors import InputError
-from trainer.store.tokens import open_corpus
+from trainer.store.tokens import Corpus, open_corpus
 from trainer.system.files import read_json, verify_all
 
 NUM_ITEMS = 10
@@ -36,7 +37,8 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
 
     events: count, first, last, by day. corpus: the newest one, null if the user is not in it: window_id, row, tokens, the
     items seen most, and whether evaluation held one out. releases: those in the root that have the user, oldest first, with the
-    vector's norm. movement: the cosine between consecutive releases of the same space. Changes nothing and takes no lock.
+    vector's norm and the last pages, newest first, each with its weight in the path. movement: the cosine between consecutive
+    releases of the same space. Changes nothing and takes no lock.
     Raises InputError if nothing is known of the user, DamageError if a file cannot be read.
     """
     catalog, day = read_catalog(root), read_tombstones(root).day_of(user_id)
@@ -98,9 +100,7 @@ def _find_in_corpus(root: Root, user_id: str) -> Story | None:
     seen = Counter(tokens.tolist()).most_common(NUM_ITEMS)
     is_held_out = bool(histories.is_held_out[row])
     held_out = int(histories.tokens[histories.ends[row]]) if is_held_out else None
-    wanted = [item for item, _ in seen] + ([held_out] if is_held_out else [])
-    named = pq.read_table(corpus.vocabulary, columns=["item_ix", "url"], filters=[("item_ix", "in", wanted)])
-    urls = dict(zip(named["item_ix"].to_pylist(), named["url"].to_pylist(), strict=True))
+    urls = _find_urls(corpus, [item for item, _ in seen] + ([] if held_out is None else [held_out]))
     return {
         "window_id": corpus.folder.name,
         "micro_partition": partition,
@@ -108,8 +108,36 @@ def _find_in_corpus(root: Root, user_id: str) -> Story | None:
         "tokens": len(tokens),
         "items": [{"url": urls[item], "count": count} for item, count in seen],
         "is_held_out": is_held_out,
-        "held_out_item": urls[held_out] if is_held_out else None,
+        "held_out_item": None if held_out is None else urls[held_out],
     }
+
+
+def _find_urls(corpus: Corpus, items: list[int]) -> dict[int, str]:
+    named = pq.read_table(corpus.vocabulary, columns=["item_ix", "url"], filters=[("item_ix", "in", items)])
+    return dict(zip(named["item_ix"].to_pylist(), named["url"].to_pylist(), strict=True))
+
+
+def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Story]:
+    """Returns the last pages of a user, newest first, each with its weight in the path of a release.
+
+    None if the release has no path, or an earlier version exported it, or its corpus was removed.
+    """
+    folder = root.corpus(manifest["created_from"]["window_id"])
+    if "path" not in manifest or not (folder / CORPUS_MANIFEST).exists():
+        return []
+    corpus = open_corpus(folder)
+    found = find_history(corpus, user_id)
+    if found is None:
+        return []
+    _, row, histories = found
+    lags = np.array(manifest["path"]["lags"], np.float32)
+    pages = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]][::-1][: len(lags)].tolist()
+    weights = lags[: len(pages)]
+    weights = weights * scale_of((weights**2).sum())
+    urls = _find_urls(corpus, pages)
+    return [
+        {"url": urls[page], "weight": round(weight, 6)} for page, weight in zip(pages, weights.tolist(), strict=True)
+    ]
 
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[Story]:
@@ -127,6 +155,7 @@ def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[Sto
                 "aliases": [alias for alias, number in registered.aliases.items() if number == version],
                 "space_id": manifest["space_id"],
                 "norm": round(float(np.linalg.norm(vector)), 6),
+                "pages": _weigh_pages(root, manifest, user_id),
                 "vector": vector,
             })  # fmt: skip
     return sorted(found, key=lambda release: (release["version"] or 0, release["release"]))

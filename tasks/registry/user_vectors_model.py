@@ -9,8 +9,8 @@ runs it at load time. So they import nothing else of surf2vec, and surf2vec does
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
 With a column `pages`, a list of canonical URLs a row, oldest first, a vector's path is summed up anew from the last of them. A
-user who is unknown, or has no id, then has no interest: zeros. Pages that the release does not know are left out; a user
-without any other keeps last night's vector, or None. Without a column `user_id` everybody is unknown.
+user who is unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its numbers mix both
+parts. Pages that the release does not know are left out. A user without any other keeps last night's vector, or None.
 
 With params {"part": "interest"} or "path" vectors and items are of that part alone; the manifest names its columns.
 
@@ -41,7 +41,7 @@ from mlflow.models import set_model
 
 for name in ("path_sums", "served_export"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
-from path_sums import PathSums, check_pages, path_of_release  # noqa: E402 (see above)
+from path_sums import PathSums, path_of_release  # noqa: E402 (see above)
 from served_export import Export, Part, as_bytes, as_matrix  # noqa: E402
 
 MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
@@ -68,34 +68,33 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         given = read_columns(model_input)
         index = next(iter(given.values())).index
         ids = [as_id(value) for value in given["user_id"]] if "user_id" in given else [None] * len(index)
-        found = self.find_users(set(ids) - {None})
-        keys = ids
-        if "pages" in given:  # a user may have several rows with other pages: results are by row
-            found, keys = self.sum_paths(found, ids, list(given["pages"])), range(len(ids))
-        found = {key: (row, vector[columns_of_part]) for key, (row, vector) in found.items()}
-        columns = {"vector": {key: vector.tolist() for key, (_, vector) in found.items()}}
+        own_rows, vectors = self.gather_users(ids)
+        is_found = own_rows >= 0
+        if "pages" in given:
+            path_of_release(self.manifest)
+            vectors, is_known = self.path_sums.renew(vectors, list(given["pages"]))
+            is_found |= is_known
+        own_rows, vectors = own_rows[is_found], vectors[is_found, columns_of_part]
+        columns = {"vector": vectors.tolist()}
         if k:
-            columns |= self.find_neighbours(found, k)
+            columns |= self.find_neighbours(own_rows, vectors, k)
         if num_items:
-            columns |= self.find_items(found, num_items, columns_of_part)
-        series = {
-            name: pd.Series([values.get(key) for key in keys], index, dtype=object) for name, values in columns.items()
-        }
-        own = {"user_id": given["user_id"]} if "user_id" in given else {}
-        return pd.DataFrame(own | series)
+            columns |= self.find_items(vectors, num_items, columns_of_part)
+        told = {"user_id": given["user_id"]} if "user_id" in given else {}
+        for name, values in columns.items():
+            found = iter(values)
+            told[name] = pd.Series([next(found) if one else None for one in is_found], index, dtype=object)
+        return pd.DataFrame(told)
 
-    def sum_paths(
-        self, users: dict[str, tuple[int, np.ndarray]], ids: list[str | None], pages: list[Any]
-    ) -> dict[int, tuple[int, np.ndarray]]:
-        """Return {row asked: (row in the index or -1, vector)} with the paths of these pages, of rows with a vector."""
-        check_pages(pages)
-        path_of_release(self.manifest)
-        if not pages:
-            return {}
-        nobody = (-1, np.zeros(self.manifest["vector_size"], np.float32))
-        rows, vectors = zip(*(users.get(user_id, nobody) for user_id in ids), strict=True)
-        renewed, is_known = self.path_sums.renew(np.stack(vectors), pages)
-        return {n: (rows[n], renewed[n]) for n in range(len(ids)) if rows[n] >= 0 or is_known[n]}
+    def gather_users(self, ids: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows in the index int64[n], -1 for who has no vector, and vectors float32[n, D], zeros for them."""
+        rows = np.full(len(ids), -1, np.int64)
+        vectors = np.zeros((len(ids), self.manifest["vector_size"]), np.float32)
+        users = self.find_users(set(ids) - {None})
+        for place, user_id in enumerate(ids) if users else ():
+            if user_id in users:
+                rows[place], vectors[place] = users[user_id]
+        return rows, vectors
 
     @cached_property
     def path_sums(self) -> PathSums:
@@ -145,20 +144,22 @@ class UserVectors(mlflow.pyfunc.PythonModel):
                     found[user_id] = (first + rows[user_id], vectors[rows[user_id]].copy())
         return found
 
-    def find_neighbours(self, found: dict[str, tuple[int, np.ndarray]], k: int) -> dict[str, dict[str, Any]]:
-        """Return the k nearest other users, nearest first: {"neighbours": {user_id: ids}, "scores": {user_id: cosines}}."""
-        near: dict[str, dict[str, Any]] = {"neighbours": {}, "scores": {}}
-        if not found:
+    def find_neighbours(self, own_rows: np.ndarray, vectors: np.ndarray, k: int) -> dict[str, list[Any]]:
+        """Return of each user the k nearest others, nearest first: {"neighbours": lists of ids, "scores": of cosines}.
+
+        own_rows int64[n]: of the users in the index, -1 for strangers; vectors float32[n, D].
+        """
+        near: dict[str, list[Any]] = {"neighbours": [], "scores": []}
+        if not len(vectors):
             return near
-        vectors = np.stack([vector for _, vector in found.values()])
         units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         scores, rows = self.index.search(units, min(k + 1, self.index.ntotal))
         names = self.read_ids(set(rows.ravel().tolist()) - {-1})
-        for number, (user_id, (own_row, _)) in enumerate(found.items()):
-            pairs = zip(rows[number].tolist(), scores[number].tolist(), strict=True)
+        for own_row, *found in zip(own_rows.tolist(), rows.tolist(), scores.tolist(), strict=True):
+            pairs = zip(*found, strict=True)
             others = [(names[row], min(score, 1.0)) for row, score in pairs if row not in (own_row, -1)][:k]
-            near["neighbours"][user_id] = [name for name, _ in others]
-            near["scores"][user_id] = [score for _, score in others]
+            near["neighbours"].append([name for name, _ in others])
+            near["scores"].append([score for _, score in others])
         return near
 
     def read_ids(self, rows: set[int]) -> dict[int, str]:
@@ -176,26 +177,23 @@ class UserVectors(mlflow.pyfunc.PythonModel):
                 names |= {row: table["user_id"][row - first].as_py() for row in groups[group]}
         return names
 
-    def find_items(
-        self, found: dict[str, tuple[int, np.ndarray]], num_items: int, columns: slice
-    ) -> dict[str, dict[str, Any]]:
-        """Return the best items, highest score first: {"items": {user_id: urls}, "item_scores": {user_id: scores}}.
+    def find_items(self, vectors: np.ndarray, num_items: int, columns: slice) -> dict[str, list[Any]]:
+        """Return of each user the best items, highest score first: {"items": lists of urls, "item_scores": of scores}.
 
-        columns: of the items' vectors, as many as the users' have.
+        vectors float32[n, D]; columns: of the items' vectors, as many as the users' have.
         """
         urls, item_vectors = self.item_table
         item_vectors = item_vectors[:, columns]
         num_items = min(num_items, len(urls))
-        user_ids, at_once = list(found), max(1, SCORES_AT_ONCE // max(1, len(urls)))
-        best: dict[str, dict[str, Any]] = {"items": {}, "item_scores": {}}
-        for start in range(0, len(user_ids), at_once):
-            some = user_ids[start : start + at_once]
-            scores = np.stack([found[user_id][1] for user_id in some]) @ item_vectors.T
+        at_once = max(1, SCORES_AT_ONCE // max(1, len(urls)))
+        best: dict[str, list[Any]] = {"items": [], "item_scores": []}
+        for start in range(0, len(vectors), at_once):
+            scores = vectors[start : start + at_once] @ item_vectors.T
             top = np.argpartition(-scores, num_items - 1, axis=1)[:, :num_items]
-            for user_id, row, columns in zip(some, scores, top, strict=True):
-                columns = columns[np.lexsort((columns, -row[columns]))]
-                best["items"][user_id] = urls[columns].tolist()
-                best["item_scores"][user_id] = row[columns].tolist()
+            for row, places in zip(scores, top, strict=True):
+                places = places[np.lexsort((places, -row[places]))]
+                best["items"].append(urls[places].tolist())
+                best["item_scores"].append(row[places].tolist())
         return best
 
 

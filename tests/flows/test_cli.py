@@ -186,12 +186,20 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
     row = {"user_id": ODD, "url": ODD, "score": 0.5, "count": 1}
     events = {"count": 1, "first": "x", "last": "x", "days": {}}
     corpus = {"window_id": "w", "row": 1, "tokens": 1, "is_held_out": True, "held_out_item": ODD, "items": [row]}
+    release = {
+        "release": "r1",
+        "version": 1,
+        "aliases": [],
+        "norm": 1.0,
+        "space_id": "s",
+        "pages": [{"url": ODD, "weight": 0.5}],
+    }
     told = {
         "micro_partition": 0,
         "forgotten_on": None,
         "events": events,
         "corpus": corpus,
-        "releases": [],
+        "releases": [release],
         "movement": [],
     }
     print_result({"neighbours": [row], "items": [row], "seen": [ODD]}, False, show_similar)
@@ -201,7 +209,8 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
     )
     print_event("log", {"message": f"{ODD}\nerror: forged"})
     out, err = capsys.readouterr()
-    assert out.count(SHOWN) == 7
+    assert out.count(SHOWN) == 8
+    assert f"   0.500  {SHOWN}" in out
     assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")
     assert not any(char in out + err for char in "\x1b\x07\u202e")
     print_result({"findings": [ODD]}, True, show_findings)

@@ -7,19 +7,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import ExportConfig
-from tasks.export.export import Export, export_vectors, list_files, read_export
+from tasks.export.export import list_files, read_export
 from tasks.export.path_inputs import open_path_sums
 from tasks.export.vector_files import decode_vectors
 from tasks.export.without_users import erase_from_export
 from tasks.root.run import Root
 from tasks.users.user_set import want_users
-from tests.path_releases import STORED, corpus_of, histories_of, make_path_root
+from tests.path_releases import histories_of, make_path_root
 from tests.releases import make_release, read_items, read_users
 from tests.trained import MEMORY_BYTES
 from trainer.errors import DamageError, InputError
 from trainer.store.generation import open_generation
-from trainer.system.files import describe_file, verify_file, write_manifest_json
+from trainer.system.files import verify_file
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def test_the_file_has_the_input_vectors_in_the_order_of_the_items(root: Root) ->
     verify_file(root.export("whole") / "path_inputs.parquet", about)
 
 
-@pytest.mark.parametrize("release", STORED)
+@pytest.mark.parametrize("release", ["whole", "narrow"])
 def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, release: str) -> None:
     folder, histories = root.export(release), histories_of(root)
     users = read_users(folder)
@@ -59,16 +58,13 @@ def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, relea
     assert not np.delete(strangers, np.arange(last.shape[1])[sums.columns], axis=1).any(), "no interest"
 
 
-def test_a_reduced_release_has_parts_and_ranks_by_them(root: Root) -> None:
-    manifest = read_export(root.export("reduced"))
-    (first, middle), (start, end) = manifest["parts"]["interest"], manifest["parts"]["path"]
-    assert (first, middle, end) == (0, start, 10)
-    whole, reduced = (read_users(root.export(name)) for name in ("whole", "reduced"))
+def test_in_a_reduced_release_the_pages_make_the_whole_vector(root: Root) -> None:
+    whole, reduced = (open_path_sums(root.export(name)) for name in ("whole", "reduced"))
     projection = np.load(root.export("reduced") / "projection.npy")
-    for columns, span in ((slice(0, 8), slice(0, middle)), (slice(8, 16), slice(middle, 10))):
-        np.testing.assert_allclose(
-            reduced["user-3"][span], whole["user-3"][columns] @ projection[columns, span], rtol=1e-4, atol=1e-6
-        )
+    pages = list(histories_of(root).values())
+    path, _ = whole.renew(np.zeros((len(pages), 16), np.float32), pages)
+    found, _ = reduced.renew(np.ones((len(pages), 10), np.float32), pages)
+    np.testing.assert_allclose(found, path @ projection, rtol=1e-4, atol=1e-5)
 
 
 def test_it_stays_when_a_user_is_forgotten(root: Root, tmp_path: Path) -> None:
@@ -90,19 +86,3 @@ def test_a_damaged_file_and_a_release_without_one_are_refused(root: Root, tmp_pa
         open_path_sums(make_release(Root(tmp_path / "root")))
     with pytest.raises(InputError, match="there is no export in"):
         open_path_sums(tmp_path / "nowhere")
-
-
-def test_a_projection_that_mixes_parts_stays_and_nothing_is_summed_up(root: Root, tmp_path: Path) -> None:
-    older = Path(shutil.copytree(root.export("reduced"), tmp_path / "older"))
-    mixed = np.linalg.qr(np.random.default_rng(0).standard_normal((16, 10)))[0].astype(np.float32)
-    np.save(older / "projection.npy", mixed, allow_pickle=False)
-    manifest = read_export(older)
-    manifest["projection"] |= describe_file(older / "projection.npy")
-    write_manifest_json(older / "manifest.json", manifest)
-    job = Export(
-        corpus_of(root).folder, tmp_path / "new", "new", "run", "space-1", ExportConfig(pca_dim=10), space_dir=older
-    )
-    export_vectors(job, open_generation(root.store))
-    new = read_export(tmp_path / "new")
-    assert {"parts", "path"} & set(new) == set()
-    np.testing.assert_array_equal(np.load(tmp_path / "new" / "projection.npy"), mixed)

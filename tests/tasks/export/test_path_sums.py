@@ -12,8 +12,7 @@ from trainer.kernels.path import path_vectors
 from trainer.model.rows import PathItems, Rows
 
 MANIFEST = {
-    "release": "r1", "parts": {"interest": [0, 1], "path": [1, 3]},
-    "path": {"lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
+    "release": "r1", "path": {"columns": [1, 3], "lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
 }  # fmt: skip
 SUMS = PathSums.of_release(MANIFEST, ["/a", "/b"], np.array([[1, 0], [10, 2]], np.float32))
 
@@ -61,8 +60,13 @@ def test_they_are_those_of_the_trainers_kernel(histories: list[list[int]], windo
     offsets = np.cumsum([0, *map(len, histories)])
     tokens = np.array([item for one in histories for item in one], np.int32)
     expected = path_vectors(path, tokens, offsets[:-1], offsets[1:], window)
-    about = {"lags": path.lags.vectors[:window, 0].tolist(), "bias": [0.0] * 18 + [0.5], "weight": 0.6}
-    sums = PathSums.of_release({"path": about, "parts": {"path": [0, 19]}}, [f"/{n}" for n in range(10)], inputs)
+    about = {
+        "columns": [0, 19],
+        "lags": path.lags.vectors[:window, 0].tolist(),
+        "bias": [0.0] * 18 + [0.5],
+        "weight": 0.6,
+    }
+    sums = PathSums.of_release({"path": about}, [f"/{n}" for n in range(10)], inputs)
     pages = [[f"/{item}" for item in one] for one in histories]
     found = sums.sum_pages(sums.find_pages(pages))
     np.testing.assert_allclose(found, expected * np.float32(0.6), rtol=1e-5, atol=1e-6)

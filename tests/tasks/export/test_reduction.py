@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.export.reduction import SecondMoment, find_parts, project, read_projection, write_projection
+from tasks.export.reduction import SecondMoment, project, read_projection, write_projection
 from trainer.errors import DamageError
 
 
 def fit(vectors: np.ndarray, dim: int) -> tuple[np.ndarray, float]:
     moment = SecondMoment(vectors.shape[1])
     moment.add(vectors)
-    return moment.project_to(dim, {"interest": [0, vectors.shape[1]]})
+    return moment.project_to(dim)
 
 
 def test_a_literal_projection() -> None:
@@ -79,17 +79,3 @@ def test_the_file_comes_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamageError, match=r"projection.npy cannot be read"):
         read_projection(path)
-
-
-def test_parts_are_reduced_apart_by_what_they_keep() -> None:
-    parts = {"interest": [0, 2], "path": [2, 5]}
-    users = np.array([[3, 4, 0, 0, 9], [-3, -4, 0, 1, 9]], np.float32)
-    moment = SecondMoment(5)
-    moment.add(users)
-    projection, kept = moment.project_to(3, parts)
-    expected = [[0.6, 0, 0], [0.8, 0, 0], [0, 0, 0], [0, 0.055, 0.9985], [0, 0.9985, -0.055]]
-    np.testing.assert_allclose(np.abs(projection), np.abs(expected), atol=1e-3)
-    assert kept == pytest.approx(1)
-    assert find_parts(projection, parts) == {"interest": [0, 1], "path": [1, 3]}
-    assert find_parts(moment.project_to(1, parts)[0], parts) == {"path": [0, 1]}
-    assert find_parts(np.ones((5, 2), np.float32), parts) == {}, "each column mixes both"

@@ -83,7 +83,7 @@ def test_neighbours_are_by_the_renewed_vectors(root: Root) -> None:
         assert KNOWN not in row.neighbours or user is None
 
 
-@pytest.mark.parametrize("release", ["whole", "reduced"])
+@pytest.mark.parametrize("release", ["whole", "narrow"])
 def test_a_part_alone(root: Root, release: str) -> None:
     model = load(root.export(release))
     columns = {part: slice(*span) for part, span in model.manifest["parts"].items()}
