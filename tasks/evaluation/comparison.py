@@ -28,7 +28,8 @@ from tasks.corpus.token_pass import find_changed, find_known
 from tasks.evaluation.evaluate import Answer, Question, UserReader, check_memory, evaluate, join_sides, rank_held_out
 from tasks.evaluation.scores import Scores, VectorScores, score_of
 from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
-from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, decode_vectors
+from tasks.export.served_export import decode_vectors
+from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS
 from tasks.root.run import Root
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import Generation, open_generation

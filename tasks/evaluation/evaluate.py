@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from tasks.evaluation.scores import BATCH_SCORES, Piece, Scores, score_of
 from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.export.reduction import project, read_projection
-from tasks.export.vector_files import decode_vectors, encode_vectors
+from tasks.export.served_export import decode_vectors
+from tasks.export.vector_files import encode_vectors
 from trainer.errors import ResourceError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import Generation

@@ -32,6 +32,7 @@ from tasks.export.changes import write_changes
 from tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
+from tasks.export.served_export import list_files as list_served
 from tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
@@ -142,11 +143,7 @@ def read_export(export_dir: Path) -> dict[str, Any]:
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return every file of an export but the manifest: path within the export → `{"bytes", "sha256", ...}`."""
-    others = [manifest[name] for name in ("index", "projection", "path") if name in manifest]
-    users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
-    items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
-    changes = manifest.get("changes", {}).get("files", {})
-    return users | items | {about["file"]: about for about in others} | changes
+    return list_served(manifest) | manifest.get("changes", {}).get("files", {})
 
 
 def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tasks.export.export import path_of, read_export
 from tasks.export.path_sums import PathSums, path_of_release
-from tasks.export.vector_files import decode_vectors
+from tasks.export.served_export import decode_vectors
 from trainer.errors import InputError
 
 

@@ -1,10 +1,8 @@
 """Writes and reads vectors in Parquet: as float32, as float16, or as int8 with a scale for each row.
 
-    float32   vector fixed_size_list<float32>
-    float16   vector fixed_size_list<float16>: 11 bits a number
-    int8      vector fixed_size_list<int8> and scale float32: the row's greatest number is 127 scales
-
-The serving model has its own copy of the decoder (tasks/registry/served_export.py).
+float32   vector fixed_size_list<float32>
+float16   vector fixed_size_list<float16>: 11 bits a number
+int8      vector fixed_size_list<int8> and scale float32: the row's greatest number is 127 scales
 """
 
 import hashlib
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.export.served_export import DIGEST_DIGITS, decode_vectors
 from trainer.errors import ConfigError
 from trainer.system.files import describe_file, replace_file
 
@@ -29,7 +28,6 @@ ITEM_ROW_GROUP_ROWS = 8192
 ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 # Parquet has no byte type: int8 is stored as indices into a dictionary for each row group (1 kB), then zstd.
 BYTES_A_NUMBER = {"float32": 4.0, "float16": 2.0, "int8": 1.2}
-DIGEST_DIGITS = 16
 _INT8_MAX = 127
 
 
@@ -49,15 +47,6 @@ def encode_vectors(vectors: NDArray[np.float32], dtype: str) -> dict[str, pa.Arr
             )
         return {"vector": _as_lists(vectors.astype(np.float16))}
     return {"vector": _as_lists(np.ascontiguousarray(vectors, dtype=np.float32))}
-
-
-def decode_vectors(rows: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
-    """Return the vectors of an export's rows as float32 (N, D); `rows` has `vector`, and `scale` if the export has it."""
-    column = rows.column("vector")
-    lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    numbers = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
-    vectors = numbers.astype(np.float32, copy=False)
-    return vectors * rows.column("scale").to_numpy()[:, None] if "scale" in rows.schema.names else vectors
 
 
 def encode_rows(names: pa.Table, vectors: NDArray[np.float32], dtype: str) -> pa.Table:

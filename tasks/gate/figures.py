@@ -20,7 +20,8 @@ from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.corpus.window import Window
 from tasks.evaluation.comparison import find_users, match_items, match_unchanged
 from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
-from tasks.export.vector_files import decode_vectors, interests_of, read_vectors
+from tasks.export.served_export import decode_vectors
+from tasks.export.vector_files import interests_of, read_vectors
 from tasks.gate.rules import TOP, Finding, Rule, compare, hits, make_table, reciprocals
 from tasks.root.run import Root, Run
 from tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story

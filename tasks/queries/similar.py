@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.export.export import path_of, read_export
 from tasks.export.index import unit_rows
-from tasks.export.vector_files import decode_vectors, part_name
+from tasks.export.served_export import decode_vectors
+from tasks.export.vector_files import part_name
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from trainer.errors import InputError

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.export.export import EXPORT_MANIFEST, list_files
-from tasks.export.vector_files import VECTOR_COLUMNS, decode_vectors
+from tasks.export.served_export import decode_vectors
+from tasks.export.vector_files import VECTOR_COLUMNS
 from trainer.errors import ConfigError, DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.gensim.word2vec_format import write_word2vec

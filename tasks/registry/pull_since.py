@@ -83,9 +83,7 @@ def pull_since(
     fetcher = Fetcher(tracking_uri, on_event)
     with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory() as scratch:
         manifest = fetcher.get_manifest(target, Path(scratch) / EXPORT_MANIFEST)
-        path = {manifest["path"]["file"]: manifest["path"]} if "path" in manifest else {}
-        for name, entry in path.items():
-            fetcher.get(target, name, entry, gathered / name)
+        path = _fetch_path(target, manifest, fetcher, gathered)
         links, reason = _find_links(target, older.tags["manifest_sha256"], manifest, fetcher, gathered, Path(scratch))
         way = reason or f"the changes of {len(links):,} releases"
         if reason:
@@ -110,6 +108,14 @@ def pull_since(
         "removed_items": counts["num_removed_items"],
     }
     return describe_pull(manifest, target, out, fetcher) | {"since": since, "way": way} | changed
+
+
+def _fetch_path(target: Version, manifest: dict[str, Any], fetcher: Fetcher, folder: Path) -> dict[str, Any]:
+    """Fetch the file that paths are summed up from; return its entry, or none without a path."""
+    path = {manifest["path"]["file"]: manifest["path"]} if "path" in manifest else {}
+    for name, entry in path.items():
+        fetcher.get(target, name, entry, folder / name)
+    return path
 
 
 def _find_links(

@@ -34,7 +34,7 @@ from tasks.root.run import Root, read_stories, use_temporary_folder
 from trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
-MODEL_MODULES = (Path(__file__).parent / "served_export.py", Path(__file__).parents[1] / "export" / "path_sums.py")
+MODEL_MODULES = tuple(Path(__file__).parents[1] / "export" / name for name in ("served_export.py", "path_sums.py"))
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 
 
@@ -211,13 +211,12 @@ def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
 @contextmanager
 def find_modules() -> Iterator[None]:
     """Let the model's code find its modules, as in a process that loads it: MLflow runs it when it is saved, too."""
-    folders = [str(path.parent) for path in MODEL_MODULES]
-    sys.path[:0] = folders
+    folder = str(MODEL_MODULES[0].parent)
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        for folder in folders:
-            sys.path.remove(folder)
+        sys.path.remove(folder)
 
 
 def _parts(content: Content) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from mlflow.models import set_model
 for name in ("path_sums", "served_export"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
 from path_sums import PathSums, path_of_release  # noqa: E402 (see above)
-from served_export import Export, Part, as_bytes, as_matrix  # noqa: E402
+from served_export import Export, Part, as_bytes, decode_vectors  # noqa: E402
 
 MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
 SCORES_AT_ONCE = 1 << 24
@@ -100,7 +100,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
     def path_sums(self) -> PathSums:
         with self.export.reading_verified(self.manifest["path"]["file"]) as path:
             table = pq.read_table(path)
-        return PathSums.of_release(self.manifest, table["url"].to_pylist(), as_matrix(table))
+        return PathSums.of_release(self.manifest, table["url"].to_pylist(), decode_vectors(table))
 
     @cached_property
     def index(self) -> Any:
@@ -123,7 +123,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             with self.export.reading_verified(f"item_vectors/{name}") as path:
                 tables.append(pq.read_table(path, columns=["url", "vector"]))
         urls = np.concatenate([table["url"].to_numpy() for table in tables])
-        return urls, np.concatenate([as_matrix(table) for table in tables])
+        return urls, np.concatenate([decode_vectors(table) for table in tables])
 
     def find_users(self, user_ids: set[str]) -> dict[str, tuple[int, np.ndarray]]:
         """Return {user_id: (row in the index, vector)} of the users with a vector."""
@@ -139,7 +139,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             groups = {part.group_of_id(user_id) for user_id in ids} - {-1}
             for group, table in part.read(sorted(groups), ["user_id", "vector", "scale"]).items():
                 rows = {user_id: row for row, user_id in enumerate(table["user_id"].to_pylist())}
-                vectors, first = as_matrix(table), self.first[number] + part.starts[group]
+                vectors, first = decode_vectors(table), self.first[number] + part.starts[group]
                 for user_id in rows.keys() & ids:
                     found[user_id] = (first + rows[user_id], vectors[rows[user_id]].copy())
         return found

@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from tasks.export.export import EXPORT_MANIFEST, path_of
 from tasks.export.index import unit_rows
-from tasks.export.vector_files import VECTOR_COLUMNS, decode_vectors, directions_of
+from tasks.export.served_export import decode_vectors
+from tasks.export.vector_files import VECTOR_COLUMNS, directions_of
 from tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
 from tasks.report.plots import Label, LineChart, draw_lines, place_labels
 from tasks.root.story import Story

@@ -15,7 +15,7 @@ from tasks.evaluation import scores as scores_module
 from tasks.evaluation.evaluate import evaluate, join_questions, measure_loss, questions, rank_held_out
 from tasks.evaluation.scores import score_of
 from tasks.export.export import Export, export_vectors
-from tasks.export.vector_files import decode_vectors
+from tasks.export.served_export import decode_vectors
 from tests.corpora import planted_histories, write_corpus
 from tests.releases import read_items
 from tests.scored import score_by_vectors

@@ -11,7 +11,7 @@ from tasks.config import ExportConfig
 from tasks.export.export import Export, export_vectors, list_files
 from tasks.export.index import unit_rows
 from tasks.export.reduction import project, read_projection
-from tasks.export.vector_files import decode_vectors
+from tasks.export.served_export import decode_vectors
 from tasks.queries.infer import infer
 from tasks.queries.similar import similar_users
 from tasks.queries.word2vec import export_word2vec

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.export.export import list_files, read_export
 from tasks.export.path_inputs import open_path_sums
-from tasks.export.vector_files import decode_vectors
+from tasks.export.served_export import decode_vectors
 from tasks.export.without_users import erase_from_export
 from tasks.root.run import Root
 from tasks.users.user_set import want_users

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.export.path_inputs import open_path_sums
 from tasks.export.path_sums import PathSums
-from tasks.export.vector_files import decode_vectors
+from tasks.export.served_export import decode_vectors
 from tasks.registry import tracking
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import pull

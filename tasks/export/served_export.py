@@ -1,6 +1,6 @@
-"""The files of a registered release: checked against its manifest before use. A part of the registered model.
+"""The files of a release as the registered model reads them: checked against the manifest before use.
 
-MLflow copies this file beside user_vectors_model.py. So it imports nothing of surf2vec.
+MLflow copies this file beside the model (tasks/registry/user_vectors_model.py). So it imports nothing of surf2vec.
 """
 
 import hashlib
@@ -192,8 +192,10 @@ def as_bytes(user_id: str) -> bytes:
     return user_id.encode("utf-8", "surrogatepass")
 
 
-def as_matrix(table: pa.Table) -> np.ndarray:
-    """Return the column `vector` as float32 (N, D). It may be stored as float16, or as int8 with a column `scale`."""
-    lists = table["vector"].combine_chunks()
-    numbers = lists.flatten().to_numpy().reshape(len(lists), -1).astype(np.float32, copy=False)
-    return numbers * table["scale"].to_numpy()[:, None] if "scale" in table.column_names else numbers
+def decode_vectors(rows: pa.Table | pa.RecordBatch) -> np.ndarray:
+    """Return the vectors of rows as float32 (N, D); `rows` has `vector`, and `scale` if vectors are stored as int8."""
+    column = rows.column("vector")
+    lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    numbers = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
+    vectors = numbers.astype(np.float32, copy=False)
+    return vectors * rows.column("scale").to_numpy()[:, None] if "scale" in rows.schema.names else vectors
