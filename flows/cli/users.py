@@ -39,7 +39,7 @@ def similar(
 
 @command("surf2vec explain USER_ID --root my-root", show_explained)
 def explain(call: Call, user_id: User) -> dict[str, Any]:
-    """What is known of one user: events, days, items, releases, movement between them. Nothing of it is kept."""
+    """What is known of one user: events, items, releases with the weights of the last pages, movement. Nothing of it is kept."""
     from tasks.queries.explain import explain_user
 
     return {"user_id": user_id} | explain_user(call.root, call.config.publish, find_name(call, user_id))

@@ -194,12 +194,14 @@ def _describe_version(story: Story, manifest: dict[str, Any], size_bytes: int) -
 def _describe_model(manifest: dict[str, Any], export_uri: str | None) -> str:
     """Return the description of the version in the registry (Markdown)."""
     place = f" The vectors are not in the registry but in {as_markdown(export_uri)}." if export_uri else ""
+    pages = "With a column `pages`, lists of URLs, oldest first, paths are summed up from them, of anybody. "
     return (
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
         f"{manifest['num_users']:,} users, learned from the pages they visited, and for {manifest['num_items']:,} pages.\n\n"
         'Give a column `user_id`; get `user_id` and `vector` (null for an unknown user). With `params={"k": 10}` also '
         'the nearest users (`neighbours`, `scores`: cosine), with `params={"items": 10}` also the pages that rank first '
         "(`items`, `item_scores`: dot product). "
+        f"{pages if 'path' in manifest else ''}"
         f"Vectors may be compared with those of releases that share space_id {manifest['space_id']}.{place}"
     )
 

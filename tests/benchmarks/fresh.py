@@ -38,6 +38,7 @@ from tests.releases import read_items, read_users
 from tests.scored import score_by_vectors
 from tests.tasks.registry.test_serving_model import load
 from trainer.config import TrainConfig
+from trainer.kernels.path import path_vectors
 from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import Corpus, Histories, open_corpus, partition_name
 from trainer.training.job import Job
@@ -100,10 +101,8 @@ def measure_log(log: str, data: Path, folder: Path) -> list[dict[str, Any]]:
     corpus, config = make_corpus_of(log, data, folder), TrainConfig(seed=SEED, threads=THREADS)
     before = without_today(corpus, folder / "before")
     export_dir = folder / "release"
-    export_vectors(
-        Export(before.folder, export_dir, "last night", "run", "space"),
-        train_last_night(before, config, folder / "store"),
-    )
+    generation = train_last_night(before, config, folder / "store")
+    export_vectors(Export(before.folder, export_dir, "last night", "run", "space"), generation)
     ids, pages, numbers = read_asked(corpus)
     sums, users, (_, items) = open_path_sums(export_dir), read_users(export_dir), read_items(export_dir)
     nobody = np.zeros(items.shape[1], np.float32)
@@ -119,7 +118,10 @@ def measure_log(log: str, data: Path, folder: Path) -> list[dict[str, Any]]:
         "all as strangers": (sums.renew(np.zeros_like(known), pages)[0], items),
     }
     hits = {name: ask(corpus, *side)[numbers >= 0] for name, side in sides.items()}
-    return [judge_quality(log, hits, numbers[numbers >= 0] > 0), judge_speed(log, sums, export_dir, ids, pages)]
+    return [
+        judge_quality(log, hits, numbers[numbers >= 0] > 0),
+        judge_speed(log, sums, generation, export_dir, ids, pages),
+    ]
 
 
 def ask(corpus: Corpus, users: NDArray[np.float32], items: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -140,14 +142,20 @@ def judge_quality(log: str, hits: dict[str, NDArray[np.float64]], is_known: NDAr
     return {"case": f"{log}: quality", "ratio": ratio, "mark": "> last night", "passed": ratio > 1} | figures
 
 
-def judge_speed(log: str, sums: PathSums, export_dir: Path, ids: list[str], pages: list[list[str]]) -> dict[str, Any]:
+def judge_speed(
+    log: str, sums: PathSums, generation: Generation, export_dir: Path, ids: list[str], pages: list[list[str]]
+) -> dict[str, Any]:
     """The case of the users summed up a second, by the processor's time: threads would count against it."""
     window = len(sums.lags)
     last = [one[-window:] for one in pages]
     many = (last * (SUMMED_USERS // len(last) + 1))[:SUMMED_USERS]
     vectors = np.zeros((len(many), sums.columns.stop), np.float32)
     sums_second = fastest(lambda: sums.renew(vectors, many), SUMMED_USERS)
-    chosen = sums.find_pages(many)
+    chosen, path = sums.find_pages(many), generation.path
+    assert path is not None
+    is_page = chosen[:, ::-1] < len(sums.numbers)
+    ends = np.cumsum(is_page.sum(axis=1))
+    tokens, starts = chosen[:, ::-1][is_page].astype(np.int32), np.concatenate(([0], ends[:-1]))
     model, asked = load(export_dir), (last * (PREDICTED_USERS // len(last) + 1))[:PREDICTED_USERS]
     names = (ids * (PREDICTED_USERS // len(ids) + 1))[:PREDICTED_USERS]
     known, strangers = pd.DataFrame({"user_id": names, "pages": asked}), pd.DataFrame({"pages": asked})
@@ -155,6 +163,7 @@ def judge_speed(log: str, sums: PathSums, export_dir: Path, ids: list[str], page
     return {
         "case": f"{log}: users a second of a core", "ratio": ratio, "mark": f">= {MARK_USERS:,}", "passed": ratio >= 1,
         "summed from URLs": sums_second, "from rows of pages": fastest(lambda: sums.sum_pages(chosen), SUMMED_USERS),
+        "by the trainer's kernel": fastest(lambda: path_vectors(path, tokens, starts, ends, window), SUMMED_USERS),
         "predict, strangers": fastest(lambda: model.predict(None, strangers), PREDICTED_USERS),
         "predict, known": fastest(lambda: model.predict(None, known), PREDICTED_USERS),
         "predict with 10 items, strangers": fastest(lambda: model.predict(None, strangers[:5000], {"items": 10}), 5000),
