@@ -202,11 +202,13 @@ def read_columns(frame: pd.DataFrame) -> dict[str, pd.Series]:
     given = {name: frame[name] for name in ("user_id", "pages") if name in frame}
     if not given:
         raise ValueError("give a column user_id, a column pages with lists of URLs, or both")
-    first = next(iter(given.values()))
-    if len(frame) == 1 and is_list(first.iloc[0]) and (first.name == "user_id" or all(map(is_list, first.iloc[0]))):
-        # {"inputs": {"user_id": [...]}} over HTTP arrives as one row with a list in it.
-        frame = pd.DataFrame({name: pd.Series(list(column.iloc[0]), dtype=object) for name, column in given.items()})
-    return {name: pd.Series(list(frame[name]), frame.index, dtype=object) for name in given}
+    cells = [column.iloc[0] for column in given.values()] if len(frame) == 1 else [None]
+    if all(map(is_list, cells)) and ("user_id" in given or (len(cells[0]) and all(map(is_list, cells[0])))):
+        # {"inputs": {"user_id": [...], "pages": [[...]]}} over HTTP arrives as one row with a list in each column.
+        if len({len(cell) for cell in cells}) > 1:
+            raise ValueError("user_id and pages have different lengths: give a list of pages for each user")
+        return {name: pd.Series(list(cell), dtype=object) for name, cell in zip(given, cells, strict=True)}
+    return {name: pd.Series(list(column), frame.index, dtype=object) for name, column in given.items()}
 
 
 def is_list(value: Any) -> bool:

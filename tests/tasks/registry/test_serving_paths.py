@@ -110,6 +110,20 @@ def test_bad_pages_are_refused_in_words(root: Root, pages: Any, words: str) -> N
     assert "secret" not in str(caught.value)
 
 
+def test_one_row_of_lists_as_it_comes_over_http(root: Root) -> None:
+    model = load(root.export("whole"))
+    expected = ask(model, [KNOWN, "a stranger"], [NOW, SEEN])
+    for frame in ({"user_id": [[KNOWN, "a stranger"]], "pages": [[NOW, SEEN]]}, {"pages": [[NOW, SEEN]]}):
+        answer = model.predict(None, pd.DataFrame(frame))
+        assert len(answer) == 2
+        assert answer["vector"][1] == expected["vector"][1]
+    assert ask(model, None, [[]])["vector"].tolist() == [None], "a row without pages is a row"
+    with pytest.raises(ValueError, match="user_id and pages have different lengths"):
+        ask(model, [[KNOWN]], [[NOW, SEEN]])
+    with pytest.raises(ValueError, match="pages in row 0 is null"):
+        ask(model, [[KNOWN]], [None])
+
+
 def test_neither_column_and_a_release_without_a_path_are_refused(root: Root, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give a column user_id, a column pages with lists of URLs, or both"):
         load(root.export("whole")).predict(None, pd.DataFrame({"page": ["/page/1"]}))
