@@ -27,8 +27,8 @@ def corpus_of(root: Root) -> Corpus:
     return open_corpus(folder)
 
 
-def make_path_root(path: Path) -> Root:
-    """A root with a training of both parts, and an export of it for each of STORED.
+def make_path_root(path: Path, parts: str = "both") -> Root:
+    """A root with a training of both parts, or of the path alone, and an export of it for each of STORED.
 
     Users walk from a page to the next, with a jump here and there.
     """
@@ -40,7 +40,7 @@ def make_path_root(path: Path) -> Root:
     log = write_log(path.parent / "walks.csv", *lines)
     ingest(root, [str(log)], IngestConfig(), 4, MEMORY_BYTES, 1, ignore_event)
     built = build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)
-    train_root(root, built["window_id"], vector_size=16)
+    train_root(root, built["window_id"], vector_size=16, parts=parts)
     for name, storage in STORED.items():
         export_release(root, name, corpus_of(root).folder, open_generation(root.store), **storage)
     return root

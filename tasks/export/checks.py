@@ -39,10 +39,13 @@ def check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> N
         )
 
 
-def check_disk(folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int) -> None:
+def check_disk(
+    folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int, num_tables: int
+) -> None:  # fmt: skip
     """Raise ResourceError if the export will not fit on the disk. Names are estimated at 40 bytes a user, 80 an item."""
     user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
-    needed = index_bytes + corpus["num_users"] * user_bytes + corpus["num_items"] * (4 * vector_size + 80)
+    item_bytes = num_tables * (4 * vector_size + 80)
+    needed = index_bytes + corpus["num_users"] * user_bytes + corpus["num_items"] * item_bytes
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(

@@ -108,7 +108,8 @@ def export_vectors(
     plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, QUANTISE_ABOVE)
     on_event("log", {"message": f"index: {plan.reason}"})
     with replace_folder(job.export_dir) as folder:
-        check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes)
+        num_tables = generation.has_item_vectors + bool(generation.config.path_size)
+        check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes, num_tables)
         manifest = dict(identity)
         write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
         if job.config.pca_dim is not None:

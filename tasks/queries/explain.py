@@ -120,20 +120,18 @@ def _find_urls(corpus: Corpus, items: list[int]) -> dict[int, str]:
 def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Story]:
     """Returns the last pages of a user, newest first, each with its weight in the path of a release.
 
-    None if the release has no path, or an earlier version exported it, or its corpus was removed.
+    No pages if the release has no path, an earlier version exported it, or its corpus was removed.
     """
     folder = root.corpus(manifest["created_from"]["window_id"])
     if "path" not in manifest or not (folder / CORPUS_MANIFEST).exists():
         return []
     corpus = open_corpus(folder)
-    found = find_history(corpus, user_id)
-    if found is None:
+    if (found := find_history(corpus, user_id)) is None:
         return []
     _, row, histories = found
     lags = np.array(manifest["path"]["lags"], np.float32)
     pages = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]][::-1][: len(lags)].tolist()
-    weights = lags[: len(pages)]
-    weights = weights * scale_of((weights**2).sum())
+    weights = lags[: len(pages)] * scale_of((lags[: len(pages)] ** 2).sum())
     urls = _find_urls(corpus, pages)
     return [
         {"url": urls[page], "weight": round(weight, 6)} for page, weight in zip(pages, weights.tolist(), strict=True)

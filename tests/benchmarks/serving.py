@@ -29,6 +29,7 @@ from tasks.root.run import Root
 from tests.benchmarks.harness import run_benchmark
 from tests.corpora import user_hash
 from tests.releases import STORAGES, export_release, tell_story
+from trainer.config import TrainConfig
 from trainer.system.files import describe_file, read_json, write_json
 
 VECTOR_SIZE = 128
@@ -95,6 +96,11 @@ class RandomVectors:
     vector_size: int = VECTOR_SIZE
     has_item_vectors: bool = True
     bias: float = 0.0
+    path: None = None
+
+    @property
+    def config(self) -> TrainConfig:
+        return TrainConfig(parts="interest", vector_size=self.vector_size, bias=self.bias)
 
     @property
     def num_partitions(self) -> int:

@@ -58,6 +58,17 @@ def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, relea
     assert not np.delete(strangers, np.arange(last.shape[1])[sums.columns], axis=1).any(), "no interest"
 
 
+def test_a_release_of_the_path_alone(tmp_path: Path) -> None:
+    root = make_path_root(tmp_path / "root", "path")
+    manifest, histories = read_export(root.export("whole")), histories_of(root)
+    assert (manifest["path"]["columns"], manifest["path"]["weight"]) == ([0, 16], 1.0)
+    for release in ("whole", "reduced"):
+        users, sums = read_users(root.export(release)), open_path_sums(root.export(release))
+        last = np.stack([users[user] for user in histories])
+        renewed, _ = sums.renew(np.zeros_like(last), list(histories.values()))
+        np.testing.assert_allclose(renewed, last, rtol=1e-4, atol=1e-5)
+
+
 def test_in_a_reduced_release_the_pages_make_the_whole_vector(root: Root) -> None:
     whole, reduced = (open_path_sums(root.export(name)) for name in ("whole", "reduced"))
     projection = np.load(root.export("reduced") / "projection.npy")
