@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 BLOCK_USERS = 512
 """Users summed up together: their sums stay in the cache."""
-TINY = np.float32(1e-12)
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,12 @@ class PathSums:
 
         vectors float32[n, D]: last night's; zeros for a user without one, who then has no interest and is ranked for by the
         path alone. pages: n lists of canonical URLs, oldest first. A user without a known page keeps the vector.
-        Raises ValueError for pages that are no list of strings; it names the row and no page.
+        Raises ValueError for vectors of another shape, and for pages that are no list of strings; it names the row and no page.
         """
-        if len(vectors) != len(pages):
-            raise ValueError(f"there are {len(vectors):,} vectors and {len(pages):,} lists of pages: give one for each")
+        if vectors.shape != (len(pages), self.columns.stop):
+            raise ValueError(
+                f"vectors of shape {vectors.shape} are given, where the pages need {(len(pages), self.columns.stop)}"
+            )
         chosen = self.find_pages(pages)
         is_known = chosen[:, 0] < len(self.numbers)
         renewed = vectors.astype(np.float32)
@@ -69,8 +70,7 @@ class PathSums:
         """Return the row of the last W known pages of each user, nearest first, intp[n, W]; V where there are fewer."""
         check_pages(pages)
         ends = np.cumsum([0, *map(len, pages)])
-        urls = chain.from_iterable(pages)
-        rows = np.fromiter(map(self.numbers.get, urls, repeat(-1)), np.intp, ends[-1])
+        rows = np.fromiter(map(self.numbers.get, chain.from_iterable(pages), repeat(-1)), np.intp, ends[-1])
         is_kept = rows >= 0
         is_first = np.zeros(len(rows) + 1, dtype=bool)
         is_first[ends[:-1]] = True
@@ -110,14 +110,14 @@ def path_of_release(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def scale_of(squares: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return 1 over the fourth root of sums of squared weights, float32[n]."""
-    return (1 / np.sqrt(np.sqrt(np.maximum(squares, TINY)))).astype(np.float32)
+    return (1 / np.sqrt(np.sqrt(np.maximum(squares, np.float32(1e-12))))).astype(np.float32)
 
 
 def check_pages(pages: Sequence[Any]) -> None:
     """Raise ValueError unless all are lists of strings. The message has no page: a URL may be private."""
     if any(not issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, pages))):
         row, given = next(one for one in enumerate(pages) if not isinstance(one[1], (list, tuple, np.ndarray)))
-        what = "null" if given is None or isinstance(given, float) else f"a {type(given).__name__}"
+        what = "null" if given is None or isinstance(given, float) else f"of type {type(given).__name__}"
         raise ValueError(f"pages in row {row:,} is {what}: give a list of URLs, oldest first, empty if there are none")
     if any(not issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
         row = next(row for row, urls in enumerate(pages) if not all(isinstance(url, str) for url in urls))

@@ -77,8 +77,8 @@ def test_they_are_those_of_the_trainers_kernel(histories: list[list[int]], windo
     [
         (None, "row 1 is null: give a list of URLs, oldest first, empty if there are none"),
         (float("nan"), "row 1 is null"),
-        ("/secret", "row 1 is a str: give a list"),
-        (3, "row 1 is a int"),
+        ("/secret", "row 1 is of type str: give a list"),
+        (3, "row 1 is of type int"),
         (["/a", None], "row 1 has an entry that is no string"),
         ([["/secret"]], "row 1 has an entry that is no string"),
     ],
@@ -89,9 +89,10 @@ def test_what_is_no_list_of_strings_is_refused_without_naming_a_page(given: Any,
     assert "secret" not in str(caught.value)
 
 
-def test_a_list_for_each_vector() -> None:
-    with pytest.raises(ValueError, match="there are 2 vectors and 1 lists of pages"):
-        SUMS.renew(np.zeros((2, 3), np.float32), [["/a"]])
+def test_vectors_of_another_shape_are_refused() -> None:
+    for shape in ((2, 3), (1, 2), (1, 4), (3,)):
+        with pytest.raises(ValueError, match=r"vectors of shape .* are given, where the pages need \(1, 3\)"):
+            SUMS.renew(np.zeros(shape, np.float32), [["/a"]])
 
 
 def test_a_release_without_a_path_is_told() -> None:

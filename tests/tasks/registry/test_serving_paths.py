@@ -99,7 +99,7 @@ def test_a_part_alone(root: Root, release: str) -> None:
     ("pages", "words"),
     [
         (None, "row 0 is null"),
-        ("/secret", "row 0 is a str"),
+        ("/secret", "row 0 is of type str"),
         (float("nan"), "row 0 is null"),
         (["/a", 3], "row 0 has an entry"),
     ],
@@ -161,7 +161,7 @@ def test_through_mlflow_with_its_schema(tmp_path: Path, storage: str) -> None:
     assert list(alone.columns) == ["vector"]
     np.testing.assert_allclose(alone["vector"][0], expected[1], rtol=1e-6, atol=1e-7)
     assert model.predict(pd.DataFrame({"user_id": [KNOWN]}))["vector"][0] is not None
-    with pytest.raises(Exception, match="pages in row 0 is a str"):
+    with pytest.raises(Exception, match="pages in row 0 is of type str"):
         model.predict(pd.DataFrame({"user_id": [KNOWN], "pages": ["/page/1"]}))
 
 
