@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from infra.services import find_port, responds
+from tasks.export.path_inputs import open_path_sums
 from tasks.registry import tracking
 from tasks.registry.publish import publish_release
 from tasks.root.run import Root
 from tests.infra.nights import wait_until
+from tests.path_releases import make_path_root
 from tests.releases import STORAGES, make_release, read_users, tell_story
 
 CONSUMER = """
@@ -39,6 +41,16 @@ print(answer.to_json(orient="records"))
 """
 
 
+PAGES_CONSUMER = """
+import sys
+import mlflow.pyfunc, pandas as pd
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
+asked = pd.DataFrame({"user_id": ["user-7", "nobody"], "pages": [["/page/1", "/page/2"]] * 2})
+print(model.predict(asked, params={"items": 2}).to_json(orient="records"))
+"""
+
+
 @dataclass(frozen=True)
 class Elsewhere:
     """A folder with a virtual environment, where only what a model's requirements name is installed."""
@@ -56,9 +68,9 @@ class Elsewhere:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return clean | {"PATH": f"{self.programs}:{clean['PATH']}"}
 
-    def consume(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run CONSUMER with its arguments."""
-        command = [str(self.programs / "python"), "-c", CONSUMER, *arguments]
+    def consume(self, *arguments: str, program: str = CONSUMER) -> subprocess.CompletedProcess[str]:
+        """Run a program with its arguments."""
+        command = [str(self.programs / "python"), "-c", program, *arguments]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=120, cwd=self.folder, env=self.environment, check=False
         )
@@ -122,6 +134,19 @@ def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: st
     assert (len(known["neighbours"]), len(known["items"])) == (3, 2)
     assert unknown["user_id"] == "nobody"
     assert unknown["vector"] is None
+
+
+@pytest.mark.slow
+def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere: Elsewhere) -> None:
+    root = make_path_root(tmp_path / "root")
+    publish_release(root, STORAGES["copy"], tell_story("whole"), root.export("whole"), None)
+    done = elsewhere.consume(root.tracking_uri, program=PAGES_CONSUMER)
+    assert done.returncode == 0, done.stderr
+    last = np.stack([read_users(root.export("whole"))["user-7"], np.zeros(16, np.float32)])
+    expected, _ = open_path_sums(root.export("whole")).renew(last, [["/page/1", "/page/2"]] * 2)
+    answer = json.loads(done.stdout)
+    np.testing.assert_allclose([row["vector"] for row in answer], expected, rtol=1e-6, atol=1e-7)
+    assert [len(row["items"]) for row in answer] == [2, 2]
 
 
 @pytest.mark.slow
