@@ -95,10 +95,10 @@ class TrainConfig(TrainSettings):
 
     path_window: int = setting(5, "Path's window", "Pages before the newest that the path sums up.", ge=1, le=100)
     path_negative: int = setting(
-        128, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
+        32, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
     )
-    path_alpha: float = setting(
-        0.1, "Path's learning rate", "Learning rate at the first token; falls like alpha.", gt=0, le=10
+    path_every: int = setting(
+        2, "Path's turn", "Epochs from one training of a target of the path to the next.", ge=1, le=100
     )
     path_l2: float = setting(
         0.1, "Path's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
@@ -273,7 +273,10 @@ def complete(settings: TrainSettings) -> TrainConfig:
     return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
 
 
-REMOVED = {"share_negatives": "the users of a tile share their negatives; set tile_users, 1 for private ones"}
+REMOVED = {
+    "share_negatives": "the users of a tile share their negatives; set tile_users, 1 for private ones",
+    "path_alpha": "the path has the learning rate alpha",
+}
 """Removed settings, and what took their place."""
 
 

@@ -18,8 +18,10 @@ _LOWEST = np.float32(-1e30)
 LEAST_LAG = np.float32(0.01)
 LAG_RATE = np.float32(0.3)
 
-PathRule = namedtuple("PathRule", "window backward bias alpha_ratio stream_users")
-"""The settings as numbers. backward float64: the share of rare items that are predicted from the pages after them, of 2**32."""
+PathRule = namedtuple("PathRule", "window every turn backward bias handicap")
+"""The settings as numbers. Every target is trained once in `every` epochs, in this one those whose turn it is; backward float64:
+the share of rare items that are predicted from the pages after them, of 2**32; handicap float32: log of the negatives' weight.
+"""
 
 PathNoise = namedtuple("PathNoise", "thresholds aliases corrections l2s shares")
 """The tables of trainer.kernels.path.PathTables."""
@@ -34,14 +36,15 @@ backward; alphas float32[M].
 
 Tile = namedtuple(
     "Tile",
-    "hiddens across steps negatives negative_steps scores rows corrections is_context context lags factors lengths scales items "
-    "pulls lag_steps",
+    "hiddens across steps negatives negative_steps scores rows corrections same last_of context lags factors lengths scales "
+    "items pulls lag_steps",
 )
 """The arrays of one step of a tile: M lanes, K negatives, D numbers, W lags, padded as trainer/kernels/tiles.py needs them.
 
 hiddens, steps float32[M, D], across float32[D, M]; the negatives: negatives, negative_steps float32[K, D], scores float32[K, M],
-rows, is_context uint32[K], corrections float32[K]; the pages a lane looks at: context uint32[M, W], lags int64[M, W], factors
-float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls float32[M]; lag_steps float32[2 W].
+rows uint32[K], corrections float32[K]; last_of int32[V]: one more than the last negative that is an item, 0 if none is, and
+same int32[K]: the one before it that is the same item; the pages a lane looks at: context uint32[M, W], lags int64[M, W],
+factors float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls float32[M]; lag_steps float32[2 W].
 """
 
 
@@ -52,10 +55,11 @@ def scale_of(squares):
 
 
 @inlined
-def list_targets(history, key, backward, shares, seen, stamp, targets):
+def list_targets(history, key, turn, rule, shares, seen, stamp, targets):
     """List a user's targets: the first event of each item, if there is a page to predict it from. Returns how many.
 
-    backward, shares float32[V]: an item is predicted backward with a probability of backward * its share / 2**32.
+    turn: of the user's first position; its targets take turns by position.
+    shares float32[V]: an item is predicted backward with a probability of rule.backward * its share / 2**32.
     seen int32[V]: the last stamp at which each item was met.
     """
     num = 0
@@ -63,10 +67,10 @@ def list_targets(history, key, backward, shares, seen, stamp, targets):
         item = history[position]
         is_new = seen[item] != stamp
         seen[item] = stamp
-        is_backward = np.float64(draw(key, position, WINDOW, 0) >> _32) < backward * np.float64(shares[item])
+        is_backward = np.float64(draw(key, position, WINDOW, 0) >> _32) < rule.backward * np.float64(shares[item])
         has_context = position + 1 < history.shape[0] if is_backward else position > 0
         targets[num] = 2 * position + is_backward
-        num += is_new and has_context
+        num += is_new and has_context and (position + turn) % rule.every == 0
     return num
 
 
@@ -110,6 +114,7 @@ def draw_negatives(path, tile, noise, key, step):
     for k in range(tile.corrections.shape[0]):
         row = draw_negative(draw(key, step, TILE, k), noise)
         tile.rows[k], tile.corrections[k] = row, noise.corrections[row]
+        tile.same[k], tile.last_of[row] = tile.last_of[row], k + 1
         for d in range(path.outputs.shape[1]):
             tile.negatives[k, d] = path.outputs[row, d]
 
@@ -117,21 +122,15 @@ def draw_negatives(path, tile, noise, key, step):
 @inlined
 def leave_out_context(tile, lane):
     """Give negatives that are pages of the lane's context a score that makes no step."""
-    prefer_wide_vectors()
-    num_negatives = tile.corrections.shape[0]
-    for k in range(num_negatives):
-        tile.is_context[k] = np.uint32(0)
     for i in range(tile.lengths[lane]):
-        page = tile.context[lane, i]
-        for k in range(num_negatives):
-            tile.is_context[k] |= tile.rows[k] == page
-    for k in range(num_negatives):
-        if tile.is_context[k]:
-            tile.scores[k, lane] = _LOWEST
+        number = tile.last_of[tile.context[lane, i]]
+        while number > 0:
+            tile.scores[number - 1, lane] = _LOWEST
+            number = tile.same[number - 1]
 
 
 @inlined
-def predict(path, tile, noise, num_lanes):
+def predict(path, tile, noise, rule, num_lanes):
     """Score each lane's target and the negatives, and make the steps of hiddens and negatives, by the rows as they are."""
     prefer_wide_vectors()
     num_dims = path.outputs.shape[1]
@@ -139,7 +138,7 @@ def predict(path, tile, noise, num_lanes):
         item, score = tile.items[lane], np.float32(0)
         for d in range(num_dims):
             score += tile.hiddens[lane, d] * path.outputs[item, d]
-        tile.pulls[lane] = score - noise.corrections[item]
+        tile.pulls[lane] = score - noise.corrections[item] - rule.handicap
     turn_rows(tile.hiddens, tile.across, num_lanes)
     score_tile(tile.negatives, tile.across, tile.scores, num_lanes)
     for lane in range(num_lanes):
@@ -173,6 +172,7 @@ def move_outputs(path, tile, l2s, alphas, num_lanes):
     num_dims = path.outputs.shape[1]
     for k in range(tile.corrections.shape[0]):
         row, square = np.int64(tile.rows[k]), np.float32(0)
+        tile.last_of[row] = 0
         for d in range(num_dims):
             square += tile.negative_steps[k, d] * tile.negative_steps[k, d]
         rate = rate_after(path.output_squares, row, square / np.float32(num_dims), alphas[0])
@@ -231,9 +231,10 @@ def fill_lanes(lanes, histories, rule, shares, epoch_key, seen, stamp, num_lanes
         stamp[0] += 1
         key = mix(hashes[user] ^ epoch_key)
         history = tokens[starts[user] : ends[user]]
-        num = list_targets(history, key, rule.backward, shares, seen, stamp[0], lanes.targets[num_lanes])
+        turn = rule.turn + np.int64(hashes[user] % np.uint64(rule.every))
+        num = list_targets(history, key, turn, rule, shares, seen, stamp[0], lanes.targets[num_lanes])
         lanes.users[num_lanes], lanes.num_targets[num_lanes], lanes.next[num_lanes] = user, num, 0
-        lanes.alphas[num_lanes] = user_alphas[place] * rule.alpha_ratio
+        lanes.alphas[num_lanes] = user_alphas[place]
         num_lanes += num > 0
         place += 1
     return num_lanes, place
@@ -274,7 +275,7 @@ def train_stream(path, noise, rule, histories, epoch_key, first, last, lanes, ti
             user = lanes.users[lane]
             target = lanes.targets[lane, lanes.next[lane]]
             look_at_context(path, tile, lane, tokens[starts[user] : ends[user]], target, rule)
-        predict(path, tile, noise, num_lanes)
+        predict(path, tile, noise, rule, num_lanes)
         move_outputs(path, tile, noise.l2s, lanes.alphas, num_lanes)
         move_inputs(path, tile, noise.l2s, lanes.alphas, num_lanes)
         move_lags(path, tile, lanes.alphas[0])
@@ -284,17 +285,16 @@ def train_stream(path, noise, rule, histories, epoch_key, first, last, lanes, ti
 
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
-def train_streams(path, noise, rule, histories, epoch_key, taken, lanes, tile, seen, stamp):
-    """Train all users of the order in streams, which the threads take one at a time. Returns the number of targets.
+def train_streams(path, noise, rule, histories, epoch_key, streams, taken, lanes, tile, seen, stamp):
+    """Train streams of the order, the users from streams[i] to streams[i + 1]. Returns the number of targets.
 
-    taken int64[1 or more]: how many users are taken, zero at first.
+    The threads take one stream after the other. taken int64[1 or more]: how many are taken, zero at first.
     """
-    num_users, num_targets = histories[4].shape[0], 0
-    first = take(taken, rule.stream_users)
-    while first < num_users:
-        last = min(first + rule.stream_users, num_users)
-        num_targets += train_stream(path, noise, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp)
-        first = take(taken, rule.stream_users)
+    num_targets, i = 0, take(taken, 1)
+    while i + 1 < streams.shape[0]:
+        own = (streams[i], streams[i + 1], lanes, tile, seen, stamp)
+        num_targets += train_stream(path, noise, rule, histories, epoch_key, *own)
+        i = take(taken, 1)
     return num_targets
 
 

@@ -2,10 +2,12 @@
 
 An item is predicted by the weighted sum of the pages just before it. Nothing is trained for a user, whose path is that sum
 after the last page. Users are trained in tiles: a step scores one target of each of TILE_USERS users against the same drawn
-items. A stream is a fixed run of users of a micro-partition that a tile is filled from, so that threads share no tile.
+items. A stream is a run of users of the order that a tile is filled from, so that threads share no tile.
 """
 
-from collections.abc import Callable
+import math
+import threading
+from typing import Any
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ from trainer.config import TrainConfig
 from trainer.kernels import cpu
 from trainer.kernels.compiled_path import Lanes, PathArrays, PathNoise, PathRule, Tile, sum_pages, train_streams
 from trainer.kernels.llvm import LINE_NUMBERS
-from trainer.kernels.signature import STREAM_USERS, Pass
+from trainer.kernels.signature import Pass
 from trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from trainer.model.objectives import RANGE_32, alias_table
 from trainer.model.rows import PathItems
@@ -27,6 +29,8 @@ RARE_COUNT = 100
 """Items up to this count are predicted backward as often as set, others more rarely: the pages before them say enough."""
 L2_COUNT = 10
 """L2 is as set for an item with this count, and falls with the root of the count."""
+MAX_STAMP = 2**30
+_kept = threading.local()
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,26 @@ def make_path_tables(counts: NDArray[np.int64], config: TrainConfig) -> PathTabl
     return PathTables(*alias_table(weights), *(table.astype(np.float32) for table in (corrections, l2s, shares)))
 
 
-def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float) -> int:
-    """Train the targets of the users `work.order` once, in place. Returns the number of targets.
+def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int) -> int:
+    """Train the targets of the users `work.order` whose turn it is in an epoch, in place. Returns the number of targets.
 
     backward: the share of targets that are predicted from the pages after them.
     """
-    threads = cpu.used_threads(work.config)
-    train = _prepare(path, work, tables, backward, threads)
-    return cpu.run_threads(train, threads)
+    config, every = work.config, min(work.config.path_every, work.config.epochs)
+    rule = PathRule(
+        window=config.path_window, every=every, turn=epoch % every, backward=backward * RANGE_32,
+        bias=np.float32(PATH_BIAS), handicap=np.float32(math.log(config.negative_weight)),
+    )  # fmt: skip
+    noise = cpu.read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s, tables.shares)
+    histories = cpu.read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas)
+    longest, num_items = int((work.ends - work.starts).max(initial=0)), len(tables.aliases)
+    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
+    arrays = (array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares))
+    key, streams = np.uint64(work.epoch_key), work.streams
+    shared = (PathArrays(*arrays), PathNoise(*noise), rule, histories, key, streams, taken)
+    return cpu.run_threads(
+        lambda _: int(train_streams(*shared, *_own_scratch(config, longest, num_items))), cpu.used_threads(config)
+    )
 
 
 def path_vectors(
@@ -75,31 +91,16 @@ def path_vectors(
     return vectors
 
 
-def _prepare(
-    path: PathItems, work: Pass, tables: PathTables, backward: float, threads: int
-) -> Callable[[int], int]:  # fmt: skip
-    """Return the function that each thread calls with its number; each thread has its own arrays."""
-    config = work.config
-    rule = PathRule(
-        window=config.path_window, backward=np.float64(backward * RANGE_32), bias=np.float32(PATH_BIAS),
-        alpha_ratio=np.float32(config.path_alpha / config.alpha), stream_users=STREAM_USERS,
-    )  # fmt: skip
-    noise = cpu.read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s, tables.shares)
-    histories = cpu.read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas)
-    longest, num_items = int((work.ends - work.starts).max(initial=0)), len(tables.aliases)
-    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
-    owns = [
-        (
-            _make_lanes(longest),
-            _make_tile(config.path_size, config),
-            np.zeros(num_items, np.int32),
-            np.zeros(1, np.int32),
-        )
-        for _ in range(threads)
-    ]
-    arrays = (array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares))
-    shared = (PathArrays(*arrays), PathNoise(*noise), rule, histories, np.uint64(work.epoch_key), taken)
-    return lambda thread: int(train_streams(*shared, *owns[thread]))
+def _own_scratch(config: TrainConfig, longest: int, num_items: int) -> tuple[Any, ...]:
+    """Return the calling thread's lanes, tile, and stamps of items and users. It keeps them, as visits may be short."""
+    sizes = (config.path_size, config.path_negative, config.path_window, num_items)
+    old: tuple[Any, ...] | None = getattr(_kept, "scratch", None)
+    is_fit = old and _kept.sizes == sizes and longest <= old[0].targets.shape[1] and old[-1][0] < MAX_STAMP
+    if not is_fit:
+        stamps = np.zeros(num_items, np.int32), np.zeros(1, np.int32)
+        _kept.sizes, _kept.scratch = sizes, (_make_lanes(longest), _make_tile(config, num_items), *stamps)
+    scratch: tuple[Any, ...] = _kept.scratch
+    return scratch
 
 
 def _make_lanes(longest: int) -> Lanes:
@@ -108,20 +109,19 @@ def _make_lanes(longest: int) -> Lanes:
     return Lanes(users, num_targets, first, targets, np.zeros(TILE_USERS, dtype=np.float32))
 
 
-def _make_tile(num_dims: int, config: TrainConfig) -> Tile:
+def _make_tile(config: TrainConfig, num_items: int) -> Tile:
     num_negatives, window, lanes = config.path_negative, config.path_window, TILE_USERS
-    width, rows = padded(num_dims), padded(num_negatives, ROW_BLOCK)
+    width, rows = padded(config.path_size), padded(num_negatives, ROW_BLOCK)
     shapes = {
         "hiddens": (lanes, width), "across": (width, lanes), "steps": (lanes, width), "negatives": (rows, width),
         "negative_steps": (rows, width), "scores": (rows, lanes), "scales": (1, lanes), "pulls": (1, lanes),
     }  # fmt: skip
     numbers = {name: scratch_rows(*shape) for name, shape in shapes.items()}
     numbers |= {name: numbers[name][0] for name in ("scales", "pulls")}
-    unsigned = {
-        name: np.zeros(size, np.uint32) for name, size in (("rows", rows), ("is_context", rows), ("items", lanes))
-    }
+    unsigned = {name: np.zeros(size, np.uint32) for name, size in (("rows", rows), ("items", lanes))}
+    signed = {name: np.zeros(size, np.int32) for name, size in (("same", rows), ("last_of", num_items))}
     return Tile(
-        **numbers, **unsigned, corrections=np.zeros(num_negatives, np.float32),
+        **numbers, **unsigned, **signed, corrections=np.zeros(num_negatives, np.float32),
         context=np.zeros((lanes, window), np.uint32), lags=np.zeros((lanes, window), np.int64),
         factors=np.zeros((lanes, window), np.float32), lengths=np.zeros(lanes, np.int64),
         lag_steps=np.zeros(2 * window, np.float32),

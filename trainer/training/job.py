@@ -49,8 +49,7 @@ class Job:
         """The settings with the schedule. Manifests and inference use `config`."""
         if self.schedule is None:
             return self.config
-        path_alpha = self.config.path_alpha * self.schedule.alpha / self.config.alpha
-        return dataclasses.replace(self.config, **dataclasses.asdict(self.schedule), path_alpha=path_alpha)
+        return dataclasses.replace(self.config, **dataclasses.asdict(self.schedule))
 
 
 def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:

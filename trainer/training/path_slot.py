@@ -1,5 +1,6 @@
 """The path's item table in memory: it trains beside the interest's items, is never divided, and is committed with them."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +46,7 @@ class PathSlot:
         if visit.step.turn == 0 and len(work.order):
             histories = visit.resident.histories
             own = replace(work, tokens=histories.tokens, starts=histories.starts, ends=histories.ends)
-            train_path(self.items, own, self.tables, visit.backward)
+            train_path(self.items, own, self.tables, visit.backward, visit.step.epoch)
 
     def measure(self, sample: Sample, histories: Histories) -> list[float]:
         """Return the sum of the losses of a sample's training tokens and their number, then the same of its held-out items."""
@@ -60,7 +61,8 @@ class PathSlot:
             vectors = path_vectors(path, histories.tokens, starts, places, config.path_window, items.astype(np.int32))
             keys = user_keys(config.seed, -1, histories.hashes[users])
             negatives = draw_negatives(keys, HELDOUT, self.noise, config.path_negative)
-            losses = softmax_losses(vectors, path.outputs.vectors, items, negatives, self.tables.corrections, 0.0)
+            handicap = math.log(config.negative_weight)
+            losses = softmax_losses(vectors, path.outputs.vectors, items, negatives, self.tables.corrections, handicap)
             sums += [float(losses.sum()), len(users)]
         return sums
 

@@ -234,7 +234,7 @@ def _train_made_up(kernel: Kernel, users: Rows, items: Items, path: PathItems, w
         from trainer.kernels.path import make_path_tables, train_path  # numba takes half a second to import
 
         counts = np.bincount(work.tokens, minlength=len(path.outputs.squares))
-        train_path(path, work, make_path_tables(counts, config), config.path_backward)
+        train_path(path, work, make_path_tables(counts, config), config.path_backward, epoch=0)
 
 
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from tests.trainer.kernels.reference import draw_negative, softmax
 from trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
 from trainer.kernels.compiled_path import LAG_RATE, LEAST_LAG
 from trainer.kernels.path import PATH_BIAS, TILE_USERS, PathTables
-from trainer.kernels.signature import STREAM_USERS, Pass
+from trainer.kernels.signature import Pass
 from trainer.model.rows import PathItems, Rows
 
 TINY = np.float32(1e-12)
@@ -40,13 +40,16 @@ class Look:
     alpha: np.float32
 
 
-def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float) -> int:
+def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int) -> int:
     """Train the targets of the users `work.order` once, in place; returns how many there were."""
     num_targets = 0
-    for first in range(0, len(work.order), STREAM_USERS):
-        stream = range(first, min(first + STREAM_USERS, len(work.order)))
+    streams = work.streams.tolist()
+    for first, last in zip(streams, streams[1:], strict=False):
+        stream = range(first, last)
         key = user_key(work, int(work.order[first]))
-        waiting = [lane for lane in (make_lane(work, place, tables, backward) for place in stream) if lane.targets]
+        waiting = [
+            lane for lane in (make_lane(work, place, tables, backward, epoch) for place in stream) if lane.targets
+        ]
         lanes: list[Lane] = []
         step = 0
         while lanes or waiting:
@@ -80,18 +83,18 @@ def draw(key: int, position: int, purpose: int, number: int) -> int:
     return mix((key + GAMMA * counter(position, purpose, number)) & MASK)
 
 
-def make_lane(work: Pass, place: int, tables: PathTables, backward: float) -> Lane:
-    """The first event of each item is a target, if there is a page to predict it from."""
+def make_lane(work: Pass, place: int, tables: PathTables, backward: float, epoch: int) -> Lane:
+    """The first event of each item is a target, if there is a page to predict it from, and in the epoch of its turn."""
     user = int(work.order[place])
     tokens, key = work.tokens[work.starts[user] : work.ends[user]], user_key(work, user)
-    targets = []
+    targets, every = [], min(work.config.path_every, work.config.epochs)
     for position, item in enumerate(tokens.tolist()):
         is_backward = draw(key, position, WINDOW, 0) >> 32 < backward * 2**32 * float(tables.shares[item])
+        has_turn = (int(work.hashes[user]) + position + epoch) % every == 0
         has_context = position + 1 < len(tokens) if is_backward else position > 0
-        if item not in tokens[:position] and has_context:
+        if item not in tokens[:position] and has_turn and has_context:
             targets.append((position, is_backward))
-    alpha = work.alphas[place] * np.float32(work.config.path_alpha / work.config.alpha)
-    return Lane(tokens, targets, alpha)
+    return Lane(tokens, targets, work.alphas[place])
 
 
 def look(path: PathItems, lane: Lane, window: int) -> Look:
@@ -122,7 +125,7 @@ def train_step(path: PathItems, looks: list[Look], work: Pass, tables: PathTable
             continue
         scores_K = negatives_KD @ one.hidden - tables.corrections[rows_K]
         scores_K[(rows_K == one.item) | np.isin(rows_K, one.pages)] = -np.inf
-        own = own_MD[m] @ one.hidden - tables.corrections[one.item]
+        own = own_MD[m] @ one.hidden - tables.corrections[one.item] - np.log(work.config.negative_weight)
         p = softmax(np.append(own, scores_K))
         pulls_M[m], pulls_MK[m] = p[1:].sum(), -p[1:]
         steps_MD[m] = pulls_M[m] * own_MD[m] + pulls_MK[m] @ negatives_KD

@@ -39,37 +39,44 @@ def arrays(path: PathItems) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"vector_size": 64, "path_negative": 16}, {"path_window": 1}, {"path_l2": 0.0}]
+    "settings",
+    [
+        {},
+        {"vector_size": 64, "path_negative": 16},
+        {"path_window": 1},
+        {"path_l2": 0.0},
+        {"epochs": 9, "path_every": 3},
+    ],
 )
 @pytest.mark.parametrize("backward", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("num_users", [1, TILE_USERS - 1, 3 * TILE_USERS, STREAM_USERS + 40])
 def test_it_does_what_the_reference_does(settings: dict[str, float], backward: float, num_users: int) -> None:
     path, tables, work = make_tables(make_work(make_config(**settings), num_users))
     expected = path.copy()
-    wanted = reference_path.train_path(expected, work, tables, backward)
-    assert train_path(path, work, tables, backward) == wanted
+    wanted = reference_path.train_path(expected, work, tables, backward, 4)
+    assert train_path(path, work, tables, backward, 4) == wanted
     for found, other in zip(arrays(path), arrays(expected), strict=True):
         np.testing.assert_allclose(found, other, atol=2e-5, rtol=1e-4)
 
 
-def test_a_stream_does_not_depend_on_how_the_users_are_handed_over() -> None:
-    path, tables, work = make_tables(make_work(make_config(), 2 * STREAM_USERS))
-    in_two = path.copy()
-    train_path(path, work, tables, 0.5)
-    for part in (slice(STREAM_USERS), slice(STREAM_USERS, None)):
-        train_path(in_two, dataclasses.replace(work, order=work.order[part], alphas=work.alphas[part]), tables, 0.5)
-    for found, other in zip(arrays(path), arrays(in_two), strict=True):
-        np.testing.assert_array_equal(found, other)
+def test_each_target_is_trained_once_in_so_many_epochs() -> None:
+    path, tables, work = make_tables(make_work(make_config(), 300))
+    num_targets = train_path(path, work, tables, 0.0, 0)
+    in_turn = dataclasses.replace(work, config=dataclasses.replace(work.config, epochs=9, path_every=3))
+    nums = [train_path(path, in_turn, tables, 0.0, epoch) for epoch in range(6)]
+    assert nums[:3] == nums[3:]
+    assert sum(nums[:3]) == num_targets
+    assert min(nums) > num_targets / 4
 
 
 def test_users_without_two_pages_train_nothing() -> None:
     path, tables, work = make_tables(make_work(make_config(), 40))
     before, short = path.copy(), dataclasses.replace(work, ends=np.minimum(work.starts + 1, work.ends))
-    assert train_path(path, short, tables, 0.5) == 0
+    assert train_path(path, short, tables, 0.5, 0) == 0
     same = dataclasses.replace(
         work, tokens=np.full_like(work.tokens, 7)
     )  # the context of every target is the target itself
-    train_path(path, same, tables, 0.5)
+    train_path(path, same, tables, 0.5, 0)
     for found, other in zip(arrays(path), arrays(before), strict=True):
         np.testing.assert_array_equal(found, other)
 
@@ -113,7 +120,7 @@ def test_it_learns_which_page_comes_next(backward: float) -> None:
     tables = make_path_tables(np.bincount(work.tokens, minlength=40), work.config)
     for epoch in range(work.config.epochs):
         share = backward * (1 - epoch / work.config.epochs)
-        train_path(path, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share)
+        train_path(path, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share, epoch)
     found = path_vectors(path, work.tokens, work.starts, work.ends, 4) @ path.outputs.vectors.T
     np.put_along_axis(
         found, work.tokens.reshape(-1, 6), -np.inf, axis=1
