@@ -33,6 +33,12 @@ def test_a_walk_has_an_order(tmp_path: Path) -> None:
     assert has_order(make(tmp_path / "corpus", walk(200)))
 
 
+def test_a_walk_without_any_chance_has_an_order(tmp_path: Path) -> None:
+    """Everybody goes from each page to the next one: the difference is the same for all users."""
+    histories = {f"user-{n}": [(n + step) % NUM_ITEMS for step in range(8)] for n in range(200)}
+    assert has_order(make(tmp_path / "corpus", histories))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_pages_shuffled_have_none(tmp_path: Path, seed: int) -> None:
     """Users still see pages that belong together, so that pairs repeat: but not more often side by side."""
