@@ -44,7 +44,8 @@ Tile = namedtuple(
 hiddens, steps float32[M, D], across float32[D, M]; the negatives: negatives, negative_steps float32[K, D], scores float32[K, M],
 rows uint32[K], corrections float32[K]; last_of int32[V]: one more than the last negative that is an item, 0 if none is, and
 same int32[K]: the one before it that is the same item; the pages a lane looks at: context uint32[M, W], lags int64[M, W],
-factors float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls float32[M]; lag_steps float32[2 W].
+factors float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls float32[M];
+lag_steps float32[2 W].
 """
 
 

@@ -7,8 +7,8 @@ items. A stream is a run of users of the order that a tile is filled from, so th
 
 import math
 import threading
-from typing import Any
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

@@ -4,6 +4,7 @@ Shapes: M lanes, K negatives, D dims, W lags.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float,
     """Train the targets of the users `work.order` once, in place; returns how many there were."""
     num_targets = 0
     streams = work.streams.tolist()
-    for first, last in zip(streams, streams[1:], strict=False):
+    for first, last in pairwise(streams):
         stream = range(first, last)
         key = user_key(work, int(work.order[first]))
         waiting = [
