@@ -72,11 +72,9 @@ def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float,
     longest, num_items = int((work.ends - work.starts).max(initial=0)), len(tables.aliases)
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
     arrays = (array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares))
-    key, streams = np.uint64(work.epoch_key), work.streams
-    shared = (PathArrays(*arrays), PathNoise(*noise), rule, histories, key, streams, taken)
-    return cpu.run_threads(
-        lambda _: int(train_streams(*shared, *_own_scratch(config, longest, num_items))), cpu.used_threads(config)
-    )
+    shared = (PathArrays(*arrays), PathNoise(*noise), rule, histories, np.uint64(work.epoch_key), work.streams, taken)
+    sizes = (config, longest, num_items)
+    return cpu.run_threads(lambda _: int(train_streams(*shared, *_own_scratch(*sizes))), cpu.used_threads(config))
 
 
 def path_vectors(
