@@ -67,9 +67,9 @@ class TrainSettings:
     item_l2: float = setting(
         0.06, "Item L2", "Pull of an item's vector towards zero, at each of its tokens.", ge=0, le=10
     )
-    recency: float = setting(
-        3.0, "Recency", "A token this many before a user's newest counts half for the user's vector; 0: all count the same, "
-        "as they always do in logs without times.", ge=0, le=1e6,
+    recency: float | None = setting(
+        None, "Recency", "A token this many before a user's newest counts half for the user's interest; 0: all count the same, "
+        "as they do without an order. By default 3, and 0 beside a path, which has the newest.", ge=0, le=1e6,
     )  # fmt: skip
     sample: float = setting(
         1e-2, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
@@ -179,6 +179,12 @@ class TrainConfig(TrainSettings):
         return max(0, self.interest_size - (self.bias > 0))
 
     @property
+    def used_recency(self) -> float:
+        """The recency of a log with an order."""
+        usual = 0.0 if self.path_size else 3.0
+        return usual if self.recency is None else self.recency
+
+    @property
     def handicap(self) -> float:
         """The amount subtracted from a token's own score: log `negative_weight` in a sampled softmax, else 0."""
         return math.log(self.negative_weight) if self.objective == "sampled_softmax" else 0.0
@@ -273,10 +279,7 @@ def complete(settings: TrainSettings) -> TrainConfig:
     return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
 
 
-REMOVED = {
-    "share_negatives": "the users of a tile share their negatives; set tile_users, 1 for private ones",
-    "path_alpha": "the path has the learning rate alpha",
-}
+REMOVED = {"share_negatives": "set tile_users, 1 for private negatives", "path_alpha": "set alpha"}
 """Removed settings, and what took their place."""
 
 

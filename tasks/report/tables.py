@@ -282,10 +282,9 @@ def list_notes(story: Story) -> list[str]:
         f"count as one page. Name the keys that tell pages apart in ingest.keep_query."
         for hint in (story.steps.ingest or IngestStep()).many_queries
     ]
-    recency, corpus = story.setting("train", "recency"), story.steps.corpus or CorpusStep()
-    if corpus.has_order is False:
+    if story.steps.corpus and story.steps.corpus.has_order is False:
         notes.append(
             "The order of a user's events says nothing of what comes next: their times are all the same, or might as well be "
-            f"others. So vectors have no path, and train.recency ({recency or 0:g}) is off."
+            "others. So vectors have no path, and recency is off."
         )
     return notes

@@ -184,14 +184,14 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
 
 
 def search_space(
-    config: TrainConfig, counts: NDArray[np.int64], is_dated: bool, max_vector_size: int | None = None
+    config: TrainConfig, counts: NDArray[np.int64], has_order: bool, max_vector_size: int | None = None
 ) -> Space:
     """Returns the settings to search and their bounds, which always include the values in `config`; counts int64[V].
 
     Only settings that have an effect are searched: `window` with context, `negative`, `ns_exponent` and `item_l2` without a
-    tree, `discount` with sampled softmax, `recency` if the log has times, `sample` between the share of the average and of
-    the most frequent item (above, it removes nothing; below, half the log). `vector_size` is searched only up to a given
-    `max_vector_size`: more dimensions need more data than a sample has, so a sample alone would choose too few.
+    tree, `discount` with sampled softmax, `recency` if it is set and the log has an order, `sample` between the
+    share of the average and of the most frequent item (above, it removes nothing; below, half the log). `vector_size` is
+    searched only up to a given `max_vector_size`: more dimensions need more data than a sample has, which would choose too few.
     """
     space: Space = {
         "alpha": FloatDistribution(0.02, 0.5, log=True),
@@ -206,7 +206,7 @@ def search_space(
             space["discount"] = FloatDistribution(0.0, 0.7)
     if config.has_inputs:
         space["window"] = IntDistribution(1, 10, log=True)
-    if is_dated:
+    if has_order and config.recency is not None:
         space["recency"] = FloatDistribution(0.5, 50.0, log=True)
     for name, bounds in space.items():
         given = getattr(config, name)

@@ -20,14 +20,14 @@ from tasks.evaluation.scores import score_of
 from tasks.root.credentials import mask_credentials
 from tasks.root.run import Root, lock_root, open_scratch_folder, private_files
 from tasks.tuning.study import Search, Study, apply_settings, find_importances, propose, search_space, write_config
-from trainer.config import TrainConfig, TrainSettings
+from trainer.config import TrainSettings
 from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
 from trainer.plan.schedule import partition_order
 from trainer.store.generation import open_generation
 from trainer.store.tokens import VOCABULARY, Corpus, open_corpus, partition_name
 from trainer.system.files import write_json
-from trainer.training.job import Job, effective_recency
+from trainer.training.job import Job
 from trainer.training.loop import train
 from trainer.training.vectors import BothParts
 
@@ -54,8 +54,8 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
         open_scratch_folder(root, "tune") as folder,
     ):
         sample = write_sample(corpus, partitions, folder / "corpus")
-        counts, is_dated = sample.count_training_tokens(), effective_recency(TrainConfig(), sample) > 0
-        space = search_space(search.train, counts, is_dated, search.max_vector_size)
+        counts = sample.count_training_tokens()
+        space = search_space(search.train, counts, sample.has_order, search.max_vector_size)
         study = Study(root, search, sample.manifest | {"of_partitions": corpus.num_partitions}, space)
         trials, about = study.trials, study.sample
         message = (

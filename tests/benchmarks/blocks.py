@@ -131,7 +131,7 @@ def join_generation(generation: Generation, folder: Path) -> Generation:
     writer = Writer(folder, 1, {})
     writer.write_items(0, image_of_items(read_item_table(generation)))
     kept = {name: generation.manifest[name] for name in ("config", "num_items", "vector_size", "partitions")}
-    return writer.commit(kept | {"num_blocks": 1, "resident_block": 0, "recency": generation.config.recency})
+    return writer.commit(kept | {"num_blocks": 1, "resident_block": 0, "recency": generation.config.used_recency})
 
 
 def infer_held_out(corpus: Corpus, generation: Generation) -> NDArray[np.float32]:

@@ -83,7 +83,7 @@ def measure_agreement(gpu: ModuleType, config: TrainConfig) -> tuple[float, floa
     work = Pass(
         config=config, tokens=tokens, starts=starts, ends=starts + length, order=np.arange(num_users),
         hashes=rng.integers(0, 2**64, num_users, dtype=np.uint64), alphas=np.full(num_users, config.alpha, np.float32),
-        sampling=make_sampling(np.bincount(tokens, minlength=num_items), config), tree=None, recency=config.recency,
+        sampling=make_sampling(np.bincount(tokens, minlength=num_items), config), tree=None, recency=config.used_recency,
         epoch_key=epoch_key(1, 0),
     )  # fmt: skip
     users, items = begin_users(config, work.hashes), begin_items(config, num_items, num_items)
@@ -118,7 +118,7 @@ def measure_speed(gpu: ModuleType, config: TrainConfig) -> float:
         order=torch.randperm(NUM_USERS, device="cuda", generator=generator),
         alphas=torch.full((NUM_USERS,), config.alpha, device="cuda"),
         sampling=gpu.copy_sampling(make_sampling(counts, config), torch.device("cuda")),
-        recency=config.recency, epoch_key=epoch_key(1, 0),
+        recency=config.used_recency, epoch_key=epoch_key(1, 0),
     )  # fmt: skip
     users, outputs = (
         gpu.DeviceRows(torch.zeros(n, DIMS, device="cuda"), torch.zeros(n, device="cuda"))

@@ -108,7 +108,7 @@ class KernelTraining:
         alphas = learning_rates(config.alpha, config.min_alpha, epoch * len(self.tokens), lengths, total)
         work = Pass(
             config=config, tokens=self.tokens, starts=self.offsets[:-1], ends=self.offsets[1:], hashes=self.hashes,
-            order=order, alphas=alphas, sampling=self.sampling, tree=self.tree, recency=config.recency,
+            order=order, alphas=alphas, sampling=self.sampling, tree=self.tree, recency=config.used_recency,
             epoch_key=epoch_key(config.seed, epoch),
         )  # fmt: skip
         start = time.perf_counter()

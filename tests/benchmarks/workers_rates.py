@@ -108,7 +108,7 @@ def measure_visit(corpus: Corpus, config: TrainConfig) -> float:
         work = Pass(
             config=config, tokens=here.tokens, starts=here.starts, ends=here.ends, hashes=here.hashes, order=order,
             alphas=np.full(len(order), config.alpha, dtype=np.float32), sampling=sampling, tree=None,
-            recency=config.recency, epoch_key=epoch_key(config.seed, 0),
+            recency=config.used_recency, epoch_key=epoch_key(config.seed, 0),
         )  # fmt: skip
         kernel.train_users(users, items, work)
         seconds.append((time.perf_counter() - started) / len(part.tokens))

@@ -61,7 +61,7 @@ def list_targets(history, key, turn, rule, shares, seen, stamp, targets):
 
     turn: of the user's first position; its targets take turns by position.
     shares float32[V]: an item is predicted backward with a probability of rule.backward * its share / 2**32.
-    seen int32[V]: the last stamp at which each item was met.
+    seen int64[V]: the last stamp at which each item was met.
     """
     num = 0
     for position in range(history.shape[0]):

@@ -29,7 +29,6 @@ RARE_COUNT = 100
 """Items up to this count are predicted backward as often as set, others more rarely: the pages before them say enough."""
 L2_COUNT = 10
 """L2 is as set for an item with this count, and falls with the root of the count."""
-MAX_STAMP = 2**30
 _kept = threading.local()
 
 
@@ -92,12 +91,11 @@ def path_vectors(
 def _own_scratch(config: TrainConfig, longest: int, num_items: int) -> tuple[Any, ...]:
     """Return the calling thread's lanes, tile, and stamps of items and users. It keeps them, as visits may be short."""
     sizes = (config.path_size, config.path_negative, config.path_window, num_items)
-    old: tuple[Any, ...] | None = getattr(_kept, "scratch", None)
-    is_fit = old and _kept.sizes == sizes and longest <= old[0].targets.shape[1] and old[-1][0] < MAX_STAMP
-    if not is_fit:
-        stamps = np.zeros(num_items, np.int32), np.zeros(1, np.int32)
-        _kept.sizes, _kept.scratch = sizes, (_make_lanes(longest), _make_tile(config, num_items), *stamps)
-    scratch: tuple[Any, ...] = _kept.scratch
+    scratch: tuple[Any, ...] | None = getattr(_kept, "scratch", None)
+    if scratch is None or _kept.sizes != sizes or longest >= scratch[0].targets.shape[1]:
+        stamps = np.zeros(num_items, np.int64), np.zeros(1, np.int64)
+        scratch = (_make_lanes(longest), _make_tile(config, num_items), *stamps)
+        _kept.sizes, _kept.scratch = sizes, scratch
     return scratch
 
 

@@ -15,9 +15,7 @@ TOKEN_BYTES = 4
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
 DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
-PATH_BYTES_AN_ITEM = (
-    8 + 4 + 4 + 4 + 4 + 8 + 8 * 8
-)  # alias tables, corrections, L2, shares, counts; marks of eight threads
+PATH_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4 + 8 + 8 * 12  # alias tables, corrections, L2, shares, counts; of eight threads
 THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
 ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: row, pull, prediction
 SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # in a thread's sort

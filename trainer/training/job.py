@@ -59,8 +59,8 @@ def identity(corpus: Corpus, config: TrainConfig, start: str = "") -> str:
 
 
 def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) -> float:
-    """Return `train.recency`; 0 without an order, a third with several item blocks, where the newest tokens do not come last."""
-    recency = config.recency if corpus.has_order else 0.0
+    """Return the recency; 0 without an order, a third with several item blocks, where the newest tokens do not come last."""
+    recency = config.used_recency if corpus.has_order else 0.0
     return recency if num_blocks == 1 else recency / 3
 
 

@@ -104,8 +104,8 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     for line in (f"kernel={kernel.name}: {kernel.reason}", *plan.reasons):
         log(on_event, line)
     recency = effective_recency(config, corpus, plan.num_blocks)
-    if recency == 0 < config.recency:
-        log(on_event, "train.recency is off, as the order of a user's events says nothing: they all count the same")
+    if recency == 0 < config.used_recency:
+        log(on_event, "recency is off, as the order of a user's events says nothing: they all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     backward = 0.0 if job.schedule else config.path_backward  # trained vectors end forward, and stay so
     course = Course(config, corpus, plan, blocks, recency, share, backward)

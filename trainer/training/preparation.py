@@ -206,7 +206,7 @@ def _make_up_work(
     work = Pass(
         config=config, tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=hashes, order=np.arange(num_users),
         alphas=np.full(num_users, config.alpha, dtype=np.float32), sampling=make_sampling(counts, config), tree=tree,
-        recency=config.recency, epoch_key=epoch_key(config.seed, 0),
+        recency=config.used_recency, epoch_key=epoch_key(config.seed, 0),
     )  # fmt: skip
     items = begin_items(config, num_items, tree.num_rows if tree else num_items)
     return begin_users(config, hashes), items, begin_path(config, num_items if config.path_size else 0), work

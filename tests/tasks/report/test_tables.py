@@ -65,5 +65,5 @@ def test_an_order_that_says_nothing_is_told_of() -> None:
 
     [told] = note(False)
     assert told.startswith("The order of a user's events says nothing")
-    assert "train.recency (3) is off" in told
+    assert "recency is off" in told
     assert note(True) == note(None) == []

@@ -25,18 +25,20 @@ def ended(settings: dict[str, Any], mrr: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("config", "is_dated", "wanted"),
+    ("config", "has_order", "wanted"),
     [
         (TrainConfig(), False, SAMPLED | {"sample"}),
-        (TrainConfig(), True, SAMPLED | {"sample", "recency"}),
+        (TrainConfig(), True, SAMPLED | {"sample"}),
+        (TrainConfig(recency=3.0), True, SAMPLED | {"sample", "recency"}),
+        (TrainConfig(recency=3.0), False, SAMPLED | {"sample"}),
         (TrainConfig(objective="negative_sampling"), False, DRAWN | {"sample"}),
         (TrainConfig(dm=1), False, SAMPLED | {"sample", "window"}),
         (TrainConfig(dbow_words=1), False, SAMPLED | {"sample", "window"}),
-        (TrainConfig(hs=1), True, ALWAYS | {"sample", "recency"}),
+        (TrainConfig(hs=1, recency=3.0), True, ALWAYS | {"sample", "recency"}),
     ],
 )
-def test_only_settings_that_act_are_searched(config: TrainConfig, is_dated: bool, wanted: set[str]) -> None:
-    assert set(search_space(config, COUNTS, is_dated)) == wanted
+def test_only_settings_that_act_are_searched(config: TrainConfig, has_order: bool, wanted: set[str]) -> None:
+    assert set(search_space(config, COUNTS, has_order)) == wanted
 
 
 def test_bounds_take_in_what_was_given() -> None:
@@ -93,7 +95,7 @@ def test_the_search_finds_the_planted_optimum_and_names_what_mattered() -> None:
         negative=st.integers(1, 60),
         alpha=st.floats(0.02, 10),
         l2=st.floats(0, 10),
-        recency=st.sampled_from([0.0, 1e-3, 3.0, 1e6]),
+        recency=st.sampled_from([None, 0.0, 1e-3, 3.0, 1e6]),
         sample=st.floats(0, 1),
     ),
     seed=st.integers(0, 2**63 - 1),
