@@ -44,6 +44,7 @@ from trainer.training import preparation
 from trainer.training.infer import freeze_items, infer_parts, take_histories
 from trainer.training.job import Job
 from trainer.training.loop import train
+from trainer.training.vectors import BothParts, join_parts
 
 LOGS = ("wikispeedia_unfinished", "gowalla_train")
 SEEDS = (1, 2)
@@ -90,12 +91,13 @@ def compare_quality(log: str, corpus: Corpus, folder: Path) -> list[dict[str, An
             with patch("trainer.training.preparation.plan_training", planner):
                 train(Job(corpus.folder, store, config, MEMORY_BYTES))
             generation = open_generation(store)
-            users = np.concatenate([generation.read_users(p) for p in range(corpus.num_partitions)])
+            both = BothParts(generation, corpus)
+            users = np.concatenate([both.read_users(p) for p in range(corpus.num_partitions)])
             sides[name].append(ask(corpus, generation, users[held_out_rows(corpus)]))
         assert generation.num_blocks == NUM_BLOCKS
         whole = join_generation(generation, folder / f"joined-{seed}")
-        sides["inferred"].append(ask(corpus, whole, infer_held_out(corpus, whole)))
-        sides["inferred in blocks"].append(ask(corpus, generation, infer_held_out(corpus, generation)))
+        for name, items in (("inferred", whole), ("inferred in blocks", generation)):
+            sides[name].append(ask(corpus, generation, infer_held_out(corpus, items, generation)))
     values = {
         name: {metric: np.concatenate([one[metric] for one in told]) for metric in METRICS}
         for name, told in sides.items()
@@ -134,15 +136,18 @@ def join_generation(generation: Generation, folder: Path) -> Generation:
     return writer.commit(kept | {"num_blocks": 1, "resident_block": 0, "recency": generation.config.used_recency})
 
 
-def infer_held_out(corpus: Corpus, generation: Generation) -> NDArray[np.float32]:
-    """The held-out users' vectors from what training saw of them, float32[m, D]."""
+def infer_held_out(corpus: Corpus, items: Generation, generation: Generation) -> NDArray[np.float32]:
+    """The held-out users' vectors from what training saw of them, float32[m, D]: interests fitted to `items`, paths summed up."""
     parts = []
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
-        held = np.flatnonzero(histories.is_held_out)
+        held = np.flatnonzero(histories.is_evaluated)
         parts.append((partition, take_histories(histories, held, histories.ends[held])))
-    frozen = freeze_items(generation, corpus.count_training_tokens(), THREADS)
-    return np.concatenate([rows.vectors for _, rows in infer_parts(frozen, parts)])
+    frozen = freeze_items(items, corpus.count_training_tokens(), THREADS)
+    vectors = []
+    for (_, histories), (_, rows) in zip(parts, infer_parts(frozen, parts), strict=True):
+        vectors.append(join_parts(generation, rows.vectors, histories.tokens, histories.starts, histories.ends))
+    return np.concatenate(vectors)
 
 
 def judge(case: str, ours: Values, beside: Values) -> dict[str, Any]:

@@ -55,13 +55,13 @@ def is_here(histories: Histories) -> NDArray[np.bool_]:
     return histories.is_evaluated & (histories.hashes % np.uint64(EVERY) == 0)
 
 
-def without_today(corpus: Corpus, folder: Path) -> Corpus:
-    """A copy of a corpus in `folder` without today's events of the users who are here today."""
+def without_today(corpus: Corpus, folder: Path, most: int = TODAY) -> Corpus:
+    """A copy of a corpus in `folder` without today's events, `most` of each, of the users who are here today."""
     shutil.copytree(corpus.folder, folder)
     for partition in range(corpus.num_partitions):
         histories = corpus.read(partition)
         held = np.where(histories.is_held_out, histories.ends - histories.starts, -1)
-        num_today = np.where(is_here(histories), np.minimum(held, TODAY), 0)
+        num_today = np.where(is_here(histories), np.minimum(held, most), 0)
         is_today = np.zeros(len(histories.tokens), dtype=bool)
         for end, number in zip(histories.ends, num_today, strict=True):
             is_today[end - number : end] = True

@@ -1,8 +1,9 @@
-"""Gowalla's published split, by the protocol of NGCF and LightGCN: Recall@20 and NDCG@20 over all items, dimension 64.
+"""Gowalla's published split, by the protocol of NGCF and LightGCN: Recall@20 and NDCG@20 over all items.
 
-Training sees all of the training file, in an order that carries no meaning. For each of the 29,858 users all 40,981 items
-but those of the user's training are ranked; recall is the share of the user's test items among the first 20. Published:
-MF .129, NGCF .157, LightGCN .1824 (NDCG .1547).
+Training sees all of the training file, in an order that carries no meaning, so that vectors have no path: all numbers are the
+interest. For each of the 29,858 users all 40,981 items but those of the user's training are ranked; recall is the share of the
+user's test items among the first 20. With 64 and 256 numbers: as shipped, and by SETTINGS, which were chosen on this very split,
+as those of the published results were. Published with 64: MF .129, NGCF .157, LightGCN .1824 (NDCG .1547); the best .192 (.160).
 """
 
 import sys
@@ -32,24 +33,37 @@ KEEP_ALL = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1, 
 NUM_USERS, NUM_ITEMS, NUM_TOKENS = 29_858, 40_981, 810_128
 TOP = 20
 BATCH_USERS = 512
-MF_RECALL, LIGHTGCN_RECALL, LIGHTGCN_NDCG = 0.129, 0.1824, 0.1547
+LIGHTGCN_RECALL, LIGHTGCN_NDCG = 0.1824, 0.1547
+MARKS = {64: (0.190, 0.160), 256: (0.195, 0.165)}
+"""Recall@20 and NDCG@20 by numbers of a vector."""
 
 
 def measure_gowalla(data: Path) -> list[dict[str, Any]]:
-    """One case: Recall@20 beside LightGCN's published one."""
+    """A case for each size, as shipped and by SETTINGS."""
     with tempfile.TemporaryDirectory() as folder:
         log = find_log(data, "gowalla_train", Path(folder))
         corpus = make_corpus(log, Path(folder) / "root", KEEP_ALL, max_users=0)
         check_is_whole(corpus)
-        ours = train_ours(corpus, replace(SETTINGS, threads=THREADS), Path(folder) / "store")
-        top = top_items(ours, training_counts(corpus))
-        recall, ndcg = recall_and_ndcg(top, read_test(data / "gowalla_test.parquet", corpus))
-    case = {
-        "case": "gowalla recall@20", "ratio": recall / LIGHTGCN_RECALL, "mark": ">= MF .129; LightGCN .1824 is the goal",
-        "passed": recall >= MF_RECALL, "recall@20": recall, "NDCG@20": ndcg, "seconds": round(ours.seconds, 1),
-        "LightGCN recall@20": LIGHTGCN_RECALL, "LightGCN NDCG@20": LIGHTGCN_NDCG,
+        training, test = training_counts(corpus), read_test(data / "gowalla_test.parquet", corpus)
+        cases = []
+        for size in MARKS:
+            for name, settings in (("as shipped", TrainConfig()), ("settings of its own", SETTINGS)):
+                config = replace(settings, vector_size=size, threads=THREADS)
+                ours = train_ours(corpus, config, Path(folder) / f"{name} {size}")
+                figures = recall_and_ndcg(top_items(ours, training), test)
+                cases.append(judge(size, name, figures) | {"seconds": round(ours.seconds, 1)})
+    return cases
+
+
+def judge(size: int, name: str, figures: tuple[float, float]) -> dict[str, Any]:
+    """The case of one training: the lower of both ratios to the marks."""
+    ratios = [found / mark for found, mark in zip(figures, MARKS[size], strict=True)]
+    recall, ndcg = figures
+    return {
+        "case": f"gowalla, {size} numbers, {name}", "ratio": min(ratios),
+        "mark": "recall@20 >= {:.3f}, NDCG@20 >= {:.3f}".format(*MARKS[size]), "passed": min(ratios) >= 1,
+        "recall@20": recall, "NDCG@20": ndcg, "LightGCN recall@20": LIGHTGCN_RECALL, "LightGCN NDCG@20": LIGHTGCN_NDCG,
     }  # fmt: skip
-    return [case]
 
 
 def check_is_whole(corpus: Corpus) -> None:

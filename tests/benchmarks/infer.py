@@ -1,13 +1,17 @@
-"""Inference beside training: every user of a log inferred anew from the very tokens that training saw, items frozen.
+"""Inference beside training, on the shipped defaults.
 
-Measured on the shipped defaults: the share of users whose nearest trained user (cosine, exact) is themself, among those
-with at least 5 training tokens, beside the share that chance would give; hit@10 of inferred vectors beside trained ones;
-users a second; and whether two calls give the same bytes.
+nearest is itself   Every user's interest inferred anew from the very tokens that training saw, items frozen: the share of users
+                    whose nearest trained user (cosine, exact) is themself, among those with at least 5 training tokens, beside
+                    the share that chance would give; hit@10 of inferred interests beside trained ones; users a second; and
+                    whether two calls give the same bytes.
+never seen          Every fifth of the evaluated users is unknown to a training. Its interests are inferred, and its paths summed
+                    up, from what comes before the held-out item: hit@20 beside the same users' in a training that has them.
 """
 
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +20,25 @@ from numpy.typing import NDArray
 
 from tasks.evaluation.evaluate import measure, rank_held_out
 from tasks.export.export import unit_rows
+from tests.benchmarks.defaults import METRICS
+from tests.benchmarks.fresh import is_here, train_last_night, without_today
 from tests.benchmarks.harness import run_benchmark
-from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus
+from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus, make_corpus_of
+from tests.benchmarks.peers import difference_in_errors, train_ours
 from tests.scored import score_by_vectors
 from trainer.config import TrainConfig
-from trainer.store.generation import open_generation
+from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import Corpus, Histories
-from trainer.training.infer import FrozenItems, freeze_items, infer_vectors
+from trainer.training.infer import FrozenItems, freeze_items, infer_vectors, take_histories
 from trainer.training.job import Job
 from trainer.training.loop import train
+from trainer.training.vectors import join_parts, read_item_vectors
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_TOKENS = 5
-MARK = 0.5
+MARK, UNSEEN_MARK = 0.5, 0.95
 BATCH = 1024
+ALL_EVENTS = 10**9
 
 
 def training_histories(corpus: Corpus, partition: int) -> Histories:
@@ -89,10 +98,64 @@ def measure_log(log: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure_inference(data: Path) -> list[dict[str, Any]]:
-    """A case a log; users a second are those of the faster of two calls."""
-    return [measure_log(data / f"{log}.parquet") for log in LOGS]
+def measure_unseen(name: str, data: Path) -> dict[str, Any]:
+    """The case of a log's users that no training saw."""
+    config = TrainConfig(threads=THREADS)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_corpus_of(name, data, Path(folder))
+        before = without_today(corpus, Path(folder) / "before", most=ALL_EVENTS)
+        generation = train_last_night(before, config, Path(folder) / "store")
+        unseen = [np.flatnonzero(is_here(corpus.read(p))) for p in range(corpus.num_partitions)]
+        vectors = np.concatenate(list(infer_unseen(corpus, before, generation, unseen)))
+        trained = train_ours(corpus, config, Path(folder) / "trained")
+        sides = {
+            "never seen": ask(corpus, unseen, vectors, read_item_vectors(generation)),
+            "trained with": ask(corpus, unseen, trained.users[global_rows(corpus, unseen)], trained.items),
+        }
+    means = {side: {metric: float(of(ranks).mean()) for metric, of in METRICS.items()} for side, ranks in sides.items()}
+    hits = {side: METRICS["hit@20"](ranks) for side, ranks in sides.items()}
+    ratio = means["never seen"]["hit@20"] / means["trained with"]["hit@20"]
+    return {
+        "case": f"{name} never seen", "ratio": ratio, "mark": f">= {UNSEEN_MARK} of hit@20 of users trained with",
+        "passed": ratio >= UNSEEN_MARK, "users": len(vectors), **means,
+        "standard errors above": difference_in_errors(hits["never seen"], hits["trained with"]),
+    }  # fmt: skip
+
+
+def infer_unseen(
+    corpus: Corpus, before: Corpus, generation: Generation, unseen: list[NDArray[np.int64]]
+) -> Iterator[NDArray[np.float32]]:
+    """Vectors of both parts of these users of each micro-partition, which the generation of `before` has not seen."""
+    frozen = freeze_items(generation, before.count_training_tokens(), THREADS)
+    for partition, rows in enumerate(unseen):
+        histories = corpus.read(partition)
+        own = take_histories(histories, rows, histories.ends[rows])
+        interests = infer_vectors(frozen, own.tokens, own.offsets, own.hashes).vectors
+        yield join_parts(generation, interests, own.tokens, own.starts, own.ends)
+
+
+def global_rows(corpus: Corpus, rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The rows of users of each micro-partition when all micro-partitions stand one after the other."""
+    firsts = np.concatenate(([0], np.cumsum(corpus.users)))
+    return np.concatenate([first + own for first, own in zip(firsts, rows, strict=False)])
+
+
+def ask(
+    corpus: Corpus, rows: list[NDArray[np.int64]], users: NDArray[np.float32], items: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """The ranks of the held-out items of these evaluated users, float64[m], whose vectors are `users`."""
+    evaluated = held_out_rows(corpus)
+    asked = np.searchsorted(evaluated, global_rows(corpus, rows))
+    vectors = np.zeros((len(evaluated), users.shape[1]), np.float32)
+    vectors[asked] = users
+    return rank_held_out(held_out_question(corpus, vectors), score_by_vectors(items)).ranks[asked]
+
+
+def measure_inference(data: Path, log: str = "both") -> list[dict[str, Any]]:
+    """Two cases a log; users a second are those of the faster of two calls. `log` names one of LOGS, or both."""
+    logs = LOGS if log == "both" else (LOGS[LOGS.index(log)],)
+    return [case for name in logs for case in (measure_log(data / f"{name}.parquet"), measure_unseen(name, data))]
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("infer", __doc__ or "", measure_inference))
+    sys.exit(run_benchmark("infer", __doc__ or "", measure_inference, {"log": "both"}))

@@ -42,6 +42,7 @@ from trainer.system.files import read_json
 from trainer.training.job import Job
 from trainer.training.loop import train
 from trainer.training.next_night import Beginning, begin_night
+from trainer.training.vectors import BothParts
 
 SETTINGS: dict[str, Any] = {"epochs": 5}
 MEMORY_BYTES = 6 * 10**9
@@ -158,7 +159,8 @@ def run_night(root: Root, logs: Path, case: Case) -> dict[str, Any]:
 def rank(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
     """The rank of each held-out item, float64[m], in the order of micro-partitions and rows."""
     scores = score_of(generation, corpus.count_training_tokens())
-    return np.concatenate([rank_held_out(one, scores).ranks for one in join_questions(questions(corpus, generation))])
+    asked = join_questions(questions(corpus, BothParts(generation, corpus)))
+    return np.concatenate([rank_held_out(one, scores).ranks for one in asked])
 
 
 if __name__ == "__main__":

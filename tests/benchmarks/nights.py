@@ -3,12 +3,15 @@
 The window has all days before, so that whoever does nothing has the same pages on the last night as on the first. Nights are
 incremental but for a full one a week, which begins with the champion's vectors and is then turned into its space. After all
 of them the releases are compared: users whose pages did not change, between a night and the one before and between the first
-and the last; and a small ranker (logistic regression on the products of a user's and an item's numbers) that was trained on
-the first release's vectors, on the last one's, beside one that was trained anew there.
+and the last; the items of the path in full nights; and a small ranker (logistic regression on the products of a user's and an
+item's numbers) that was trained on the first release's vectors, on the last one's, beside one that was trained anew there.
 
-    nightly   the lowest percentile 1 of cosines of a night's unchanged users
-    thirty    the median cosine of users that did not change between the first and the last night
-    ranker    AUC of the frozen ranker over that of the new one, on users neither has seen
+    nightly   the lowest percentile 1 of cosines of the interests of a night's unchanged users
+    thirty    the median cosine of the interests of users that did not change between the first and the last night; `whole`: of
+              both parts together
+    path      the lowest median cosine of the path's items to the night before, in full nights: of those that score and of those
+              that are summed up, without the numbers of popularity
+    ranker    AUC of the frozen ranker over that of the new one, on users neither has seen, by both parts
 """
 
 import itertools
@@ -25,9 +28,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
+from tasks.export.path_inputs import open_path_sums
+from tasks.export.path_sums import PathSums
 from tasks.root.run import Root
 from tasks.sample.logs import FIRST_DAY, write_sample_logs
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
+from trainer.config import PATH_BIASES
 from trainer.store.tokens import VOCABULARY, Corpus, open_corpus
 from trainer.system.files import read_json
 
@@ -37,7 +43,7 @@ SETTINGS: dict[str, Any] = {
     "gate.newest_day_events": 0.3,  # made-up logs of few users have days with a third of the events
     "evaluate.max_users": 2_000,  # of 20,000; of 20 million by default one in a thousand
 }  # fmt: skip
-NIGHTLY_MARK, THIRTY_MARK, RANKER_MARK = 0.98, 0.90, 0.99
+NIGHTLY_MARK, THIRTY_MARK, PATH_MARK, RANKER_MARK = 0.98, 0.90, 0.95, 0.999
 L2 = 1e-3
 
 
@@ -49,10 +55,10 @@ def measure_nights(_: Path, users: int, nights: int) -> list[dict[str, Any]]:
         root = Root(folder / "root")
         told = [run_night(root, folder / "logs", FIRST_DAYS + night) for night in range(nights)]
         releases = [read_release(root, one) for one in told]
-    steps = [compare(*pair) for pair in itertools.pairwise(releases)]
-    p1 = [float(np.percentile(cosines, 1)) for cosines in steps]
+    steps = [compare(*pair, "interest") for pair in itertools.pairwise(releases)]
+    p1 = [float(np.percentile(step, 1)) for step in steps]
     worst = int(np.argmin(p1))
-    whole = compare(releases[0], releases[-1])
+    thirty, whole = (compare(releases[0], releases[-1], part) for part in ("interest", "whole"))
     frozen, anew = rank_frozen(releases[0], releases[-1])
     figures = {
         "nights": nights, "full": sum(one["night"]["kind"] == "full" for one in told), "users": told[-1]["users"],
@@ -68,11 +74,13 @@ def measure_nights(_: Path, users: int, nights: int) -> list[dict[str, Any]]:
             "alignments": [one["night"]["alignment"] for one in told if one["night"]["alignment"]],
         } | figures,
         {
-            "case": "thirty", "ratio": float(np.median(whole)), "mark": f">= {THIRTY_MARK}",
-            "passed": float(np.median(whole)) >= THIRTY_MARK, "unchanged": len(whole), "p1": float(np.percentile(whole, 1)),
+            "case": "thirty", "ratio": float(np.median(thirty)), "mark": f">= {THIRTY_MARK}",
+            "passed": float(np.median(thirty)) >= THIRTY_MARK, "unchanged": len(thirty), "p1": float(np.percentile(thirty, 1)),
+            "whole": float(np.median(whole)),
             "train_seconds": [one["seconds"]["train"] for one in told],
             "hit_at_10": [one["metrics"].get("hit_at_10") for one in told],
         } | figures,
+        judge_path(releases, told) | figures,
         {
             "case": "ranker", "ratio": frozen / anew, "mark": f">= {RANKER_MARK}", "passed": frozen / anew >= RANKER_MARK,
             "frozen_auc": frozen, "new_auc": anew,
@@ -98,7 +106,8 @@ def run_night(root: Root, logs: Path, days: int) -> dict[str, Any]:
 def read_release(root: Root, told: dict[str, Any]) -> dict[str, Any]:
     """The vectors of a release, and of each user the pages in its window, as a frame: user_id, vector, pages, newest."""
     export = Path(told["export_dir"])
-    corpus = open_corpus(root.corpus(read_json(export / "manifest.json")["created_from"]["window_id"]))
+    manifest = read_json(export / "manifest.json")
+    corpus = open_corpus(root.corpus(manifest["created_from"]["window_id"]))
     users = pl.read_parquet(export / "user_vectors" / "*.parquet")
     items = pl.read_parquet(export / "item_vectors" / "*.parquet")
     return {
@@ -106,7 +115,8 @@ def read_release(root: Root, told: dict[str, Any]) -> dict[str, Any]:
         "items": dict(zip(items["url"], items["vector"].to_numpy(), strict=True)),
         "counts": items["count"].to_numpy(),
         "urls": items["url"].to_list(),
-    }
+        "parts": manifest["parts"], "inputs": open_path_sums(export),
+    }  # fmt: skip
 
 
 def read_pages(corpus: Corpus) -> pl.DataFrame:
@@ -126,11 +136,46 @@ def read_pages(corpus: Corpus) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def compare(before: dict[str, Any], after: dict[str, Any]) -> NDArray[np.float64]:
-    """The cosines of users whose pages are the same in both releases."""
+def compare(before: dict[str, Any], after: dict[str, Any], part: str) -> NDArray[np.float64]:
+    """The cosines of users whose pages are the same in both releases, by one part of their vectors or the whole."""
     both = before["users"].join(after["users"], on=["user_id", "pages"], suffix="_after")
-    one, other = both["vector"].to_numpy(), both["vector_after"].to_numpy()
+    columns = slice(*after["parts"].get(part, (0, None)))
+    return cosines(both["vector"].to_numpy()[:, columns], both["vector_after"].to_numpy()[:, columns])
+
+
+def cosines(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The cosine of each row of one with that row of the other, float64[n]."""
     return np.asarray((one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1), float)
+
+
+def judge_path(releases: list[dict[str, Any]], told: list[dict[str, Any]]) -> dict[str, Any]:
+    """The case of the path's items, of each full night after the first the median cosine with the night before."""
+    full = [place for place, one in enumerate(told) if place and one["night"]["kind"] == "full"]
+    medians = {
+        table: [float(np.median(compare_path(releases[place - 1], releases[place], table))) for place in full]
+        for table in ("items", "inputs")
+    }
+    worst = min(itertools.chain(*medians.values()), default=float("nan"))
+    return {
+        "case": "path", "ratio": worst, "mark": f">= {PATH_MARK}", "passed": worst >= PATH_MARK,
+        "items that score": medians["items"], "items summed up": medians["inputs"],
+    }  # fmt: skip
+
+
+def compare_path(before: dict[str, Any], after: dict[str, Any], table: str) -> NDArray[np.float64]:
+    """The cosines of the path's vectors of items that both releases have, without those of popularity and rows of zeros."""
+    urls = [url for url in after["urls"] if url in before["items"]]
+    rows = [path_rows(release, table, urls)[:, :-PATH_BIASES] for release in (before, after)]
+    is_trained = rows[0].any(axis=1) & rows[1].any(axis=1)
+    return cosines(rows[0][is_trained], rows[1][is_trained])
+
+
+def path_rows(release: dict[str, Any], table: str, urls: list[str]) -> NDArray[np.float32]:
+    """The path's vectors of these items, float32[n, D2]: as they score (`items`), or as they are summed up (`inputs`)."""
+    if table == "inputs":
+        sums: PathSums = release["inputs"]
+        return sums.inputs[[sums.numbers[url] for url in urls]]
+    return np.stack([release["items"][url] for url in urls])[:, slice(*release["parts"]["path"])]
 
 
 def rank_frozen(first: dict[str, Any], last: dict[str, Any]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from tests.benchmarks import gowalla
-from tests.benchmarks.gowalla import recall_and_ndcg, top_items
+from tests.benchmarks.gowalla import judge, recall_and_ndcg, top_items
 from tests.benchmarks.peers import Vectors
 
 SECOND, THIRD = 1 / np.log2(3), 1 / np.log2(4)  # gains of a hit there; in the first place 1
@@ -39,3 +39,10 @@ def test_training_items_do_not_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     users = np.array([[1], [-1]], dtype=np.float32)
     training = csr_matrix(np.array([[0, 0, 1, 0], [1, 0, 0, 0]], dtype=np.float32))
     assert top_items(Vectors(users, items, 0.0), training).tolist() == [[3, 1], [1, 2]]
+
+
+def test_both_metrics_have_to_reach_their_marks() -> None:
+    assert judge(64, "", (0.19, 0.16))["passed"]
+    missed = judge(256, "", (0.39, 0.1485))
+    assert not missed["passed"]
+    assert missed["ratio"] == pytest.approx(0.9)

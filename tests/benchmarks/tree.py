@@ -59,7 +59,7 @@ LOSSES: dict[str, int | None] = {"wikispeedia_unfinished": None, "gowalla_train"
 """Logs of which losses are measured, and of how many of their 8 micro-partitions; None: all."""
 LEARNING: dict[str, Any] = {
     "vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0, "recency": 0, "sample": 0,
-    "bias": 0, "threads": THREADS,
+    "bias": 0, "threads": THREADS, "parts": "interest",
 }  # fmt: skip
 TREE = {"hs": 1}
 BATCH_USERS = 256
@@ -191,6 +191,7 @@ def begin_tree_training(counts: NDArray[np.int64], num_dims: int, shape: str, nu
     offsets = np.arange(0, num_tokens + 1, TOKENS_A_USER)
     hashes = mix_array(np.arange(1, len(offsets), dtype=np.uint64))
     plain = {"optimizer": "sgd", "alpha": 0.05, "min_alpha": 0.005, "l2": 0, "recency": 0, "sample": 0, "epochs": 1}
+    plain |= {"path_weight": 0}
     config = config_from_dict(plain | {"vector_size": num_dims, "tree": shape, "threads": THREADS} | TREE)
     training = KernelTraining(tokens, offsets, hashes, counts, config)
     training.items.outputs.vectors.fill(0.01)

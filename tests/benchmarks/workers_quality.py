@@ -17,6 +17,7 @@ from trainer.config import TrainConfig
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus
 from trainer.training.item_blocks import ItemBlocks
+from trainer.training.vectors import BothParts, read_item_vectors
 
 SEEDS = (1, 2, 3)
 MODES = ("replicated", "asynchronous", "sharded")
@@ -95,8 +96,9 @@ def same_bits(case: str, one: Path, other: Path) -> dict[str, Any]:
 def ask(corpus: Corpus, store: Path) -> Values:
     """The metrics of the held-out users, a value a user."""
     generation = open_generation(store)
-    users = np.concatenate([generation.read_users(p) for p in range(corpus.num_partitions)])
-    ranks = answer_held_out(corpus, Vectors(users, generation.read_items(), 0.0)).ranks
+    both = BothParts(generation, corpus)
+    users = np.concatenate([both.read_users(p) for p in range(corpus.num_partitions)])
+    ranks = answer_held_out(corpus, Vectors(users, read_item_vectors(generation), 0.0)).ranks
     return {metric: of(ranks) for metric, of in METRICS.items()}
 
 
