@@ -26,7 +26,7 @@ from trainer.config import TrainConfig
 from trainer.store.tokens import Corpus
 
 SETTINGS = TrainConfig(
-    vector_size=64, epochs=60, alpha=0.7, min_alpha=0.005, negative=200, l2=2.0, item_l2=0.15,
+    vector_size=64, epochs=60, alpha=0.7, min_alpha=0.005, negative=600, l2=2.0, item_l2=0.15,
     ns_exponent=0.75, negative_weight=1, discount=0.2, bias=0.5,
 )  # fmt: skip
 KEEP_ALL = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1, max_user_events=10**6)
@@ -38,15 +38,15 @@ MARKS = {64: (0.190, 0.160), 256: (0.195, 0.165)}
 """Recall@20 and NDCG@20 by numbers of a vector."""
 
 
-def measure_gowalla(data: Path) -> list[dict[str, Any]]:
-    """A case for each size, as shipped and by SETTINGS."""
+def measure_gowalla(data: Path, numbers: int = 0) -> list[dict[str, Any]]:
+    """A case for each size, or only for that of so many numbers, as shipped and by SETTINGS."""
     with tempfile.TemporaryDirectory() as folder:
         log = find_log(data, "gowalla_train", Path(folder))
         corpus = make_corpus(log, Path(folder) / "root", KEEP_ALL, max_users=0)
         check_is_whole(corpus)
         training, test = training_counts(corpus), read_test(data / "gowalla_test.parquet", corpus)
         cases = []
-        for size in MARKS:
+        for size in (numbers,) if numbers else MARKS:
             for name, settings in (("as shipped", TrainConfig()), ("settings of its own", SETTINGS)):
                 config = replace(settings, vector_size=size, threads=THREADS)
                 ours = train_ours(corpus, config, Path(folder) / f"{name} {size}")
@@ -121,4 +121,4 @@ def recall_and_ndcg(top: NDArray[np.int64], test: csr_matrix) -> tuple[float, fl
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("gowalla", __doc__ or "", measure_gowalla))
+    sys.exit(run_benchmark("gowalla", __doc__ or "", measure_gowalla, {"numbers": 0}))
