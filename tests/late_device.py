@@ -12,6 +12,7 @@ class LateDevice:
 
     def __init__(self, seed: int) -> None:
         self.random, self.streams, self.num_done = random.Random(seed), [], 0
+        self.current: LateStream | None = None
 
     def stream(self, _: torch.device) -> "LateStream":
         self.streams.append(LateStream(self))
@@ -49,7 +50,9 @@ class LateStream:
     def do_next(self) -> None:
         work = self.asked.popleft()
         if not isinstance(work, LateEvent):
+            self.device.current = self
             work()
+            self.device.current = None
 
     def run(self, work: Callable[[], None]) -> None:
         self.asked.append(work)

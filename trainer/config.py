@@ -95,7 +95,7 @@ class TrainConfig(TrainSettings):
 
     path_window: int = setting(5, "Path's window", "Pages before the newest that the path sums up.", ge=1, le=100)
     path_negative: int = setting(
-        32, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
+        64, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
     )
     path_every: int = setting(
         2, "Path's turn", "Epochs from one training of a target of the path to the next.", ge=1, le=100

@@ -11,12 +11,12 @@ from trainer.config import PATH_BIASES
 from trainer.draws import TILE, WINDOW
 from trainer.kernels.compiled_draws import draw, draw_negative, mix
 from trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row, take
+from trainer.kernels.predictions import rate_of
 from trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
 
 _32 = np.uint64(32)
 _LOWEST = np.float32(-1e30)
-LEAST_LAG = np.float32(0.01)
-LAG_RATE = np.float32(0.3)
+LEAST_LAG, LAG_RATE = np.float32(0.01), np.float32(0.3)
 
 PathRule = namedtuple("PathRule", "window every turn backward bias handicap")
 """The settings as numbers. Every target is trained once in `every` epochs, in this one those whose turn it is; backward float64:
@@ -160,13 +160,6 @@ def predict(path, tile, noise, rule, num_lanes):
 
 
 @inlined
-def rate_after(squares, row, square, alpha):
-    """Add a step's mean square to the row's sum. Returns Adagrad's learning rate."""
-    squares[row] += square
-    return alpha / np.float32(math.sqrt(squares[row]))
-
-
-@inlined
 def move_outputs(path, tile, l2s, alphas, num_lanes):
     """Move the rows of the negatives, then those of the targets, which L2 pulls towards zero."""
     prefer_wide_vectors()
@@ -176,7 +169,7 @@ def move_outputs(path, tile, l2s, alphas, num_lanes):
         tile.last_of[row] = 0
         for d in range(num_dims):
             square += tile.negative_steps[k, d] * tile.negative_steps[k, d]
-        rate = rate_after(path.output_squares, row, square / np.float32(num_dims), alphas[0])
+        rate = rate_of(path.output_squares, row, square, num_dims, alphas[0], True)
         for d in range(num_dims):
             path.outputs[row, d] += rate * tile.negative_steps[k, d]
     for lane in range(num_lanes):
@@ -184,7 +177,7 @@ def move_outputs(path, tile, l2s, alphas, num_lanes):
         if tile.lengths[lane] > 0:
             for d in range(num_dims):
                 square += tile.hiddens[lane, d] * tile.hiddens[lane, d]
-            rate = rate_after(path.output_squares, row, pull * pull * square / np.float32(num_dims), alphas[lane])
+            rate = rate_of(path.output_squares, row, pull * pull * square, num_dims, alphas[lane], True)
             shrink, grow = np.float32(1) - rate * l2s[row], rate * pull
             for d in range(num_dims):
                 path.outputs[row, d] = shrink * path.outputs[row, d] + grow * tile.hiddens[lane, d]
@@ -194,18 +187,17 @@ def move_outputs(path, tile, l2s, alphas, num_lanes):
 def move_inputs(path, tile, l2s, alphas, num_lanes):
     """Move the input rows of the pages that were looked at, and sum up the steps of the lag weights."""
     prefer_wide_vectors()
-    num_free = path.outputs.shape[1] - PATH_BIASES
+    num_dims, num_free = path.outputs.shape[1], path.outputs.shape[1] - PATH_BIASES
     for lane in range(num_lanes):
         square = np.float32(0)
         for d in range(num_free):
             square += tile.steps[lane, d] * tile.steps[lane, d]
-        square /= np.float32(path.outputs.shape[1])
         for i in range(tile.lengths[lane]):
             row, factor, towards = np.int64(tile.context[lane, i]), tile.factors[lane, i], np.float32(0)
             for d in range(num_free):
                 towards += tile.steps[lane, d] * path.inputs[row, d]
             tile.lag_steps[tile.lags[lane, i]] += towards * tile.scales[lane]
-            rate = rate_after(path.input_squares, row, factor * factor * square, alphas[lane])
+            rate = rate_of(path.input_squares, row, factor * factor * square, num_dims, alphas[lane], True)
             shrink, grow = np.float32(1) - rate * l2s[row], rate * factor
             for d in range(num_free):
                 path.inputs[row, d] = shrink * path.inputs[row, d] + grow * tile.steps[lane, d]
@@ -217,7 +209,7 @@ def move_lags(path, tile, alpha):
     for lag in range(tile.lag_steps.shape[0]):
         step = tile.lag_steps[lag]
         if step != 0:
-            rate = rate_after(path.lag_squares, lag, step * step, LAG_RATE * alpha)
+            rate = rate_of(path.lag_squares, lag, step * step, 1, LAG_RATE * alpha, True)
             path.lags[lag, 0] = max(LEAST_LAG, path.lags[lag, 0] + rate * step)
         tile.lag_steps[lag] = np.float32(0)
 

@@ -173,7 +173,8 @@ class DeviceEngine(Engine):
         self.compute.mark().wait()
         if self.exchange is not None:
             num_shared = self.exchange.num_rows
-            self.exchange.attach([self.block.vectors[:num_shared], self.block.squares[:num_shared]])
+            shared = [self.block.vectors[:num_shared], self.block.squares[:num_shared]]
+            self.exchange.attach(shared, self.compute.run)
 
     def update_host_items(self) -> None:
 

@@ -9,7 +9,7 @@ in progress ("stale synchronous parallel", Ho et al., NIPS 2013).
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ import torch
 from trainer.model.rows import Items, PathItems
 from trainer.plan.sharing import sent_by_sum
 from trainer.workers.group import Workers
+
+RunOn = Callable[[Callable[[], None]], None]
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Underway:
 class Exchange:
     """Exchanges of the first `num_rows` rows of the items' outputs, and of all their inputs, where there are any.
 
+    All work on the rows is done by `run_on`: on a device in the stream that trains them, so that it is in order with training.
     staleness_most, staleness_sum: maximum and sum over exchanges of how many others began before the sum arrived.
     """
 
@@ -41,15 +44,19 @@ class Exchange:
         self.num_exchanges, self.sent_bytes, self.wait_seconds = 0, 0, 0.0
         self.staleness_most, self.staleness_sum = 0, 0
         self._tables: Sequence[torch.Tensor] = ()
+        self._run_on: RunOn = lambda work: work()
         self._base: list[torch.Tensor] | None = None
         self._free: list[torch.Tensor] = []
         self._underway: deque[Underway] = deque()
 
-    def attach(self, tables: Sequence[torch.Tensor]) -> None:
-        """Exchange these rows from now on. They have the values of the previous ones."""
-        self._tables = tables
-        if self._base is None:
-            self._base = [table.clone() for table in tables]
+    def attach(self, tables: Sequence[torch.Tensor], run_on: RunOn | None = None) -> None:
+        """Exchange these rows from now on, all work on them by `run_on`. They have the values of the previous ones."""
+
+        def copy_base() -> None:
+            self._base = self._base or [table.clone() for table in tables]
+
+        self._tables, self._run_on = tables, run_on or self._run_on
+        self._run_on(copy_base)
 
     def attach_items(self, items: Items, path: PathItems | None = None) -> None:
         """`attach` for items in the host's memory, and for the path's item table, all of it."""
@@ -63,8 +70,12 @@ class Exchange:
         self.num_exchanges += 1
         if not self._tables:  # a table too small for blocks to share any of it
             return
+        started, number = time.perf_counter(), self.num_exchanges
+        self._run_on(lambda: self._send(number))
+        self.wait_seconds += time.perf_counter() - started
+
+    def _send(self, number: int) -> None:
         assert self._base is not None
-        started = time.perf_counter()
         own = self._buffer()
         for table, base, part in zip(self._tables, self._base, self._parts(own), strict=True):
             torch.sub(table, base, out=part)
@@ -76,14 +87,13 @@ class Exchange:
             self._free.append(own)
         else:
             total = self._buffer().copy_(own)
-            self._underway.append(Underway(own, total, self.workers.add_up(total), self.num_exchanges))
+            self._underway.append(Underway(own, total, self.workers.add_up(total), number))
             self._take(self.staleness)
-        self.wait_seconds += time.perf_counter() - started
 
     def drain(self) -> None:
         """Wait for all exchanges in progress, and add their changes."""
         started = time.perf_counter()
-        self._take(0)
+        self._run_on(lambda: self._take(0))
         self.wait_seconds += time.perf_counter() - started
 
     def _take(self, most: int) -> None:
