@@ -70,11 +70,9 @@ def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float,
     histories = cpu.read_only(work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas)
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
     arrays = (array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares))
-    shared = (PathArrays(*arrays), PathNoise(*noise), rule, histories, np.uint64(work.epoch_key), work.streams)
+    shared = (PathArrays(*arrays), PathNoise(*noise), rule, histories, np.uint64(work.epoch_key), work.streams, taken)
     sizes = (config, int((work.ends - work.starts).max(initial=0)), len(tables.aliases))
-    return cpu.run_threads(
-        lambda _: int(train_streams(*shared, taken, *_own_scratch(*sizes))), cpu.used_threads(config)
-    )
+    return cpu.run_threads(lambda _: int(train_streams(*shared, *_own_scratch(*sizes))), cpu.used_threads(config))
 
 
 def path_vectors(
