@@ -127,10 +127,13 @@ class ItemNeighbours:
             block.data[block.indices == first + _row_numbers(block)] = 0
             block.eliminate_zeros()
             blocks.append(keep_highest(block, most_neighbours))
-        self.seen, self.nearest, self.seconds = seen, vstack(blocks).tocsr(), time.perf_counter() - start
+        self.seen, self.nearest = seen, vstack(blocks).tocsr()
+        self.ranks = rank_in_rows(self.nearest)  # sorted once, for any number of neighbours
+        self.seconds = time.perf_counter() - start
 
     def peer(self, num_neighbours: int, decay: str) -> RowPeer:
-        return RowPeer(score_by_items(self.seen, decay, keep_highest(self.nearest, num_neighbours)), self.seconds)
+        nearest = keep_stored(self.nearest, self.ranks < num_neighbours)
+        return RowPeer(score_by_items(self.seen, decay, nearest), self.seconds)
 
 
 def unit_rows(matrix: csr_matrix) -> csr_matrix:
@@ -149,11 +152,22 @@ def _row_numbers(matrix: csr_matrix) -> NDArray[np.int64]:
 
 def keep_highest(matrix: csr_matrix, most: int) -> csr_matrix:
     """The `most` highest stored values of each row; of equal ones those of the first columns."""
+    return keep_stored(matrix, rank_in_rows(matrix) < most)
+
+
+def rank_in_rows(matrix: csr_matrix) -> NDArray[np.int64]:
+    """How many stored values of its row come before each, int64[s]: higher ones, and equal ones of earlier columns."""
     rows = _row_numbers(matrix)
     order = np.lexsort((matrix.indices, -matrix.data, rows))
-    places = np.arange(len(rows)) - matrix.indptr[:-1][rows]  # rows are ascending already
-    kept = np.sort(order[places < most])
-    return csr_matrix((matrix.data[kept], (rows[kept], matrix.indices[kept])), shape=matrix.shape)
+    ranks = np.empty(len(rows), dtype=np.int64)
+    ranks[order] = np.arange(len(rows)) - matrix.indptr[:-1][rows]  # rows are ascending already
+    return ranks
+
+
+def keep_stored(matrix: csr_matrix, is_kept: NDArray[np.bool_]) -> csr_matrix:
+    """A matrix with some of its stored values, bool[s]."""
+    ends = np.concatenate(([0], np.cumsum(is_kept)))[matrix.indptr]
+    return csr_matrix((matrix.data[is_kept], matrix.indices[is_kept], ends), shape=matrix.shape)
 
 
 class SessionNeighbours:
