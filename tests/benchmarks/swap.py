@@ -1,10 +1,11 @@
 """Out of core: an epoch with a user table of at least four times the budget beside the same epoch in memory.
 
-Made-up users with 25 Zipf tokens each, 100,000 items, 128 dimensions, 8 negatives, two threads. Each side is `python -m
-trainer` in a process of its own, caches dropped before, in turn, five times six epochs; an epoch's seconds are those of its
-fastest after the first (which has nothing to read), what waited for commits included. The side that swaps has BUDGET_BYTES
-by --host-memory, and runs in a memory cgroup where one can be made, so that the page cache cannot hide the swapping; the
-limit is the budget and LEEWAY_BYTES, for the kernel counts code and cache too.
+Made-up users with 25 Zipf tokens each, 100,000 items, 128 dimensions, 8 negatives, two threads. The order of drawn tokens says
+nothing, so that there is no path and all numbers are the interest: a user has the most bytes for the least work. Each side is
+`python -m trainer` in a process of its own, caches dropped before, in turn, five times (--repeats) six epochs; an epoch's
+seconds are those of its fastest after the first (which has nothing to read), what waited for commits included. The side that
+swaps has BUDGET_BYTES by --host-memory, and runs in a memory cgroup where one can be made, so that the page cache cannot hide
+the swapping; the limit is the budget and LEEWAY_BYTES, for the kernel counts code and cache too.
 
     swap    ratio of the epochs, the share of time that training waited for the disk, the process's peak of anonymous and
             shared memory, and what it read from the disk in all (by getrusage); and what an epoch in memory takes while
@@ -48,13 +49,13 @@ BARE = "in memory, as much bare traffic beside"
 HALVES = "swapping, bfloat16"
 
 
-def measure_swap(_: Path) -> list[dict[str, Any]]:
+def measure_swap(_: Path, repeats: int) -> list[dict[str, Any]]:
     """The ratio of epochs, then the peaks."""
     with tempfile.TemporaryDirectory(prefix="swap.") as folder:
         corpus_dir = write_corpus(Path(folder) / "corpus", NUM_USERS)
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ("in memory", BARE, "swapping", HALVES)}
         store, image_bytes = Path(folder) / "store", NUM_USERS // PARTITIONS * ROW_BYTES
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             runs["in memory"].append(run_alone(corpus_dir, store, PLENTY_BYTES, EPOCHS))
             per_second = PARTITIONS / runs["in memory"][0]["epoch_seconds"]
             with bare_traffic(Path(folder) / "traffic", image_bytes, per_second):
@@ -104,7 +105,7 @@ def show_peak(folder: Path, share: int) -> dict[str, Any]:
 
 
 def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, partitions: int = PARTITIONS) -> Path:
-    """A corpus of users who all have TOKENS_A_USER tokens of items that follow Zipf's law; nobody is held out."""
+    """A corpus of users who all have TOKENS_A_USER tokens of items that follow Zipf's law, in no order; nobody is held out."""
     folder.mkdir()
     rng = np.random.default_rng(1)
     bounds = np.cumsum(1 / np.arange(1, num_items + 1))
@@ -121,7 +122,8 @@ def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, parti
         "format_version": 1, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
         "num_items": num_items, "num_tokens": sum(users) * TOKENS_A_USER, "users": users,
         "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1, "num_held_out": 0, "since": None,
-        "until": None, "undated": False, "funnel": [], "files": {p.name: describe_file(p) for p in folder.iterdir()},
+        "until": None, "undated": False, "has_order": False, "funnel": [],
+        "files": {p.name: describe_file(p) for p in folder.iterdir()},
     }  # fmt: skip
     write_json(folder / "manifest.json", manifest)
     return folder
@@ -156,4 +158,4 @@ def run_alone(
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("swap", __doc__.splitlines()[0], measure_swap))
+    sys.exit(run_benchmark("swap", __doc__.splitlines()[0], measure_swap, {"repeats": REPEATS}))

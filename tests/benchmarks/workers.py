@@ -3,7 +3,8 @@
 wikispeedia, EPOCHS epochs, one thread a worker (tests/benchmarks/workers_quality.py): one worker under torchrun against
 `python -m trainer`, bit for bit; teams that train twice, bit for bit; hit@20 and MRR of the held-out users beside one worker,
 three seeds; a worker killed with -9 three times.
-Made-up users (NUM_USERS with 25 Zipf tokens, NUM_ITEMS items, 128 dimensions, as shipped): bytes that went over the loopback
+Made-up users (NUM_USERS with 25 Zipf tokens in no order, so without a path; NUM_ITEMS items, 128 dimensions, otherwise as
+shipped): bytes that went over the loopback
 interface, in a network namespace of its own where one can be made, by what the planner predicted and what the workers
 counted, both with what tries the network; the balance of load; tokens a second, each side in turn, the fastest epoch of
 REPEATS trainings (one with MOST workers); and the cost model (workers_cost.py), whose rates were measured on half the users
@@ -129,7 +130,7 @@ def show_speed(corpus: Corpus, side: str, best: Mapping[str, float]) -> dict[str
 
 def check_model(corpus: Corpus, half: Corpus, best: Mapping[str, float], folder: Path) -> list[dict[str, Any]]:
     """The cost model beside what was measured, with one worker and two."""
-    config = TrainConfig(threads=1)
+    config = TrainConfig(threads=1, parts="interest")  # as made-up users have no order
     network, touched = measure_here(2, NUM_ITEMS * ROW_BYTES, NUM_ITEMS * ROW_BYTES // 2, folder)
     visit = measure_visit(corpus, config)
     volume = Volume(corpus.users.tolist(), corpus.tokens.tolist(), corpus.num_items)

@@ -72,7 +72,7 @@ def plan(num_users: int, num_workers: int, mode: str) -> Epoch:
     num_partitions = 2 ** math.ceil(math.log2(max(num_users / USERS_A_PARTITION, 4 * num_workers)))
     users = [num_users // num_partitions] * num_partitions
     volume = Volume(users, [num * TOKENS_A_USER for num in users], NUM_ITEMS)
-    config = named(TrainConfig(negative=5), mode)
+    config = named(TrainConfig(negative=5, parts="interest"), mode)  # several GPUs refuse a path
     return plan_epoch(volume, num_workers, config, Memory(HOST_MEMORY, DEVICE_MEMORY))
 
 
