@@ -26,7 +26,7 @@ from trainer.config import TrainConfig
 from trainer.store.tokens import Corpus
 
 SETTINGS = TrainConfig(
-    vector_size=64, epochs=60, alpha=0.7, min_alpha=0.005, negative=600, l2=2.0, item_l2=0.15,
+    vector_size=64, epochs=60, alpha=0.7, min_alpha=0.005, negative=400, l2=2.0, item_l2=0.15,
     ns_exponent=0.75, negative_weight=1, discount=0.2, bias=0.5,
 )  # fmt: skip
 KEEP_ALL = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1, max_user_events=10**6)
