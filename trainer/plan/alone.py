@@ -132,10 +132,9 @@ def lay_out(
     users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
     read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
     begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
-    if sizes.sharing.is_sharded:
-        block_bytes *= division.num_blocks // sizes.sharing.num_workers
-    elif not commits_items:
-        block_bytes = 0
+    sharing = sizes.sharing
+    num_committed = division.num_blocks // sharing.num_workers if sharing.is_sharded else int(commits_items)
+    block_bytes = num_committed * block_bytes + sizes.path_bytes * commits_items
     moved_bytes, resident_bytes = _moved_bytes(work, sizes, division), users_bytes if is_resident else 0
     cost = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
     plan = Plan(

@@ -81,3 +81,11 @@ def test_a_real_training_moves_what_was_predicted(
     assert (result["num_commits"], result["num_processes"]) == (plan["num_commits"], 1)
     assert 0.8 < result["bytes_read"] / plan["read_bytes"] < 1.05
     assert 0.8 < result["bytes_written"] / plan["written_bytes"] < 1.05
+
+
+def test_what_is_written_has_both_item_tables_of_a_path(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", planted_histories(num_users=300, num_items=4000), partitions=4)
+    config = TrainConfig(vector_size=64, epochs=2, threads=1)
+    result = train(Job(tmp_path / "corpus", tmp_path / "store", config, host_memory_bytes=4 * 10**9))
+    assert list((tmp_path / "store").glob("path-*"))
+    assert 0.8 < result["bytes_written"] / result["plan"]["written_bytes"] < 1.05
