@@ -68,7 +68,7 @@ def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool
     For each piece of the items and each batch of users, count the items with higher scores. With several pieces, a first pass
     finds the scores of the held-out items. Only items in is_shared bool[V] count; the others get the lowest score.
     """
-    ranking = _Ranking(question, max(1, BATCH_SCORES // scores.piece_items), is_shared)
+    ranking = Ranking(question, scores, is_shared)
     if scores.num_pieces > 1:
         for piece in scores.pieces():
             ranking.find_held_out(piece)
@@ -77,11 +77,15 @@ def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool
     return ranking.answer()
 
 
-class _Ranking:
+class Ranking:
     """The ranks of a question's users after some of the pieces."""
 
-    def __init__(self, question: Question, batch_users: int, is_shared: NDArray[np.bool_] | None) -> None:
-        self.question, self.batch_users, self.is_shared = question, batch_users, is_shared
+    def __init__(self, question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> None:
+        self.question, self.batch_users, self.is_shared = (
+            question,
+            max(1, BATCH_SCORES // scores.piece_items),
+            is_shared,
+        )
         num_users = len(question.items)
         self.held_scores = torch.zeros(num_users)
         self.above, self.ties = torch.zeros(num_users, dtype=torch.int64), torch.zeros(num_users, dtype=torch.int64)
@@ -97,26 +101,36 @@ class _Ranking:
 
     def count(self, piece: Piece) -> None:
         """Count the items of a piece with a higher or equal score than the held-out item; keep the best items."""
-        question = self.question
-        is_in_piece, places = _find(piece, question.items)
-        is_seen_in_piece, seen_places = _find(piece, question.seen_items)
-        seen_rows, seen_places = question.seen_rows[is_seen_in_piece], seen_places[is_seen_in_piece]
         items = torch.from_numpy(piece.items)
-        for start in range(0, len(question.items), self.batch_users):
-            batch = slice(start, min(start + self.batch_users, len(question.items)))
-            scores = piece.score(question.vectors[batch])
-            if self.is_shared is not None:
-                scores[:, ~self.is_shared[piece.items]] = -torch.inf
-            first, last = np.searchsorted(seen_rows, (batch.start, batch.stop))
-            scores[seen_rows[first:last] - start, seen_places[first:last]] = -torch.inf
-            own = torch.from_numpy(np.flatnonzero(is_in_piece[batch]))
-            # From the same multiplication as the other scores, so that ties are exact.
-            self.held_scores[start + own] = scores[own, torch.from_numpy(places[start + own.numpy()])]
+        for batch in self.batches():
+            scores = self.score_unseen(piece, batch)
             held = self.held_scores[batch][:, None]
             self.above[batch] += _count_rows(scores > held)
             self.ties[batch] += _count_rows(scores == held)
             self._keep_top(batch, scores, items)
         self.num_top = min(TOP, self.num_top + len(items))
+
+    def batches(self) -> Iterator[slice]:
+        """Yield the users as slices whose scores of a piece fit in memory."""
+        num_users = len(self.question.items)
+        for start in range(0, num_users, self.batch_users):
+            yield slice(start, min(start + self.batch_users, num_users))
+
+    def score_unseen(self, piece: Piece, batch: slice) -> torch.Tensor:
+        """Return the scores of a piece's items for some users, float32[B, n]; the lowest for items that do not count.
+
+        Stores the scores of held-out items: from the same multiplication as those of the others, so that ties are exact.
+        """
+        scores = piece.score(self.question.vectors[batch])
+        if self.is_shared is not None:
+            scores[:, ~self.is_shared[piece.items]] = -torch.inf
+        first, last = np.searchsorted(self.question.seen_rows, (batch.start, batch.stop))
+        is_in_piece, places = _find(piece, self.question.seen_items[first:last])
+        scores[self.question.seen_rows[first:last][is_in_piece] - batch.start, places[is_in_piece]] = -torch.inf
+        is_in_piece, places = _find(piece, self.question.items[batch])
+        own = np.flatnonzero(is_in_piece)
+        self.held_scores[batch.start + own] = scores[own, places[own]]
+        return scores
 
     def _keep_top(self, batch: slice, scores: torch.Tensor, items: torch.Tensor) -> None:
         best = scores.topk(min(TOP, len(items)), dim=1)

@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from tasks.evaluation.evaluate import TOP, join_questions, questions, rank_held_out
-from tasks.evaluation.scores import score_of
+from tasks.evaluation.evaluate import TOP, Question, Ranking, join_questions, questions
+from tasks.evaluation.scores import Scores, score_of
 from tasks.root.run import Root
 from tasks.training.beginning import open_base
 from trainer.events import OnEvent, log
@@ -22,6 +24,7 @@ from trainer.store.writer import Writer, lock_store
 from trainer.training.vectors import PATH_WEIGHT, BothParts, columns_of, weight_of
 
 WEIGHTS = (0.2, 0.35, 0.5, PATH_WEIGHT, 0.7, 0.8, 0.9)
+ALL_WEIGHTS = (0.0, *WEIGHTS, 1.0)
 LIMIT = 2.0
 """The gain that is needed, in standard errors."""
 
@@ -62,15 +65,33 @@ def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
     if not corpus.manifest.get("num_choosing"):
         return pick({})
     equal = replace(generation, manifest=generation.manifest | {"choice": {"path_weight": 0.5}})
-    scores, config = score_of(equal, np.zeros(corpus.num_items, np.int64)), generation.config
-    hits: dict[float, list[np.ndarray]] = {weight: [] for weight in (0.0, *WEIGHTS, 1.0)}
-    for question in join_questions(questions(corpus, BothParts(equal, corpus), by_choosing=True)):
-        for weight, found in hits.items():  # the vectors are read once, and have half of each part
-            factors = np.array([2 * (1 - np.float32(weight)), 2 * np.float32(weight)], np.float32)
-            columns = np.repeat(factors, [config.interest_size, config.path_size])
-            weighed = replace(question, vectors=question.vectors * columns)
-            found.append((rank_held_out(weighed, scores).ranks <= TOP).astype(float))
-    return pick({weight: np.concatenate(found) for weight, found in hits.items()})
+    scores = score_of(equal, np.zeros(corpus.num_items, np.int64))
+    asked = join_questions(questions(corpus, BothParts(equal, corpus), by_choosing=True))
+    hits = np.concatenate([_find_hits(question, scores, generation.config.interest_size) for question in asked])
+    return pick(dict(zip(ALL_WEIGHTS, hits.T, strict=True)))
+
+
+def _find_hits(question: Question, scores: Scores, interest_size: int) -> NDArray[np.float64]:
+    """Return whether each user's item is among the first TOP with each of ALL_WEIGHTS, float64[m, W].
+
+    The two parts are scored once. Only an item that one of them puts above the user's own can be above it by both.
+    """
+    is_path, num_users = np.arange(question.vectors.shape[1]) >= interest_size, len(question.items)
+    sides = [Ranking(replace(question, vectors=question.vectors * part), scores) for part in (~is_path, is_path)]
+    for piece in scores.pieces() if scores.num_pieces > 1 else ():
+        for side in sides:
+            side.find_held_out(piece)
+    above = np.zeros((num_users, len(ALL_WEIGHTS)), np.int64)
+    for piece in scores.pieces():
+        for batch in sides[0].batches():
+            leads = [side.score_unseen(piece, batch) - side.held_scores[batch, None] for side in sides]
+            rows, places = torch.nonzero((leads[0] > 0) | (leads[1] > 0), as_tuple=True)
+            interest, path = (lead[rows, places] for lead in leads)
+            is_other = torch.from_numpy(piece.items[places] != question.items[batch][rows])
+            for number, weight in enumerate(ALL_WEIGHTS):
+                ahead = rows[is_other & ((1 - weight) * interest + weight * path > 0)]
+                above[batch, number] += torch.bincount(ahead, minlength=batch.stop - batch.start).numpy()
+    return (above < TOP).astype(float)
 
 
 def pick(hits: dict[float, np.ndarray]) -> dict[str, Any]:

@@ -1,13 +1,17 @@
 """The log chooses the path's weight: only beyond chance, by users whom nobody else asks, and once for all nights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tasks.evaluation import scores as scores_module
+from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
+from tasks.evaluation.scores import score_of
 from tasks.root.run import Root
 from tasks.training import choice
-from tasks.training.choice import WEIGHTS, choose_weights, pick
+from tasks.training.choice import WEIGHTS, choose_by_log, choose_weights, pick
 from tests.corpora import write_corpus
 from tests.tasks.corpus.test_order import walk
 from trainer.config import TrainConfig
@@ -17,7 +21,7 @@ from trainer.store.tokens import Corpus, open_corpus
 from trainer.system.files import read_json, write_json
 from trainer.training.job import Job
 from trainer.training.loop import train
-from trainer.training.vectors import PATH_WEIGHT, weight_of
+from trainer.training.vectors import PATH_WEIGHT, BothParts, weight_of
 
 
 def hits(**shares: float) -> dict[float, np.ndarray]:
@@ -91,3 +95,19 @@ def test_a_weight_that_is_set_is_left_alone(tmp_path: Path) -> None:
     root, corpus = make(tmp_path, path_weight=0.3)
     assert choose_weights(root, corpus, None, ignore_event) == {}
     assert weight_of(open_generation(root.store)) == 0.3
+
+
+@pytest.mark.parametrize("piece_bytes", [10**9, 1])
+def test_the_hits_are_those_of_ranking_with_each_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(scores_module, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(scores_module, "GRAIN_ITEMS", 7)
+    root, corpus = make(tmp_path)
+    generation = open_generation(root.store)
+    found = choose_by_log(corpus, generation)["hit_at_20"]
+    for weight in (0.0, *WEIGHTS, 1.0):
+        weighed = replace(generation, manifest=generation.manifest | {"choice": {"path_weight": weight}})
+        [question] = join_questions(questions(corpus, BothParts(weighed, corpus), by_choosing=True))
+        ranks = rank_held_out(question, score_of(weighed, np.zeros(corpus.num_items, np.int64))).ranks
+        assert found[f"{weight:g}"] == (ranks <= 20).mean()
