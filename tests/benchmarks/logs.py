@@ -40,10 +40,10 @@ def make_corpus(log: Path, folder: Path, settings: IngestConfig | None = None, m
     return open_corpus(root.corpus(built["window_id"]))
 
 
-def make_corpus_of(log: str, data: Path, folder: Path, max_users: int = ALL_USERS) -> Corpus:
-    """The corpus of one of LOGS in `data`, read as the log asks for and otherwise as shipped, in `folder`; max_users as above."""
+def make_corpus_of(log: str, data: Path, folder: Path) -> Corpus:
+    """The corpus of one of LOGS in `data`, read as the log asks for and otherwise as shipped, in `folder`."""
     settings = RAW_LOGS[log][1] if log in RAW_LOGS else None
-    return make_corpus(find_log(data, log, folder), folder / "root", settings, max_users)
+    return make_corpus(find_log(data, log, folder), folder / "root", settings)
 
 
 def find_log(data: Path, log: str, folder: Path) -> Path:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
-from tasks.evaluation.evaluate import Answer, rank_held_out
+from tasks.evaluation.evaluate import Answer, Question, rank_held_out
 from tasks.training.choice import choose_by_log
-from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows
+from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, THREADS, held_out_question, held_out_rows
 from tests.scored import RowScores, ScoreRows, score_by_vectors
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
@@ -39,6 +39,7 @@ from trainer.training.loop import train
 from trainer.training.preparation import warm_up
 from trainer.training.vectors import BothParts, columns_of, read_item_vectors
 
+ASKED_SEED = 1
 LAST = -1e6
 """A score below any that training makes."""
 
@@ -212,13 +213,27 @@ def training_counts(corpus: Corpus) -> csr_matrix:
     return csr_matrix((ones, (rows, items)), shape=(len(histories), corpus.num_items))  # repeated pairs add up
 
 
-def answer_held_out(corpus: Corpus, side: Vectors | RowPeer) -> Answer:
-    """The ranks of all held-out items, one function for every side."""
+def answer_held_out(corpus: Corpus, side: Vectors | RowPeer, most: int = ALL_USERS) -> Answer:
+    """The ranks of all held-out items, or of `most` of them drawn at random, one function and one draw for every side."""
     rows = held_out_rows(corpus)
     if isinstance(side, Vectors):
-        return rank_held_out(held_out_question(corpus, side.users[rows]), score_by_vectors(side.items))
+        question = held_out_question(corpus, side.users[rows])
+        return rank_held_out(sample_question(question, most), score_by_vectors(side.items))
     question = held_out_question(corpus, np.arange(len(rows))[:, None])
-    return rank_held_out(question, RowScores(side.score_rows, corpus.num_items))
+    return rank_held_out(sample_question(question, most), RowScores(side.score_rows, corpus.num_items))
+
+
+def sample_question(question: Question, most: int) -> Question:
+    """The question for `most` of its users, the same ones in each call; all, if they are no more."""
+    num_users = len(question.items)
+    if num_users <= most:
+        return question
+    chosen = np.sort(np.random.default_rng(ASKED_SEED).choice(num_users, most, replace=False))
+    new_rows = np.full(num_users, -1)
+    new_rows[chosen] = np.arange(most)
+    seen_rows = new_rows[question.seen_rows]
+    is_kept = seen_rows >= 0
+    return Question(question.vectors[chosen], question.items[chosen], seen_rows[is_kept], question.seen_items[is_kept])
 
 
 def is_no_lower(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> bool:

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.evaluation.evaluate import Question
 from tests.benchmarks.peers import (
     begin_kernel_training,
     difference_in_errors,
     is_no_lower,
+    sample_question,
     train_gensim,
     train_ours,
     training_histories,
@@ -67,3 +69,16 @@ def test_differences_that_are_the_same_for_all() -> None:
     assert difference_in_errors(ones, ones) == 0
     assert difference_in_errors(ones, 2 * ones) == -math.inf
     assert not is_no_lower(ones, 2 * ones)
+
+
+def test_a_sample_asks_the_same_users_each_time_and_keeps_what_they_have_seen() -> None:
+    rows = np.arange(6)
+    question = Question(rows[:, None] * np.float32(1), rows + 10, np.repeat(rows, 2), np.arange(12))
+    sample = sample_question(question, 3)
+    users = sample.vectors[:, 0].astype(int)
+    assert len(set(users)) == 3
+    assert sample.items.tolist() == (users + 10).tolist()
+    assert sample.seen_rows.tolist() == [0, 0, 1, 1, 2, 2]
+    assert sample.seen_items.tolist() == [item for user in users for item in (2 * user, 2 * user + 1)]
+    assert sample_question(question, 3).items.tolist() == sample.items.tolist()
+    assert sample_question(question, 6) is question
