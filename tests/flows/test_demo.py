@@ -3,6 +3,7 @@
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -128,6 +129,27 @@ def test_read_vectors_of_all_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(values, EAST_NORTH[[0, 1, 4]])
 
 
+def held_night(export: Path) -> dict[str, Any]:
+    """What the command prints of a night that the gate holds."""
+    return {
+        "export_dir": str(export),
+        "report": "runs/x/report.html",
+        "metrics": {"hit_at_10": 0.25, "popularity_hit_at_10": 0.05},
+        "users": 400,
+        "release": "aaaa",
+        "model_version": 3,
+        "alias": "challenger",
+        "seconds": {"train": 12.5},
+        "night": {"space_id": "space-1", "changed": 77, "new_users": 11},
+        "gate": {
+            "verdict": "held",
+            "passes": False,
+            "held_by": ["events"],
+            "table": [{"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held back, 0.1 short"}],
+        },
+    }
+
+
 def test_demo_prints_what_a_perfect_export_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
@@ -147,23 +169,7 @@ def test_demo_prints_what_a_perfect_export_holds(
     )
     write_vectors(export / "item_vectors/part-00000.parquet", "url", urls, directions[topics])
     (export / "manifest.json").write_text("{}")
-    result = {
-        "export_dir": str(export),
-        "report": "runs/x/report.html",
-        "metrics": {"hit_at_10": 0.25, "popularity_hit_at_10": 0.05},
-        "users": 400,
-        "release": "aaaa",
-        "model_version": 3,
-        "alias": "challenger",
-        "seconds": {"train": 12.5},
-        "night": {"space_id": "space-1", "changed": 77, "new_users": 11},
-        "gate": {
-            "verdict": "held",
-            "passes": False,
-            "held_by": ["events"],
-            "table": [{"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held back, 0.1 short"}],
-        },
-    }
+    result = held_night(export)
     answers = iter([(0, result), (0, result), (3, result)])
     monkeypatch.setattr(demo, "run_job", lambda command: next(answers))
     assert demo.demo(tmp_path / "demo", 50, seed) == 0

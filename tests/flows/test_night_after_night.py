@@ -58,6 +58,12 @@ def vectors_of(result: dict[str, Any]) -> dict[str, np.ndarray]:
     return dict(zip(found.names, found.values, strict=True))
 
 
+def assert_alike(users: set[str], before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> None:
+    assert min(cosine(before[user], after[user]) for user in users) > 0.9
+    lengths = [np.linalg.norm(after[user]) / np.linalg.norm(before[user]) for user in users]
+    np.testing.assert_allclose(lengths, 1, rtol=1e-4)
+
+
 @pytest.mark.usefixtures("_prefect")
 def test_a_night_after_another(tmp_path: Path) -> None:
     root, logs = tmp_path / "root", tmp_path / "logs"
@@ -75,8 +81,7 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     assert night["changed"] == len(changed | new)
     assert night["space_id"] == first["night"]["space_id"]
     assert set(after) == set(before) | new
-    same = {user for user in before if np.array_equal(before[user], after[user])}
-    assert same == set(before) - changed
+    assert {user for user in before if np.array_equal(before[user], after[user])} == set(before) - changed
     items = read_vectors(Path(second["export_dir"]) / "item_vectors", "url")
     assert items.names[-1] == "https://a.org/s0/60", "new items come after those there were"
     topic_mates = {f"user-{n}" for n in range(4)} - changed
@@ -103,14 +108,12 @@ def test_a_night_after_another(tmp_path: Path) -> None:
 
     write_day(logs, 12, {user: items for user, items in histories.items() if user.endswith("7")})
     last = run(root, full=True)
-    before, after = vectors_of(sixth), vectors_of(last)
     assert last["night"]["kind"] == "full"
+    before, after = vectors_of(sixth), vectors_of(last)
     assert set(after) == set(before), "who has no events in the window stays for retain_days"
     away = set(before) - {user for user in histories if user.endswith("7")} - changed - new - {"user-1"}
     assert len(away) > 150
-    assert min(cosine(before[user], after[user]) for user in away) > 0.9
-    lengths = [np.linalg.norm(after[user]) / np.linalg.norm(before[user]) for user in away]
-    np.testing.assert_allclose(lengths, 1, rtol=1e-4)
+    assert_alike(away, before, after)
     assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []
 
 

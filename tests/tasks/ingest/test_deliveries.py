@@ -1,0 +1,86 @@
+"""What a later delivery of logs changes in a root."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.ingested import events_files, read_events, read_rejects, snapshot, take_in, write_log
+from trainer.errors import ConfigError
+from trainer.system.files import read_json
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+def test_a_late_file_adds_and_the_others_stay(tmp_path: Path, root: Path) -> None:
+    take_in(root, write_log(tmp_path / "a.csv", "u,/a,2020-07-01"))
+    before = snapshot(root)
+    story = take_in(root, write_log(tmp_path / "b.csv", "u,/b,2020-07-01"))
+    assert (story["sources_new"], story["lines"]) == (1, 1)
+    assert [row[1] for row in read_events(root)] == ["/a", "/b"]
+    assert {name: snapshot(root)[name] for name in before if name != "sources.json"}.items() <= before.items()
+
+
+def test_a_file_delivered_again_replaces_its_own_rows(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,/a,2020-07-01", "u,/a2,2020-07-02", "u,/broken,never")
+    write_log(tmp_path / "b.csv", "u,/b,2020-07-01")
+    take_in(root, f"{tmp_path}/*.csv", max_reject_ratio=1)
+    write_log(tmp_path / "a.csv", "u,/new,2020-07-03")
+    story = take_in(root, tmp_path / "a.csv")
+    assert (story["sources_new"], story["sources_replaced"], story["sources_known"]) == (0, 1, 0)
+    assert [row[1] for row in read_events(root)] == ["/b", "/new"]
+    assert read_rejects(root) == []
+    assert sorted(path.name for path in (root / "events").iterdir()) == ["day=2020-07-01", "day=2020-07-03"]
+
+
+def test_the_same_bytes_count_once(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,/a,2020-07-01")
+    (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes())
+    first = take_in(root, f"{tmp_path}/*.csv")
+    before = snapshot(root)
+    again = take_in(root, f"{tmp_path}/*.csv")
+    assert snapshot(root) == before
+    assert (first["sources_new"], first["sources_known"]) == (1, 1)
+    assert again == first | {"sources_new": 0, "sources_known": 2}
+    assert take_in(root) == again | {"sources_known": 0}
+
+
+def test_old_bytes_stay_under_the_name_of_their_copy(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,/old,2020-07-01")
+    (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes())
+    take_in(root, f"{tmp_path}/*.csv")
+    write_log(tmp_path / "a.csv", "u,/new,2020-07-01")
+    take_in(root, tmp_path / "a.csv")
+    assert [row[1] for row in read_events(root)] == ["/new", "/old"]
+    assert [Path(source["name"]).name for source in read_json(root / "sources.json")["sources"]] == ["a.csv", "b.csv"]
+
+
+def test_other_rules_want_all_logs_again(tmp_path: Path, root: Path) -> None:
+    write_log(tmp_path / "a.csv", "u,https://e.com/a/1,2020-07-01")
+    write_log(tmp_path / "b.csv", "u,https://e.com/b/1,2020-07-01")
+    take_in(root, f"{tmp_path}/*.csv")
+    before = snapshot(root)
+    with pytest.raises(ConfigError, match=r"granularity is 'host', but was 'page'.*1 are missing: .*b\.csv"):
+        take_in(root, tmp_path / "a.csv", granularity="host")
+    with pytest.raises(ConfigError, match="give all logs again"):
+        take_in(root, granularity="host")
+    assert snapshot(root) == before
+    assert take_in(root, f"{tmp_path}/*.csv", granularity="host")["sources_replaced"] == 2
+    assert {row[1] for row in read_events(root)} == {"https://e.com/"}
+    take_in(root, f"{tmp_path}/*.csv")
+    assert snapshot(root) == before
+
+
+def test_damaged_events_are_made_again_from_their_log(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", "u,/a,2020-07-01", "u,/a,2020-07-02")
+    take_in(root, log)
+    before = snapshot(root)
+    missing, cut = (Path(name) for name in events_files(root))
+    missing.unlink()
+    cut.write_bytes(cut.read_bytes()[:-1])
+    assert take_in(root, log)["sources_replaced"] == 1
+    assert {row[2] for row in read_events(root)} == {datetime(2020, 7, 1), datetime(2020, 7, 2)}
+    assert sorted(snapshot(root).values()) != sorted(before.values()) or snapshot(root) == before

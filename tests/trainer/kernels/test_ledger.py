@@ -1,0 +1,76 @@
+"""Accumulated steps: items move once in a step, by the same sum on every kernel and any number of threads."""
+
+import dataclasses
+
+import numba
+import numpy as np
+import pytest
+
+from tests.trainer.kernels.test_kernels import KERNELS
+from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
+from trainer.kernels import cpu, pick_kernel
+from trainer.kernels.ledger import is_moved_by
+
+ACCUMULATED = ["dbow", "dbow negative sampling"]
+
+
+@pytest.mark.parametrize("dims", [19, 64, 150])
+@pytest.mark.parametrize("accumulate", [2, 7, 40, 1000])
+@pytest.mark.parametrize("setting", ACCUMULATED)
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+def test_accumulated_steps_are_the_same_on_every_kernel(
+    setting: str, optimizer: str, accumulate: int, dims: int
+) -> None:
+    settings = SETTINGS[setting] | {"vector_size": dims, "optimizer": optimizer, "accumulate": accumulate}
+    work = make_work(make_config(**settings))
+    results = []
+    for name in KERNELS:
+        users, items = make_rows(work)
+        train_users_of(name, work.config)(users, items, work)
+        results.append(arrays(users, items))
+    for found, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_items_move_by_the_sum_once_in_a_step() -> None:
+    """All users in one step, SGD: what the items change by is the sum of what each user alone would change."""
+    config = make_config(accumulate=1000, optimizer="sgd")
+    work = make_work(config)
+    work = dataclasses.replace(work, alphas=np.full_like(work.alphas, 0.05))
+    users, items = make_rows(work)
+    summed = items.copy()
+    pick_kernel("cpu", work.config).train_users(users.copy(), summed, work)
+    total = np.zeros_like(items.outputs.vectors)
+    for place in range(len(work.order)):
+        alone, one = items.copy(), dataclasses.replace(work, order=work.order[[place]], alphas=work.alphas[[place]])
+        pick_kernel("cpu", work.config).train_users(users.copy(), alone, one)
+        total += alone.outputs.vectors - items.outputs.vectors
+    np.testing.assert_allclose(summed.outputs.vectors - items.outputs.vectors, total, atol=1e-5)
+
+
+@pytest.mark.parametrize("setting", ACCUMULATED)
+@pytest.mark.parametrize("num_items", [1, 30, 1000])
+def test_accumulated_steps_end_with_the_same_bits_on_any_number_of_threads(
+    setting: str, num_items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items stand still while users ask, and each is moved by one thread; more threads than cores, and than users, too."""
+    monkeypatch.setattr(cpu, "max_threads", lambda: 64)
+    results = set()
+    for threads in (1, 2, 3, 7):
+        config = make_config(accumulate=50, threads=threads, vector_size=80, **SETTINGS[setting])
+        work = make_work(config, 120, num_items)
+        users, items = make_rows(work)
+        num_kept = cpu.train_users(users, items, work)
+        results.add((num_kept, b"".join(array.tobytes() for array in arrays(users, items))))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("num_rows", [2, 3135])
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 16])
+def test_every_row_is_moved_by_one_thread_and_all_have_as_many(num_rows: int, num_threads: int) -> None:
+    ask = numba.njit(lambda row, thread, num_threads: is_moved_by(row, thread, num_threads))
+    is_moved = np.array(
+        [[ask(np.uint32(row), thread, num_threads) for row in range(num_rows)] for thread in range(num_threads)]
+    )
+    assert (is_moved.sum(axis=0) == 1).all()
+    assert is_moved.sum(axis=1).max() <= num_rows / num_threads * 1.05 + 1
