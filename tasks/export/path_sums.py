@@ -85,7 +85,7 @@ class PathSums:
 
     def sum_pages(self, chosen: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the weighted paths float32[n, D2] of pages as `find_pages` returns them, intp[n, W]."""
-        scales = self.weight * scale_of((chosen < len(self.numbers)) @ self.lags**2)
+        scales = self.weight * scale_of(np.sum((chosen < len(self.numbers)) * self.lags**2, axis=1))
         paths = np.empty((len(chosen), self.inputs.shape[1]), np.float32)
         for start in range(0, len(chosen), BLOCK_USERS):
             block = slice(start, start + BLOCK_USERS)
