@@ -27,7 +27,8 @@ from tests.scored import RowScores, ScoreRows, score_by_vectors
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel
-from trainer.kernels.first_rows import begin_items, begin_users
+from trainer.kernels.first_rows import begin_items, begin_path, begin_users
+from trainer.kernels.path import make_path_tables, train_path
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
 from trainer.model.trees import make_tree
@@ -80,7 +81,7 @@ def train_ours(corpus: Corpus, config: TrainConfig, folder: Path) -> Vectors:
 
 
 class KernelTraining:
-    """The kernel over all users, an epoch a call: our trainer without its store, micro-partitions and curve.
+    """The kernels over all users, an epoch a call, both parts: our trainer without its store, micro-partitions and curve.
 
     tokens int32[T]; offsets int64[n + 1] into them; hashes uint64[n]; counts int64[V] of the items in the tokens.
     """
@@ -98,10 +99,12 @@ class KernelTraining:
         self.kernel = pick_kernel("cpu", config)
         self.users = begin_users(config, hashes)
         self.items = begin_items(config, len(counts), self.tree.num_rows if self.tree else len(counts))
+        self.path = begin_path(config, len(counts)) if config.path_size else None
+        self.path_tables = make_path_tables(counts, config)
         warm_up(self.kernel, config)
 
     def train_epoch(self, epoch: int) -> float:
-        """Train every user once, the rates falling over `config.epochs`; returns the seconds of the kernel."""
+        """Train every user once, the rates falling over `config.epochs`; returns the seconds of the kernels."""
         config = self.config
         order = user_order(config.seed, epoch, self.hashes)
         total = config.epochs * len(self.tokens)
@@ -114,6 +117,8 @@ class KernelTraining:
         )  # fmt: skip
         start = time.perf_counter()
         self.kernel.train_users(self.users, self.items, work)
+        if self.path:
+            train_path(self.path, work, self.path_tables, config.path_backward * (1 - epoch / config.epochs), epoch)
         return time.perf_counter() - start
 
 
