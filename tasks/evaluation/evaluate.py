@@ -81,11 +81,8 @@ class Ranking:
     """The ranks of a question's users after some of the pieces."""
 
     def __init__(self, question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> None:
-        self.question, self.batch_users, self.is_shared = (
-            question,
-            max(1, BATCH_SCORES // scores.piece_items),
-            is_shared,
-        )
+        self.question, self.is_shared = question, is_shared
+        self.batch_users = max(1, BATCH_SCORES // scores.piece_items)
         num_users = len(question.items)
         self.held_scores = torch.zeros(num_users)
         self.above, self.ties = torch.zeros(num_users, dtype=torch.int64), torch.zeros(num_users, dtype=torch.int64)

@@ -18,8 +18,8 @@ The vectors are in the model, or in the export's folder, whose URI is in the mod
 on this machine, use `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
 
 Loading reads only the manifest and the sizes of the files. A lookup hashes the id to find its part, finds the row group by the
-least ids in the part's footer, and reads that group only. The index is memory-mapped. The items, and
-the input vectors of the path, are read at first use.
+least ids in the part's footer, and reads that group only. The index is memory-mapped. The items, and the input vectors of the
+path, are read at first use.
 
 Bytes are compared with the digests of the manifest before use: row groups and footers of users one by one; the index, the items,
 and parts of earlier versions, whose row groups have no digests, as complete files.

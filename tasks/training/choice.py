@@ -76,12 +76,12 @@ def _find_hits(question: Question, scores: Scores, interest_size: int) -> NDArra
 
     The two parts are scored once. Only an item that one of them puts above the user's own can be above it by both.
     """
-    is_path, num_users = np.arange(question.vectors.shape[1]) >= interest_size, len(question.items)
+    is_path = np.arange(question.vectors.shape[1]) >= interest_size
     sides = [Ranking(replace(question, vectors=question.vectors * part), scores) for part in (~is_path, is_path)]
     for piece in scores.pieces() if scores.num_pieces > 1 else ():
         for side in sides:
             side.find_held_out(piece)
-    above = np.zeros((num_users, len(ALL_WEIGHTS)), np.int64)
+    above = np.zeros((len(question.items), len(ALL_WEIGHTS)), np.int64)
     for piece in scores.pieces():
         for batch in sides[0].batches():
             leads = [side.score_unseen(piece, batch) - side.held_scores[batch, None] for side in sides]

@@ -53,15 +53,14 @@ class PathSlot:
         from trainer.kernels.cpu import draw_negatives
         from trainer.kernels.path import path_vectors
 
-        config, sums = self.config, []
-        path = self.items
+        config, path, sums = self.config, self.items, []
+        handicap = math.log(config.negative_weight)
         for users, places in zip(sample.users, sample.places, strict=True):
             items = histories.tokens[places].astype(np.int64)
             starts = histories.starts[users]
             vectors = path_vectors(path, histories.tokens, starts, places, config.path_window, items.astype(np.int32))
             keys = user_keys(config.seed, -1, histories.hashes[users])
             negatives = draw_negatives(keys, HELDOUT, self.noise, config.path_negative)
-            handicap = math.log(config.negative_weight)
             losses = softmax_losses(vectors, path.outputs.vectors, items, negatives, self.tables.corrections, handicap)
             sums += [float(losses.sum()), len(users)]
         return sums
