@@ -54,14 +54,16 @@ class Device:
 
 
 def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
-    """Return the device for these settings on this machine."""
+    """Return the device for these settings on this machine: the GPU if a trial of its kernel succeeds."""
     if not resources.device_memory:
         return Device("cpu")
     from trainer.kernels.gpu import check_supported, find_device
+    from trainer.training.trial import try_apart
 
     try:
         check_supported(config)
         find_device()
+        try_apart(config)
     except (ConfigError, ResourceError) as error:
         return Device("cpu", reason=f"resources.device_memory is not used: {error}")
     return Device("gpu", tuple(parse_bytes(text) for text in resources.device_memory.split(",")))

@@ -56,7 +56,12 @@ def find_device() -> torch.device:
     if not isinstance(train_user, triton.JITFunction):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ResourceError("kernel gpu needs an NVIDIA GPU, and torch sees none here: train on the CPU")
+        reason = "it lists none"
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:  # no driver, one that is too old, or torch for CPUs only
+            reason = str(error).splitlines()[0]
+        raise ResourceError(f"kernel gpu needs an NVIDIA GPU, and torch sees none here ({reason}): train on the CPU")
     return torch.device("cuda")
 
 

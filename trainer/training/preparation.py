@@ -16,6 +16,7 @@ from trainer.draws import epoch_key, mix_array
 from trainer.events import OnEvent, ignore_event, log
 from trainer.gensim.warm_start import WarmStart, read_warm_start
 from trainer.kernels import Kernel
+from trainer.kernels.failures import explain_failures
 from trainer.kernels.first_rows import at_rest, begin_items, begin_path, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
@@ -97,7 +98,7 @@ def prepare_resume(standing: Standing, course: Course, store_dir: Path, workers:
 
 
 def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:
-    """Compile the kernel, or load it from the cache. Returns the seconds.
+    """Compile the kernel, or load it from the cache. Returns the seconds. Raises ResourceError if a GPU cannot run it.
 
     The CPU kernel is compiled in a daemon thread, so that a signal does not wait half a minute for the compiler.
     """
@@ -113,6 +114,8 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
             failed.append(error)
 
     if kernel.accelerator is not None:  # the current GPU is a state of the thread
+        if config.interest_size:
+            try_kernel(kernel, config)
         compile_all()
     else:
         thread = threading.Thread(target=compile_all, name="compiler", daemon=True)
@@ -124,6 +127,15 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
     if failed:
         raise failed[0]
     return time.perf_counter() - started
+
+
+def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
+    """Train one made-up user with a GPU kernel. Raises ResourceError, with a remedy, when it fails or ends with no numbers."""
+    users, items, _, work = _make_up_work(config, num_items=8, num_users=1, length=8)
+    with explain_failures():
+        kernel.train_users(users, items, work)
+        if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
+            raise ArithmeticError("the vectors that it returned are not finite")
 
 
 def divide_work(

@@ -1,0 +1,124 @@
+"""What a GPU, its driver or Triton refuse at the trial is told in words, and nothing is trained."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.corpora import planted_histories, write_corpus
+from tests.trainer.kernels.test_gpu import gpu, triton
+from trainer import __main__ as trainer_alone
+from trainer.config import TrainConfig
+from trainer.errors import ConfigError, ResourceError
+from trainer.kernels import Kernel
+from trainer.kernels.device import Accelerator
+from trainer.kernels.failures import explain_failures
+from trainer.training import loop
+from trainer.training.preparation import try_kernel, warm_up
+
+CONFIG = TrainConfig(parts="interest", vector_size=4, negative=2)
+FAILURES: dict[str, tuple[Exception, str]] = {
+    "no compiler": (
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+        r"found none: apt install gcc python3-dev",
+    ),
+    "no headers": (subprocess.CalledProcessError(1, ["gcc", "main.c"]), "could not build.*apt install gcc python3-dev"),
+    "no memory": (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"), "too little free memory.*smi"),
+    "memory taken meanwhile": (RuntimeError("CUDA error: out of memory\nCUDA kernel errors"), "too little free memory"),
+    "old driver": (
+        RuntimeError("The NVIDIA driver on your system is too old (found version 11040)"), "update NVIDIA's driver",
+    ),
+    "older driver than Triton": (
+        RuntimeError("Triton Error [CUDA]: the provided PTX was compiled with an unsupported toolchain."), "its driver|update",
+    ),
+    "old card": (RuntimeError("CUDA error: no kernel image is available for execution"), "no code for this card"),
+    "no libcuda": (AssertionError("libcuda.so cannot found!\n"), "or run ldconfig"),
+    "not compiled": (triton.CompilationError(None, None, "no such instruction"), "cannot compile.*constraints.txt"),
+    "not assembled": (triton.runtime.errors.PTXASError("Value 'sm_75' is not defined"), "cannot compile the kernel"),
+    "too small": (triton.runtime.errors.OutOfResources(200_000, 65_536, "shared memory"), "lower train.negative"),
+    "something else": (OSError("the card fell off the bus"), "the card fell off the bus.*docs/gpu.md"),
+}  # fmt: skip
+
+
+def failing_kernel(error: Exception) -> Kernel:
+    """A GPU kernel whose launch raises this error."""
+
+    def fail(*_: Any) -> int:
+        raise error
+
+    return Kernel("gpu", "a test's", fail, Accelerator(torch.device("cpu"), fail))
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_at_the_trial_says_what_failed_and_what_to_do(failure: str) -> None:
+    error, words = FAILURES[failure]
+    with pytest.raises(ResourceError, match=words) as raised:
+        warm_up(failing_kernel(error), CONFIG)
+    assert type(error).__name__ in str(raised.value)
+    assert "or train on the CPU" in str(raised.value)
+
+
+def test_our_own_errors_stay_as_they_are() -> None:
+    with pytest.raises(ConfigError, match="train.dm"), explain_failures():
+        raise ConfigError("train.dm")
+
+
+def test_the_trial_runs_both_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Any] = []
+    real = gpu.launch
+
+    def launch(users: Any, outputs: Any, work: Any, scratch: Any) -> None:
+        before = users.vectors.clone()
+        real(users, outputs, work, scratch)
+        launched.append((int(scratch.num_kept.sum()), bool((users.vectors != before).any())))
+
+    monkeypatch.setattr(gpu, "launch", launch)
+    try_kernel(Kernel("gpu", "a test's", gpu.train_users, Accelerator(gpu.find_device(), launch)), CONFIG)
+    assert len(launched) == 1
+    assert launched[0][0] > 0, "a token was kept"
+    assert launched[0][1], "the user was trained"
+
+
+def test_vectors_that_are_no_numbers_are_a_failure() -> None:
+    def spoil(users: Any, *_: Any) -> int:
+        users.vectors[:] = np.nan
+        return 0
+
+    with pytest.raises(ResourceError, match="not finite"):
+        try_kernel(Kernel("gpu", "a test's", spoil, Accelerator(torch.device("cpu"), spoil)), CONFIG)
+
+
+def test_the_trainer_refuses_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(tmp_path / "corpus", planted_histories(num_users=8), partitions=2)
+    error, words = FAILURES["no compiler"]
+    monkeypatch.setattr(loop, "pick_kernel", lambda *_: failing_kernel(error))
+    monkeypatch.setattr(trainer_alone, "heed_signals", lambda: None)
+    command = ["trainer", "--corpus", str(tmp_path / "corpus"), "--store", str(tmp_path / "store"), "--device", "cuda"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert trainer_alone.main() == ResourceError.exit_code
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.out == ""
+    assert not (tmp_path / "store" / "MANIFEST.json").exists()
+
+
+def test_a_card_that_torch_does_not_see_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old\nPlease update")
+
+    monkeypatch.setattr(triton, "JITFunction", type(gpu.train_user))  # as if this kernel were not interpreted
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    with pytest.raises(ResourceError, match=r"sees none here \(The NVIDIA driver on your system is too old\)"):
+        gpu.find_device()
+
+
+@pytest.fixture(autouse=True)
+def interpret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")
