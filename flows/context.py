@@ -1,8 +1,9 @@
 """The context that is passed to every step of a night."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from flows.config import PipelineConfig
 from tasks.corpus.window import Base, CorpusRequest
@@ -26,10 +27,13 @@ class NightContext:
     is_full: bool = False
 
     def job(self, story: Story) -> Job:
-        """Returns the training of a run: of all users, or of those who changed since its base release."""
+        """Returns the training of a run: of all users, or of those who changed since its base release. The path has the settings
+        that the log chose, once it has.
+        """
         device = pick_device(self.config.train, self.config.resources)
         corpus_dir = self.root.corpus(story.window_id)
-        config = choose_parts(self.config.train, open_corpus(corpus_dir))
+        chosen: dict[str, Any] = story.steps.trial.settings if story.steps.trial else {}
+        config = replace(choose_parts(self.config.train, open_corpus(corpus_dir)), **chosen)
         return Job(
             corpus_dir / CHANGED if story.base else corpus_dir, self.root.store, config, self.config.host_bytes,
             device.kernel, device.memory_bytes, start=story.start,

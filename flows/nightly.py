@@ -32,15 +32,16 @@ def nightly(
     1. Ingest the log files that are new.
     2. Open the run of these sources, this window and these settings: it continues from the champion, or is full.
     3. Build the corpus of the window. If no user's tokens changed, the night ends and the champion stays.
-    4. Train the vectors of the changed users, or of all; or continue from the last commit.
-    5. Choose the weights of their two parts by the log.
-    6. Evaluate them on held-out items.
-    7. Fit the held-out users again, on all their events.
-    8. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
-    9. Export the release.
-    10. Compare it with the champion: the gate.
-    11. Register it. It serves if the gate passes it.
-    12. Write the report.
+    4. Choose the settings of the path by short trainings on a sample, if all users are trained.
+    5. Train the vectors of the changed users, or of all; or continue from the last commit.
+    6. Choose the weights of their two parts by the log.
+    7. Evaluate them on held-out items.
+    8. Fit the held-out users again, on all their events.
+    9. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
+    10. Export the release.
+    11. Compare it with the champion: the gate.
+    12. Register it. It serves if the gate passes it.
+    13. Write the report.
     """
     night = open_night(root, since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
@@ -49,6 +50,7 @@ def nightly(
         steps.build_corpus(night, run)
         if base := steps.find_unchanged(night, run):
             return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
+        steps.try_settings(night, run)
         steps.train_vectors(night, run)
         steps.choose_weights(night, run)
         steps.evaluate_vectors(night, run)

@@ -29,7 +29,7 @@ from tasks.root import story as record
 from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown_values
 from tasks.training import beginning as night_task
-from tasks.training import choice
+from tasks.training import choice, trials
 from tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
 from tasks.upkeep.restore import restore_story
 from trainer.errors import DamageError, UnavailableError
@@ -162,6 +162,24 @@ def find_unchanged(night: NightContext, run: Run) -> Run | None:
             on_event("log", {"message": f"nothing to do: no user's pages changed since release {release}, which stays"})
     run.step(record.UnchangedStep, run.run_id, lambda: {"release": release})
     return base
+
+
+@task(name="trial")
+def try_settings(night: NightContext, run: Run) -> None:
+    """Choose the path's settings by short trainings, or keep the champion's. Records the story's "trial"."""
+    with report_step("trial") as on_event:
+        story = run.story()
+        if story.steps.train and not story.steps.trial:
+            return  # an earlier version, which tried nothing, trained this run
+        space = night_task.open_base(night.root, story.space.release) if story.space else None
+        arguments = (
+            night.root,
+            night.job(story),
+            space.generation if space else None,
+            story.base is not None,
+            on_event,
+        )
+        run.step(record.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
 
 
 @task(name="train")

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,11 +105,15 @@ def tune(
     seconds: Annotated[float | None, typer.Option(min=0, help="No further trial begins after so many seconds.")] = None,
 ) -> dict[str, Any]:
     """Search the settings that matter on a sample, and write the best as a configuration. The same command again goes on."""
+    from tasks.root.run import Root, current_generation
+    from tasks.training.trials import read_present
     from tasks.tuning.study import Search
 
     config, program = call.config, shlex.join(["surf2vec", *sys.argv[1:]])
+    present = current_generation(Root(call.path))
+    start = replace(config.train, **read_present(present.config)) if present else config.train  # what the log chose
     search = Search(
-        trials, sample, out or call.path / "tuned.toml", config.train, config.publish, config.host_bytes, program,
+        trials, sample, out or call.path / "tuned.toml", start, config.publish, config.host_bytes, program,
         max_vector_size, seconds,
     )  # fmt: skip
     return search_settings(call, logs or [], search)

@@ -23,15 +23,18 @@ from tasks.root.story import (
     Step,
     Story,
     TrainStep,
+    TrialStep,
 )
 from tasks.root.wording import UNKNOWN, amount, brief, count, duration, phrase, score, several, share, times
 
-STEPS = ("ingest", "corpus", "train", "choose", "evaluate", "refit", "export", "gate", "register")
+STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "export", "gate", "register")
 
 
 def describe_status(story: Story) -> dict[str, str]:
     """Returns `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
-    missing = [name for name in STEPS if name not in story.steps.ended() and name != "choose"]  # earlier runs lack it
+    missing = [
+        name for name in STEPS if name not in story.steps.ended() and name not in ("trial", "choose")
+    ]  # earlier runs lack it
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:
@@ -127,6 +130,8 @@ def list_made(step: Step) -> list[str]:
                 f"{step.kernel or UNKNOWN} kernel",
                 several(step.num_commits, "commit"),
             ]
+        case TrialStep():
+            return describe_trials(step)
         case ChooseStep():
             return describe_choice(step)
         case EvaluateStep():
@@ -143,6 +148,21 @@ def list_made(step: Step) -> list[str]:
         case RegisterStep():
             return [f"{step.model_name or UNKNOWN} version {step.model_version or UNKNOWN}", step.alias or ""]
     return []
+
+
+def describe_trials(trial: TrialStep) -> list[str]:
+    """Returns the settings of the path that the log chose, with their gains; or why none was."""
+    if not trial.gains:
+        return [trial.reason or "no trial stayed finite: the path's settings stay"]
+    gains = [gain for gain in trial.gains if gain["is_chosen"]]
+    return [
+        f"{several(trial.num_asked, 'user')} asked, of {count(trial.num_users)} trained in {len(trial.gains) + 1} trials",
+        *(
+            f"chosen by the log: {gain['name']} {gain['value']:g}, hit@20 {gain['gain']:+.3f} ± {gain['standard_error']:.3f}"
+            for gain in gains
+        ),
+        "" if gains else "no other setting of the path is better beyond two standard errors",
+    ]
 
 
 def describe_choice(choice: ChooseStep) -> list[str]:

@@ -75,6 +75,20 @@ class UnchangedStep(Step):
     release: str = ""
 
 
+class TrialStep(Step):
+    """The settings of the path that the log chose, by name, or why there were no trials (tasks/training/trials.py).
+
+    gains: of each trial, over the present settings, in hit@20 of the users who were asked, with its standard error.
+    """
+
+    settings: dict[str, float] = {}
+    reason: str | None = None
+    num_users: int | None = None
+    num_asked: int | None = None
+    hit_at_20: float | None = None
+    gains: list[dict[str, Any]] = []
+
+
 class TrainStep(Step):
     """A training, from its last manifest (trainer/training/record.py). workers: a record of each, if there are several.
 
@@ -215,6 +229,7 @@ class Steps(_Record):
     ingest: IngestStep | None = None
     corpus: CorpusStep | None = None
     unchanged: UnchangedStep | None = None
+    trial: TrialStep | None = None
     train: TrainStep | None = None
     choose: ChooseStep | None = None
     evaluate: EvaluateStep | None = None

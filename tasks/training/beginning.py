@@ -22,6 +22,7 @@ from tasks.export.export import EXPORT_MANIFEST
 from tasks.root.run import Root, Run, current_generation, read_stories
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, NightPlan, RegisterStep, ReleaseBefore, Story
 from tasks.training.space import begin_new_items, find_space_rotations
+from tasks.training.trials import VALUES
 from trainer.config import TrainConfig
 from trainer.errors import DamageError
 from trainer.events import OnEvent
@@ -85,7 +86,8 @@ def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, 
     changed = list_differences(made_from, request.inputs)
     changed += ["max_users"] if made_from.get("max_users") != request.inputs["max_users"] else []
     then, now = dataclasses.asdict(base.generation.config), dataclasses.asdict(request.config)
-    changed += [f"train.{name}" for name in now if name not in RESULT_NEUTRAL and then.get(name) != now[name]]
+    same = {*RESULT_NEUTRAL, *VALUES}  # the night goes on with what the log chose then
+    changed += [f"train.{name}" for name in now if name not in same and then.get(name) != now[name]]
     if changed:
         return f"changed since release {release}: {', '.join(changed)}"
     if reason := why_not(request.config, base.generation):

@@ -170,7 +170,7 @@ def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
     generation = open_generation(store_dir)
     scores = score_of(generation, sample.count_training_tokens())
     asked = join_questions(questions(sample, BothParts(generation, sample)))
-    return np.concatenate([rank_held_out(one, scores).ranks for one in asked])
+    return np.concatenate([rank_held_out(one, scores, with_top=False).ranks for one in asked])
 
 
 def conclude(study: Study) -> dict[str, Any]:

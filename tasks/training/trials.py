@@ -1,0 +1,141 @@
+"""The log chooses the settings of the path, before a full training, by short trainings on a sample of its users.
+
+Each trial trains the path of one user in `ONE_IN`, with one setting changed. Then it ranks the newest new item of each of these
+users, which its training has not seen. What evaluation holds out is neither trained on nor asked. A value is chosen only if its
+hit@20 is above that of the present value by more than two standard errors of the difference, user by user. The present values
+are the defaults at first, then those of the release that serves, so that chance does not change them from one full night to the
+next. A night that goes on from a release keeps its values. All trials together take less than a quarter of the training: five
+times one of the two parts, for one user in 25.
+"""
+
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.corpus.sample import write_user_sample
+from tasks.evaluation.evaluate import TOP, join_questions, questions, rank_held_out
+from tasks.evaluation.scores import score_of
+from tasks.root.run import Root, open_scratch_folder
+from trainer.config import TrainConfig
+from trainer.errors import ResourceError, TrainingError
+from trainer.events import OnEvent, log
+from trainer.store.generation import Generation, open_generation
+from trainer.store.tokens import Corpus, open_corpus
+from trainer.training.job import Job
+from trainer.training.loop import train
+from trainer.training.vectors import BothParts
+
+VALUES: dict[str, tuple[float, ...]] = {
+    "path_l2": (0.05, 0.1, 0.2),
+    "path_backward": (0.5, 0.9),
+    "path_discount": (0.1, 0.2),
+}
+ONE_IN = 25
+MAX_USERS = 200_000
+"""Users of a sample. They suffice for differences of .002; more take longer."""
+MIN_ASKED = 2_000
+"""Users that rank. Fewer do not tell a gain of .01 from chance."""
+MAX_ASKED = 2_500
+"""More would take more time to rank than to train."""
+_NO_COMMITS_SECONDS = 86_400.0
+
+
+def try_settings(root: Root, job: Job, present: Generation | None, goes_on: bool, on_event: OnEvent) -> dict[str, Any]:
+    """Return the story's "trial": the path's settings, by name, and the trials that chose them.
+
+    present: the generation of the release that serves; goes_on: the training continues it and keeps its settings.
+    """
+    corpus = open_corpus(job.corpus_dir)
+    start = read_present(present.config if present else job.config)
+    if goes_on or (reason := why_no_trials(job.config, corpus.num_users)):
+        return {"settings": start, "reason": "as in the release that it goes on from" if goes_on else reason}
+    with open_scratch_folder(root, "trial") as folder:
+        sample = write_user_sample(corpus, share_of(corpus.num_users), MAX_ASKED, folder / "corpus")
+        num_asked = sample.manifest["num_choosing"]
+        if num_asked < MIN_ASKED:
+            few = f"{num_asked:,} users of one in {ONE_IN} can be asked, fewer than {MIN_ASKED:,}"
+            return {"settings": start, "reason": f"{few}: they do not tell a gain from chance"}
+        log(on_event, f"trying the path's settings on {sample.num_users:,} users, {num_asked:,} of them asked")
+        trials = [start] + [start | {name: value} for name in VALUES for value in VALUES[name] if value != start[name]]
+        hits: list[NDArray[np.float64] | None] = []
+        for number, settings in enumerate(trials):
+            config = replace(job.config, path_weight=1.0, parts="path", commit_seconds=_NO_COMMITS_SECONDS, **settings)
+            trial = Job(sample.folder, folder / "store", config, job.host_memory_bytes)
+            hits.append(find_hits(trial, sample))
+            on_event("progress", {"step": "trial", "done": number + 1, "total": len(trials), "unit": "trials"})
+    choice = pick_settings(trials, hits)
+    for gain in choice["gains"]:
+        if gain["is_chosen"]:
+            text = f"the log chooses {gain['name']} {gain['value']:g} for {start[gain['name']]:g}"
+            log(on_event, f"{text}: hit@{TOP} {gain['gain']:+.3f} ± {gain['standard_error']:.3f}")
+    return choice | {"num_users": sample.num_users, "num_asked": num_asked}
+
+
+def read_present(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that trials change, by name."""
+    return {name: getattr(config, name) for name in VALUES}
+
+
+def why_no_trials(config: TrainConfig, num_users: int) -> str | None:
+    """Return the reason why no trial is made; None if trials are made."""
+    if config.parts == "interest":
+        return "vectors have no path, so none of its settings is tried"
+    if num_users < ONE_IN * MIN_ASKED:
+        return f"the path's settings are not tried: one in {ONE_IN} of {num_users:,} users does not tell a gain from chance"
+    return None
+
+
+def describe_plan(config: TrainConfig, num_users: int) -> str:
+    """Return the line of a plan about the trials before a full training of so many users."""
+    num_tried = num_users // share_of(num_users)
+    return why_no_trials(config, num_users) or (
+        f"before a full training the path's settings are tried on {num_tried:,} users, for at most a quarter of its seconds"
+    )
+
+
+def share_of(num_users: int) -> int:
+    """Return how many users there are for each one that is tried."""
+    return max(ONE_IN, -(-num_users // MAX_USERS))
+
+
+def find_hits(job: Job, sample: Corpus) -> NDArray[np.float64] | None:
+    """Train the sample and return whether each asked user's item is among the first TOP, float64[m].
+
+    None if the training diverged or does not fit into memory.
+    """
+    try:
+        train(job)
+        generation = open_generation(job.store_dir)
+        asked = join_questions(questions(sample, BothParts(generation, sample), by_choosing=True))
+        scores = score_of(generation, sample.count_training_tokens())
+        return np.concatenate(
+            [rank_held_out(question, scores, with_top=False).ranks <= TOP for question in asked]
+        ).astype(float)
+    except (TrainingError, ResourceError):
+        return None
+    finally:
+        shutil.rmtree(job.store_dir, ignore_errors=True)
+
+
+def pick_settings(
+    trials: list[dict[str, float]], hits: list[NDArray[np.float64] | None]
+) -> dict[str, Any]:  # fmt: skip
+    """Return the chosen settings and the gain of each trial over the first, by the hits of the same users, float64[m] each."""
+    start, first = trials[0], hits[0]
+    gains, chosen = [], dict(start)
+    for settings, each in zip(trials[1:], hits[1:], strict=True):
+        if first is None or each is None:
+            continue
+        ((name, value),) = settings.items() - start.items()
+        difference = each - first
+        error = float(difference.std(ddof=1)) / len(difference) ** 0.5
+        gains.append({"name": name, "value": value, "gain": float(difference.mean()), "standard_error": error})
+    for name in start:
+        best = max((gain for gain in gains if gain["name"] == name), key=lambda gain: gain["gain"], default=None)
+        if best and best["gain"] > 2 * best["standard_error"]:
+            chosen[name] = best["value"]
+    named = [gain | {"is_chosen": chosen[gain["name"]] == gain["value"]} for gain in gains]
+    return {"settings": chosen, "hit_at_20": None if first is None else float(first.mean()), "gains": named}
