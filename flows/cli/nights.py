@@ -95,9 +95,7 @@ def tune(
         list[str] | None, typer.Option(help="Glob of log files; repeatable. None: the newest corpus.")
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, those of earlier calls included.")] = 30,
-    sample: Annotated[
-        float, typer.Option(help="Share of the micro-partitions to search on, above 0, at most 1.")
-    ] = 0.1,
+    sample: Annotated[float, typer.Option(help="Share of the users to search on, above 0, at most 1.")] = 0.1,
     out: Annotated[Path | None, typer.Option(help="TOML file to write; by default ROOT/tuned.toml.")] = None,
     max_vector_size: Annotated[
         int | None, typer.Option(max=4096, help="Search train.vector_size, too, up to this; by default it stays.")

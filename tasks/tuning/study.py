@@ -34,8 +34,8 @@ from trainer.errors import ConfigError, ResourceError
 from trainer.system.files import digest_json, read_json, replace_file, write_json
 from trainer.training.job import RESULT_NEUTRAL
 
-_FORMAT_VERSION = 1
-_COPIED = ("num_users", "num_tokens", "num_held_out", "of_partitions")
+_FORMAT_VERSION = 2
+_COPIED = ("num_users", "num_tokens", "num_held_out", "one_in")
 Setting = int | float
 Bounds = FloatDistribution | IntDistribution
 Space = dict[str, Bounds]
@@ -52,7 +52,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 @dataclass(frozen=True)
 class Search:
-    """The request of `surf2vec tune`. `sample`: share of the micro-partitions. No trial begins after `seconds`.
+    """The request of `surf2vec tune`. `sample`: share of the users. No trial begins after `seconds`.
 
     Raises ConfigError for an invalid sample or file, ResourceError if the file's folder cannot be written to.
     """
@@ -80,12 +80,12 @@ class Study:
     """
 
     def __init__(self, root: Root, search: Search, manifest: dict[str, Any], space: Space) -> None:
-        """`manifest`: that of the sample, with `of_partitions`, the number of micro-partitions of the full corpus."""
+        """`manifest`: that of the sample, with `one_in`, the users of the full corpus for each one in it."""
         self.root, self.search, self.space = root, search, space
         base = {name: value for name, value in dataclasses.asdict(search.train).items() if name not in RESULT_NEUTRAL}
         identity = {
             "format_version": _FORMAT_VERSION, "window_id": manifest["window_id"],
-            "partitions": manifest["sampled_partitions"], "base": base,
+            "one_in": manifest["one_in"], "base": base,
             "bounds": {name: [bounds.low, bounds.high] for name, bounds in space.items()},
         }  # fmt: skip
         self.study_id = digest_json(identity)[:12]
@@ -94,7 +94,7 @@ class Study:
         begun = identity | {"study_id": self.study_id, "created_at": created_at, "trials": []}
         self.story: dict[str, Any] = read_json(self.path) if self.path.exists() else begun
         self.trials: list[Trial] = self.story["trials"]
-        self.sample = {"partitions": len(manifest["sampled_partitions"])} | {name: manifest[name] for name in _COPIED}
+        self.sample = {name: manifest[name] for name in _COPIED}
         self.uri = registry_uri(root, search.publish)
 
     @property
@@ -162,8 +162,8 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
     rows = {"given, trial 1": metrics["default"], f"best, trial {result['best_trial']}": metrics["best"]}
     lines = [
         f"What `surf2vec tune` found best on {datetime.now(UTC):%Y-%m-%d} in {result['trials']} trials, by MRR, on a sample of",
-        f"corpus {study.story['window_id']}: {sample['partitions']} of {sample['of_partitions']} micro-partitions, "
-        f"{sample['num_users']:,} users, {sample['num_held_out']:,} of them held out.",
+        f"corpus {study.story['window_id']}: one user in {sample['one_in']}, {sample['num_users']:,} in all, "
+        f"{sample['num_held_out']:,} of them held out.",
         f"{'':<16}{'MRR':>8}{'hit@10':>8}{'hit@20':>8}{'seconds':>9}",
         *(
             f"{name:<16}{row['mrr']:>8.4f}{row['hit_at_10']:>8.4f}{row['hit_at_20']:>8.4f}{row['seconds']:>9.1f}"

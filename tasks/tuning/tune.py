@@ -1,6 +1,7 @@
-"""`surf2vec tune`: searches the most important training settings on a sample of the micro-partitions.
+"""`surf2vec tune`: searches the most important training settings on a sample of the users.
 
-A trial trains the sample from scratch and ranks the held-out items. The best mean reciprocal rank wins, because it depends on
+A trial trains the sample from scratch and ranks the newest new item of each of its users, of what training would see: what
+evaluation holds out takes no part. The best mean reciprocal rank wins, because it depends on
 every rank; hit@10 is too coarse on few users. The first trial is the given configuration, so the winner is never below it
 on the sample. No trial is stopped early by its loss: losses with other negatives or exponents cannot be compared.
 """
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import CORPUS_MANIFEST
+from tasks.corpus.sample import write_user_sample
 from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
 from tasks.evaluation.scores import score_of
 from tasks.root.credentials import mask_credentials
@@ -23,15 +24,14 @@ from tasks.tuning.study import Search, Study, apply_settings, find_importances, 
 from trainer.config import TrainSettings
 from trainer.errors import InputError, TrainingError
 from trainer.events import OnEvent, ignore_event
-from trainer.plan.schedule import partition_order
 from trainer.store.generation import open_generation
-from trainer.store.tokens import VOCABULARY, Corpus, open_corpus, partition_name
-from trainer.system.files import write_json
+from trainer.store.tokens import Corpus, open_corpus
 from trainer.training.job import Job
 from trainer.training.loop import train
 from trainer.training.vectors import BothParts
 
-MIN_HELD_OUT = 200
+MIN_USERS = 250
+MAX_ASKED = 20_000
 MIN_TRIALS_FOR_IMPORTANCES = 10
 NUM_SHOWN = 5
 _NO_COMMITS_SECONDS = 86_400.0
@@ -45,7 +45,7 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
     """
     started = time.monotonic()
     corpus = open_corpus(root.corpus(window_id))
-    partitions = choose_partitions(corpus, search, on_event)
+    one_in = choose_share(corpus.num_users, search.sample, on_event)
     lock = Root(root.path / "tune")
     with private_files(root):
         lock.path.mkdir(exist_ok=True)
@@ -53,14 +53,18 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
         lock_root(lock, "tune", lambda line: on_event("log", {"message": line})),
         open_scratch_folder(root, "tune") as folder,
     ):
-        sample = write_sample(corpus, partitions, folder / "corpus")
+        sample = write_user_sample(corpus, one_in, MAX_ASKED, folder / "corpus")
+        if not sample.manifest["num_choosing"]:
+            raise InputError(
+                f"no user of corpus {window_id} has a second page, so trials cannot be compared: give more logs"
+            )
         counts = sample.count_training_tokens()
         space = search_space(search.train, counts, sample.has_order, search.max_vector_size)
-        study = Study(root, search, sample.manifest | {"of_partitions": corpus.num_partitions}, space)
+        study = Study(root, search, sample.manifest | {"one_in": one_in}, space)
         trials, about = study.trials, study.sample
         message = (
-            f"searching {', '.join(space)} on {about['partitions']} of {about['of_partitions']} micro-partitions: "
-            f"{about['num_users']:,} users, {about['num_tokens']:,} tokens, {about['num_held_out']:,} users held out; "
+            f"searching {', '.join(space)} on one user in {one_in}: {about['num_users']:,} users, "
+            f"{about['num_tokens']:,} tokens, {about['num_held_out']:,} users held out; "
             f"{len(trials)} of {search.trials} trials have ended"
         )
         on_event("log", {"message": message})
@@ -84,52 +88,13 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
     return result | {"out": str(search.out), "seconds": seconds, "tracking_uri": mask_credentials(study.uri)}
 
 
-def choose_partitions(corpus: Corpus, search: Search, on_event: OnEvent = ignore_event) -> list[int]:
-    """Returns the micro-partitions of the sample, drawn by the seed: `search.sample`, or more to hold out MIN_HELD_OUT users.
-
-    Raises InputError if no user of the corpus is held out.
-    """
-    order = partition_order(search.train.seed, 0, corpus.num_partitions).tolist()
-    wanted = max(1, round(search.sample * len(order)))
-    num_taken = num_held_out = 0
-    while num_taken < len(order) and (num_taken < wanted or num_held_out < MIN_HELD_OUT):
-        num_held_out += int(corpus.read(order[num_taken]).is_evaluated.sum())
-        num_taken += 1
-    if not num_held_out:
-        raise InputError(
-            f"no user of corpus {corpus.folder.name} has an item held out, so trials cannot be compared: set "
-            "evaluate.max_users above 0, or give more logs"
-        )
-    if num_taken > wanted:
-        growth = f"the sample grew from {wanted} to {num_taken} of {len(order)} micro-partitions"
-        on_event("log", {"message": f"{growth}: fewer than {MIN_HELD_OUT} held-out users hardly distinguish trials"})
-    return sorted(order[:num_taken])
-
-
-def write_sample(corpus: Corpus, partitions: list[int], folder: Path) -> Corpus:
-    """Write a corpus of some micro-partitions of `corpus`, renumbered: links to their files, and a manifest of its own.
-
-    The users, their hashes, the held-out users and the vocabulary stay the same.
-    """
-    folder.mkdir()
-    originals = {VOCABULARY: VOCABULARY}
-    for place, partition in enumerate(partitions):
-        for kind in ("users.parquet", "offsets.npy", "tokens.npy", "held_out.npy"):
-            originals[f"{partition_name(place)}.{kind}"] = f"{partition_name(partition)}.{kind}"
-    for name, original in originals.items():
-        (folder / name).symlink_to((corpus.folder / original).absolute())
-    users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
-    holes, histories = [corpus.holes[partition] for partition in partitions], [corpus.read(one) for one in partitions]
-    manifest = corpus.manifest | {
-        "partitions": len(partitions), "users": users, "holes": holes, "tokens": tokens,
-        "num_users": sum(users) - sum(holes), "num_tokens": sum(tokens),
-        "num_held_out": sum(int(one.is_held_out.sum()) for one in histories),
-        "num_choosing": sum(int(one.is_choosing.sum()) for one in histories),
-        "sampled_partitions": partitions,
-        "files": {name: corpus.manifest["files"][original] for name, original in originals.items()},
-    }  # fmt: skip
-    write_json(folder / CORPUS_MANIFEST, manifest)
-    return open_corpus(folder)
+def choose_share(num_users: int, sample: float, on_event: OnEvent = ignore_event) -> int:
+    """Returns how many users there are for each one in the sample: 1 / `sample`, or fewer so that it has MIN_USERS."""
+    wanted, most = max(1, round(1 / sample)), max(1, num_users // MIN_USERS)
+    if wanted > most:
+        growth = f"the sample grew from one user in {wanted:,} to one in {most:,}"
+        on_event("log", {"message": f"{growth}: fewer than {MIN_USERS} users hardly distinguish trials"})
+    return min(wanted, most)
 
 
 def run_trial(
@@ -140,7 +105,7 @@ def run_trial(
     Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
     """
     config = apply_settings(search.train, settings)
-    ranks, tokens_per_second, failure = np.full(sample.num_evaluated, np.inf), 0.0, None
+    ranks, tokens_per_second, failure = np.full(sample.manifest["num_choosing"], np.inf), 0.0, None
     job = Job(
         sample.folder, store_dir, dataclasses.replace(config, commit_seconds=_NO_COMMITS_SECONDS), search.memory_bytes
     )
@@ -169,7 +134,7 @@ def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
     """Returns the ranks of the sample's held-out items by a store's vectors, float64[m]."""
     generation = open_generation(store_dir)
     scores = score_of(generation, sample.count_training_tokens())
-    asked = join_questions(questions(sample, BothParts(generation, sample)))
+    asked = join_questions(questions(sample, BothParts(generation, sample), by_choosing=True))
     return np.concatenate([rank_held_out(one, scores, with_top=False).ranks for one in asked])
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tasks.report.tables import list_losses, list_notes
-from tasks.root.story import CorpusStep, IngestStep, Steps, Story
+from tasks.report.tables import describe_trials, list_losses, list_notes
+from tasks.root.story import CorpusStep, IngestStep, Steps, Story, TrialStep
 
 STORY: dict[str, Any] = {
     "run_id": "r",
@@ -67,3 +67,18 @@ def test_an_order_that_says_nothing_is_told_of() -> None:
     assert told.startswith("The order of a user's events says nothing")
     assert "recency is off" in told
     assert note(True) == note(None) == []
+
+
+def test_trials_say_what_was_chosen_and_by_how_much() -> None:
+    gains = [
+        {"name": "path_l2", "value": 0.2, "gain": 0.018, "standard_error": 0.0043, "is_chosen": True},
+        {"name": "path_discount", "value": 0.1, "gain": 0.004, "standard_error": 0.0024, "is_chosen": False},
+    ]
+    assert describe_trials(TrialStep(num_users=3776, num_asked=2500, gains=gains)) == [
+        "2,500 users asked, of 3,776 trained in 3 trials",
+        "chosen by the log: path_l2 0.2, hit@20 +0.018 ± 0.004",
+        "",
+    ]
+    unchanged = describe_trials(TrialStep(num_users=3776, num_asked=2500, gains=gains[1:]))
+    assert unchanged[-1] == "no other setting of the path is better beyond two standard errors"
+    assert describe_trials(TrialStep(reason="vectors have no path")) == ["vectors have no path"]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tasks.tuning.study
@@ -21,12 +20,11 @@ from tasks.corpus.folder import newest_corpus
 from tasks.registry import tracking
 from tasks.root.run import Root
 from tasks.tuning.study import Search
-from tasks.tuning.tune import choose_partitions, tune, write_sample
+from tasks.tuning.tune import choose_share, tune
 from tests.corpora import planted_histories, write_corpus
 from tests.ingested import write_log
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, InputError, ResourceError, TrainingError
-from trainer.store.tokens import Corpus, open_corpus
 
 TRAIN = TrainConfig(vector_size=8, epochs=3, threads=1, alpha=0.1, min_alpha=0.01, negative=5)
 NUM_USERS = 800
@@ -202,44 +200,25 @@ def test_no_trial_begins_after_the_seconds_but_the_first(root: Root) -> None:
     assert vars(load_config(root.path / "tuned.toml", []).train) == vars(TRAIN)
 
 
-def test_a_sample_is_whole_micro_partitions_numbered_anew(root: Root, tmp_path: Path) -> None:
-    corpus = open_corpus(root.corpus(WINDOW))
-    sample = write_sample(corpus, [2, 5], tmp_path / "sample")
-    assert (sample.num_partitions, sample.num_items) == (2, corpus.num_items)
-    for place, partition in enumerate((2, 5)):
-        taken, original = sample.read(place), corpus.read(partition)
-        for name in ("hashes", "tokens", "offsets", "ends", "is_held_out"):
-            np.testing.assert_array_equal(getattr(taken, name), getattr(original, name))
-    held_out = sum(int(sample.read(place).is_held_out.sum()) for place in range(2))
-    assert sample.manifest["num_held_out"] == held_out > 0
-    assert sample.manifest["num_users"] == sample.users.sum() == corpus.users[[2, 5]].sum()
-    assert sample.manifest["num_tokens"] == sample.tokens.sum()
-
-
-@pytest.mark.parametrize(("share", "wanted"), [(1e-9, 1), (0.25, 2), (0.5, 4), (1.0, 8)])
-def test_the_sample_has_the_share_asked_for(
-    root: Root, share: float, wanted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tasks.tuning.tune, "MIN_HELD_OUT", 20)
-    chosen = choose_partitions(open_corpus(root.corpus(WINDOW)), ask(root, sample=share))
-    assert len(chosen) == len(set(chosen)) == wanted
-    assert chosen == sorted(chosen)
-
-
-def test_the_sample_grows_until_enough_users_are_held_out(root: Root) -> None:
+@pytest.mark.parametrize(("share", "one_in"), [(1.0, 1), (0.6, 2), (0.25, 4), (0.1, 10)])
+def test_the_sample_has_the_share_asked_for(share: float, one_in: int) -> None:
     lines: list[str] = []
-    corpus = open_corpus(root.corpus(WINDOW))
-    chosen = choose_partitions(corpus, ask(root, sample=0.1), messages(lines))
-    assert 1 < len(chosen) < 8
-    assert sum(int(corpus.read(partition).is_held_out.sum()) for partition in chosen) >= 200
-    assert f"the sample grew from 1 to {len(chosen)} of 8 micro-partitions" in lines[0]
+    assert choose_share(2500, share, messages(lines)) == one_in
+    assert lines == []
 
 
-def test_without_held_out_users_nothing_can_be_compared(root: Root) -> None:
-    corpus = open_corpus(root.corpus(WINDOW))
-    nobody = Corpus(corpus.folder, corpus.manifest | {"held_out_key_max": -1, "num_held_out": 0})
-    with pytest.raises(InputError, match=r"set evaluate\.max_users above 0"):
-        choose_partitions(nobody, ask(root))
+def test_the_sample_grows_until_it_has_enough_users() -> None:
+    lines: list[str] = []
+    assert choose_share(1000, 0.1, messages(lines)) == 4
+    assert "the sample grew from one user in 10 to one in 4: fewer than 250 users" in lines[0]
+    assert choose_share(100, 1e-9) == 1
+
+
+def test_without_a_second_page_nothing_can_be_compared(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    write_corpus(root.corpus(WINDOW), {"a": [1], "b": [2], "c": [1, 1]}, partitions=8)
+    with pytest.raises(InputError, match="no user of corpus .* has a second page"):
+        tune(root, WINDOW, ask(root))
 
 
 @pytest.mark.parametrize("sample", [0.0, -1.0, 1.01, float("nan")])
