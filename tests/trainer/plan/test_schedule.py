@@ -94,3 +94,25 @@ def test_tokens_before_a_step_count_a_share_for_each_block() -> None:
     offsets = np.array([0, 10, 40, 60])
     before = [tokens_before(step_at(position, 3, 2, 2), offsets, 2) for position in range(6)]
     assert before == [0, 5, 20, 25, 40, 50]
+
+
+def test_orders_are_those_that_stores_in_use_go_on_with() -> None:
+    """A store that was written by an earlier version goes on in the order that it began."""
+    hashes = np.arange(8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    assert partition_order(1, 0, 8).tolist() == [0, 2, 7, 5, 6, 4, 3, 1]
+    assert partition_order(1, 1, 8).tolist() == [5, 1, 3, 7, 2, 6, 0, 4]
+    assert user_order(1, 0, hashes).tolist() == [6, 5, 0, 1, 7, 3, 4, 2]
+    assert user_order(7, 3, hashes).tolist() == [2, 4, 5, 7, 6, 1, 3, 0]
+
+
+def test_blocks_ascend_in_one_chunk_and_descend_in_the_next() -> None:
+    """Five places in chunks of two, three blocks: three chunks an epoch, so the second epoch begins downward."""
+    blocks = [step_at(position, 5, 2, 3).block for position in range(30)]
+    second = [2, 2, 1, 1, 0, 0, 0, 0, 1, 1, 2, 2, 2, 1, 0]
+    assert blocks == [0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0, 0, 0, 1, 2, *second]
+
+
+def test_the_learning_rate_falls_to_its_least() -> None:
+    lengths = np.array([40, 60, 1])
+    np.testing.assert_allclose(learning_rates(0.5, 0.1, 0, lengths, 100), [0.5, 0.34, 0.1], rtol=1e-6)
+    assert learning_rates(0.5, 0.1, 0, np.array([1]), 0).tolist() == [0.5]
