@@ -29,7 +29,7 @@ CASES: dict[str, tuple[dict[str, Any], int, Budget, Division | None]] = {
         2_000_000,
         Budget(1800 * MB, 300 * MB, 100 * GB),
         Division(8, 4),
-    ),  # fmt: skip
+    ),
     "resumed in blocks, too small": (INTEREST, 2_000_000, Budget(900 * MB, 300 * MB, 100 * GB), Division(2, 4)),
     "on a GPU": (INTEREST, 100_000, Budget(4 * GB, 300 * MB, 100 * GB, 2 * GB), None),
     "a GPU too small": (INTEREST, 2_000_000, Budget(4 * GB, 300 * MB, 100 * GB, 800 * MB), None),
