@@ -8,7 +8,8 @@ import numpy as np
 from tasks.config import IngestConfig, PublishConfig
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.ingest import ingest
-from tasks.registry.publish import current_release, publish_release
+from tasks.registry.publish import publish_release
+from tasks.registry.releases import current_release
 from tasks.root.run import Root, Run
 from tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
 from tests.ingested import write_log

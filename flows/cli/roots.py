@@ -76,7 +76,7 @@ def word2vec(
 ) -> dict[str, Any]:
     """The vectors of the release that serves as a word2vec-format file, for gensim's KeyedVectors and others."""
     from tasks.queries.word2vec import export_word2vec
-    from tasks.registry.publish import current_release
+    from tasks.registry.releases import current_release
 
     release = current_release(call.root, call.config.publish)
     return export_word2vec(call.root.export(release), out, which, not text, call.on_event)

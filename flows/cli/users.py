@@ -31,7 +31,7 @@ def similar(
 ) -> dict[str, Any]:
     """Nearest users, and the items that rank first for this user."""
     from tasks.queries.similar import similar_users
-    from tasks.registry.publish import current_release
+    from tasks.registry.releases import current_release
 
     name = find_name(call, user_id)
     return similar_users(call.root, call.root.export(current_release(call.root, call.config.publish)), name, k)
@@ -74,7 +74,7 @@ def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
     """Write the vectors of the users in `logs` to the file `out`, inferred by the champion; on Ray if a cluster is named."""
     from flows.ray_cluster import open_fan_out
     from tasks.queries.infer import Inference, infer
-    from tasks.registry.publish import current_release
+    from tasks.registry.releases import current_release
 
     config = call.config
     root = replace(call, path=call.path.resolve()).root if config.resources.ray_address else call.root

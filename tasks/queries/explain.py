@@ -20,7 +20,7 @@ from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.path_sums import scale_of
 from tasks.ingest.sources import Catalog, events_files, read_catalog
 from tasks.queries.similar import find_history, find_vector
-from tasks.registry.promotion import read_registry
+from tasks.registry.releases import list_releases
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from tasks.users.tombstones import read_tombstones
@@ -140,12 +140,11 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Sto
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[Story]:
     """Returns the releases in the root that have the user, in the order of their registration, each with its "vector"."""
-    registered = read_registry(root, publish)
-    versions = {version.tags.get("release"): version.number for version in registered.versions}
+    registered = list_releases(root, publish)
     found = []
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         manifest = read_json(path)
-        vector, version = find_vector(path.parent, manifest, user_id), versions.get(manifest["release"])
+        vector, version = find_vector(path.parent, manifest, user_id), registered.numbers.get(manifest["release"])
         if vector is not None:
             found.append({
                 "release": manifest["release"],

@@ -19,7 +19,6 @@ from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.mlflow_runs import Metric
 from tasks.registry.promotion import settle_aliases
-from tasks.registry.pull import find_version
 from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
 from tasks.registry.tracking import Content, Version
 from tasks.report.measured import list_train_metrics
@@ -132,12 +131,6 @@ def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> b
 def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, report_path: Path) -> None:
     """Add the report to the MLflow run of a release."""
     mlflow_runs.log_files(registry_uri(root, publish), registered.mlflow_run_id, [report_path], {})
-
-
-def current_release(root: Root, publish: PublishConfig) -> str:
-    """Return the champion's release. Raises InputError when there is none."""
-    uri = f"models:/{publish.model_name}@champion"
-    return find_version(uri, registry_uri(root, publish)).tags["release"]
 
 
 def find_faults(tracking_uri: str, version: Version) -> Iterator[str]:

@@ -13,8 +13,8 @@ from tasks.ingest.sources import read_catalog
 from tasks.queries.infer import Inference, infer
 from tasks.queries.similar import similar_users
 from tasks.registry import tracking
-from tasks.registry.publish import current_release
 from tasks.registry.pull import pull
+from tasks.registry.releases import current_release
 from tasks.root.run import FORGET, Root, lock_root
 from tasks.upkeep.doctor import examine
 from tasks.users.tombstones import read_tombstones

@@ -12,10 +12,10 @@ from tasks.config import PublishConfig
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import (
     attach_report,
-    current_release,
     list_metrics,
     publish_release,
 )
+from tasks.registry.releases import current_release
 from tasks.report.tables import flatten
 from tasks.root.run import Root
 from tasks.root.story import RegisterStep, Story
@@ -286,7 +286,7 @@ def test_an_export_that_is_not_whole_is_refused(root: Root, publish: PublishConf
 
 
 def test_nothing_registered_has_no_release(root: Root) -> None:
-    with pytest.raises(InputError, match="no model 'surf2vec-users' with a version"):
+    with pytest.raises(InputError, match="no release of surf2vec-users serves"):
         current_release(root, PUBLISH)
 
 
