@@ -11,9 +11,9 @@ from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.context import open_night
 from flows.nightly import nightly
 from flows.progress import report_step
-from flows.steps import ingest_events
+from flows.steps import ingest_events, update_nights_page
 from tasks.corpus.window import CorpusRequest
-from tasks.report.backfill import BackfillRecord, list_days, record_night, write_nights_report
+from tasks.report.backfill import BackfillRecord, list_days, record_night
 from tasks.root.run import lock_root, private_files
 from trainer.errors import InputError
 from trainer.events import OnEvent, log, log_progress
@@ -48,8 +48,7 @@ def backfill(
         for number, (day, num_events) in enumerate(days.items(), start=1):
             nights.append(run_day(record, day, num_events, config, on_event))
             log_progress(on_event, "backfill", number, len(days), "days")
-        report_path = record.path.with_name("nights.html")
-        write_nights_report(nights, report_path)
+        report_path = update_nights_page(night.root, config.publish)
     return {"nights": nights, "report": str(report_path)}
 
 

@@ -5,6 +5,7 @@ the same inputs is not repeated.
 """
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -13,6 +14,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from flows.context import NightContext
 from flows.progress import GATE_HELD, print_line, raise_alarm, report_step
 from flows.ray_cluster import open_fan_out
+from tasks.config import PublishConfig
 from tasks.corpus import build as corpus_task
 from tasks.corpus.window import select_window
 from tasks.evaluation.comparison import evaluate_and_compare
@@ -22,11 +24,13 @@ from tasks.gate import figures as gate_task
 from tasks.ingest import ingest as ingest_task
 from tasks.registry import promotion
 from tasks.registry import publish as publish_task
+from tasks.registry.releases import list_releases
 from tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
+from tasks.report.nights import list_nights, write_nights_report
 from tasks.report.report import write_report
 from tasks.report.tables import describe_gate, list_notes
 from tasks.root import story as record
-from tasks.root.run import Run
+from tasks.root.run import Root, Run
 from tasks.root.wording import as_markdown, shown_values
 from tasks.training import beginning as night_task
 from tasks.training import choice, trials
@@ -329,7 +333,15 @@ def write_reports(night: NightContext, run: Run) -> None:
         return {"report": str(path)}
 
     run.step(record.ReportStep, _digest_verdict(run), make)
+    update_nights_page(night.root, night.config.publish)
     create_markdown_artifact(key="report", markdown=describe_run(run))
+
+
+def update_nights_page(root: Root, publish: PublishConfig) -> Path:
+    """Write the page of all nights of a root. Returns its path."""
+    aliases = {number: alias for alias, number in list_releases(root, publish).aliases.items()}
+    write_nights_report(list_nights(root, aliases), root.nights_page)
+    return root.nights_page
 
 
 def describe_run(run: Run) -> str:

@@ -5,15 +5,14 @@ Run it after a change of a setting or of the command line; `make docs` does, and
 
 import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
-from pydantic import TypeAdapter
 
 from flows.cli import app
-from flows.config import REMOVED, PipelineConfig
+from flows.config import REMOVED
+from flows.settings import Setting, list_sections
 from trainer.config import TrainConfig
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -23,18 +22,25 @@ ALONE = "`python -m trainer --config` takes these as well. In `surf2vec` they al
 
 def settings_page() -> str:
     """Every setting with its default, its bounds and what it does, a table for each section."""
-    schema = TypeAdapter(PipelineConfig).json_schema()
     lines = [
         "# Settings", "", NOTE, "",
         "A setting comes from a TOML file (`--config night.toml`, one table for each section) or from the command line",
         "(`--set train.epochs=5`). An unknown setting is refused, and the nearest known ones are named. The form in",
-        "Prefect's UI has the same settings. `python -m trainer --help` prints those of `train`.",
+        "Prefect's UI has the same settings, and `surf2vec settings` prints them, `--toml` as a file to start from.",
+        "`python -m trainer --help` prints those of `train`.",
     ]  # fmt: skip
-    for prefix, title, description, rows in _sections(schema, schema, "", "Run", "The run as a whole."):
-        lines += ["", f"## {title}" + (f": `{prefix}`" if prefix else ""), "", description, ""]
-        lines += ["| setting | default | values | what it does |", "|---|---|---|---|", *rows]
+    sections = list_sections()
+    for section in sections:
+        lines += [
+            "",
+            f"## {section.title}" + (f": `{section.name}`" if section.name else ""),
+            "",
+            section.description,
+            "",
+        ]
+        lines += ["| setting | default | values | what it does |", "|---|---|---|---|", *map(_row, section.settings)]
     lines += ["", "## The trainer by itself", "", ALONE, "", "| setting | default | what it does |", "|---|---|---|"]
-    lines += _trainers_own(set(schema["$defs"][schema["properties"]["train"]["$ref"].rpartition("/")[2]]["properties"]))
+    lines += _trainers_own({one.name for section in sections for one in section.settings})
     lines += ["", "## Settings of earlier versions", "", "They are refused, with this advice.", ""]
     lines += [
         "| setting | instead |",
@@ -46,27 +52,8 @@ def settings_page() -> str:
 
 def _trainers_own(known: set[str]) -> list[str]:
     """Rows of the settings that only `python -m trainer` takes."""
-    fields = [field for field in dataclasses.fields(TrainConfig) if field.name not in known]
+    fields = [field for field in dataclasses.fields(TrainConfig) if f"train.{field.name}" not in known]
     return [f"| `{one.name}` | `{one.default}` | {_cell(one.metadata['description'])} |" for one in fields]
-
-
-def _sections(
-    schema: dict[str, Any], node: dict[str, Any], prefix: str, title: str, description: str
-) -> Iterator[tuple[str, str, str, list[str]]]:
-    """(prefix, title, description, rows of the table) of a section, then of those inside it."""
-    rows, inner = [], []
-    for name, child in node["properties"].items():
-        reference = child.get("$ref", "").removeprefix("#/$defs/")
-        if reference:
-            section = schema["$defs"][reference]
-            about = child.get("description", section.get("description", ""))  # the class's own where they are the same
-            inner.append((section, f"{prefix}{name}", child["title"], about))
-        else:
-            cells = (f"`{prefix}{name}`", _default(child), _values(child), child["description"])
-            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    yield prefix.removesuffix("."), title, description, rows
-    for section, name, its_title, its_description in inner:
-        yield from _sections(schema, section, f"{name}.", its_title, its_description)
 
 
 def _cell(text: str) -> str:
@@ -74,9 +61,8 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def _default(child: dict[str, Any]) -> str:
+def _default(value: Any) -> str:
     """The default as a person would write it; nothing where there is none."""
-    value = child.get("default")
     if value in (None, "", []):
         return ""
     if isinstance(value, list):
@@ -84,19 +70,12 @@ def _default(child: dict[str, Any]) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _values(child: dict[str, Any]) -> str:
-    """The choices of a setting, or its type and bounds."""
-    one = next((part for part in child.get("anyOf", [child]) if part.get("type") != "null"), child)
-    if "enum" in one:
-        return ", ".join(f"`{value}`" for value in one["enum"])
-    kinds = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}
-    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {_number(one[bound])}" for bound, sign in signs.items() if bound in one]
-    return " ".join([kinds[one.get("type", "string")], ", ".join(bounds)]).strip()
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:g}"
+def _row(setting: Setting) -> str:
+    values = setting.values
+    if " | " in values:
+        values = ", ".join(f"`{value}`" for value in values.split(" | "))
+    cells = (f"`{setting.name}`", _default(setting.default), values, setting.description)
+    return f"| {' | '.join(map(_cell, cells))} |"
 
 
 def commands_page() -> str:

@@ -1,17 +1,18 @@
 """Commands that run or prepare nights: run, backfill, plan, tune."""
 
+import json
 import os
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli.options import HOST_MEMORY, MEMORY, Call, Logs, Since, Until, command
-from flows.cli.show import show_nights, show_plan, show_run, show_tuned
+from flows.cli.show import show_nights, show_plan, show_run, show_settings, show_tuned
 from trainer.errors import HeldBackError
 
 if TYPE_CHECKING:
@@ -69,6 +70,36 @@ def backfill(call: Call, logs: Logs = None, since: Since = None, until: Until = 
 
     with server:
         return backfill(root=call.path, logs=logs or [], since=since, until=until, config=call.config)
+
+
+@command("surf2vec nights --root my-root", show_nights)
+def nights(call: Call) -> dict[str, Any]:
+    """All nights of a root: quality, users, seconds, and what was held and why. Writes their page, runs/index.html."""
+    from tasks.registry.releases import list_releases
+    from tasks.report.nights import list_nights, write_nights_report
+
+    numbers = list_releases(call.root, call.config.publish).aliases
+    found = list_nights(call.root, {number: alias for alias, number in numbers.items()})
+    write_nights_report(found, call.root.nights_page)
+    return {"nights": found, "report": str(call.root.nights_page)}
+
+
+@command("surf2vec settings train", show_settings, ("as_json",))
+def settings(
+    call: Call,
+    section: Annotated[str | None, typer.Argument(help="Only this section, e.g. train or ingest.columns.")] = None,
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Print a TOML file to start from, with all lines commented.")
+    ] = False,
+    json_schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON schema of --config.")] = False,
+) -> dict[str, Any]:
+    """Every setting with its default, bounds and meaning."""
+    from flows.settings import as_toml, list_sections, schema
+
+    if json_schema:
+        return {"lines": json.dumps(schema(), indent=2, ensure_ascii=False).splitlines()}
+    sections = list_sections(section)
+    return {"lines": as_toml(sections)} if toml else {"sections": [asdict(one) for one in sections]}
 
 
 @command("surf2vec plan --users 20000000 --items 1000000 --tokens 500000000", show_plan, MEMORY)

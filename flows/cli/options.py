@@ -56,6 +56,8 @@ _SHARED: dict[str, tuple[Any, Any, Any]] = {
         bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there."), False,
     ),
 }  # fmt: skip
+NO_ROOT = Path()
+"""The root of a command that has none."""
 ROOT = ("root", "as_json")
 CONFIG = ("root", "config", "settings", "as_json")
 HOST_MEMORY = ("root", "config", "settings", "host_memory", "as_json")
@@ -132,7 +134,7 @@ def command(
 
             short = {key: values.get(name) for name, key in _SETTINGS.items()}
             config = load_config(values.get("config"), values.get("settings") or [], short)
-            result = function(Call(values["root"], config), **{one.name: values[one.name] for one in own})
+            result = function(Call(values.get("root", NO_ROOT), config), **{one.name: values[one.name] for one in own})
             print_result(result, values["as_json"], show)
             if code := exit_code(result):
                 raise typer.Exit(code)

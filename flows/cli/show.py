@@ -1,5 +1,6 @@
 """Prints results for a person: tables and lines on standard output. `shown` has made their texts printable."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +9,7 @@ from rich.table import Table
 
 from tasks.report.tables import describe_gate
 from tasks.root.story import GateStep
-from tasks.root.wording import amount, duration, share
+from tasks.root.wording import amount, count, duration, share
 from trainer.system.units import size
 
 console = Console(markup=False, emoji=False, highlight=False)
@@ -65,19 +66,42 @@ def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
 
 def show_nights(result: dict[str, Any]) -> None:
     """Print one row per night, then the days without a night and the reason."""
+    from tasks.report.nights import sum_seconds  # its charts take a second to import
+
     rows, skipped = [], []
     for night in result["nights"]:
         if "skipped" in night:
             skipped.append(f"{night['day']}  no night: {night['skipped']}")
             continue
-        metrics, seconds = night["metrics"], night["seconds"]
+        if held_by := night["gate"]["held_by"]:
+            skipped.append(f"{night['day']}  version {night['model_version']} held by {', '.join(held_by)}")
+        metrics = night["metrics"]
         quality = [f"{metrics[name]:.4f}" if name in metrics else "" for name in ("hit_at_10", "popularity_hit_at_10")]
-        spent = duration(sum(seconds.values()) - seconds["ingest"])
+        spent = duration(sum_seconds(night))
         last = [spent, str(night["model_version"]), night["alias"] or "none"]
-        rows.append([night["day"], f"{night['events']:,}", f"{night['users']:,}", *quality, *last])
+        rows.append([night["day"], count(night["events"]), count(night["users"]), *quality, *last])
     columns = ("<day", ">events", ">users", ">hit@10", ">popular", ">night", ">version", "<alias")
     show_table(columns, rows, padding=(0, 2, 0, 0), **PLAIN)
     print(*skipped, f"the page of these nights: {result['report']}", sep="\n")
+
+
+def show_settings(result: dict[str, Any]) -> None:
+    """Print a table for each section, or the lines of a file."""
+    if "lines" in result:
+        print(*result["lines"], sep="\n")
+    for section in result.get("sections", ()):
+        if section["settings"]:
+            rows = (
+                (
+                    one["name"],
+                    "" if one["default"] is None else json.dumps(one["default"]),
+                    one["values"],
+                    one["description"],
+                )
+                for one in section["settings"]
+            )
+            title = f"{section['title']}: {section['description']}"
+            show_table(("<setting", "default", "values", "what it does"), rows, title=title)
 
 
 def show_plan(result: dict[str, Any]) -> None:
@@ -115,8 +139,8 @@ def show_removed(result: dict[str, Any]) -> None:
 
 
 def show_rejects(result: dict[str, Any]) -> None:
-    for count in result["counts"]:
-        print(f"{count['lines']:>12,}  {count['reason']}: {count['source']} ({count['delivery']})")
+    for one in result["counts"]:
+        print(f"{one['lines']:>12,}  {one['reason']}: {one['source']} ({one['delivery']})")
     for line in result["rejects"]:
         print(f"{line['source']}:{line['line']}: {line['reason']}")
     print(f"{result['num_rejected']:,} lines rejected, {len(result['rejects']):,} shown")

@@ -63,6 +63,11 @@ class Root:
         return self.path / "runs" / run_id
 
     @property
+    def nights_page(self) -> Path:
+        """The page of all nights."""
+        return self.path / "runs" / "index.html"
+
+    @property
     def database(self) -> Path:
         """The database of the root's own registry, if it has one."""
         return self.path.resolve() / "mlflow.db"

@@ -14,7 +14,8 @@ import pytest
 import flows.backfill
 from flows.backfill import run_day
 from flows.config import PipelineConfig
-from tasks.report.backfill import BackfillRecord, list_days, write_nights_report
+from tasks.report.backfill import BackfillRecord, list_days
+from tasks.report.nights import write_nights_report
 from tasks.root.run import Root, Run
 from tests.corpora import planted_histories
 from tests.flows.test_cli import COMMAND, call

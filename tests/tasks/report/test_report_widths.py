@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.report.backfill import write_nights_report
+from tasks.report.nights import write_nights_report
 from tasks.report.report import write_report
 from tasks.root.run import Root
 from tasks.root.story import Story

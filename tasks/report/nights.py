@@ -1,0 +1,116 @@
+"""All nights of a root, and their page, `runs/index.html`: quality, drift, sizes and seconds of each.
+
+The page is one self-contained HTML file that loads nothing and runs no script. The same nights give the same bytes. A figure
+that a night lacks leaves a gap.
+"""
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from tasks.report import plots
+from tasks.report.report import PAGES
+from tasks.root.run import Root, read_stories
+from tasks.root.story import Story
+from tasks.root.wording import brief, phrase, score
+from trainer.system.files import replace_file
+
+Night = dict[str, Any]
+
+
+def list_nights(root: Root, aliases: Mapping[int, str]) -> list[Night]:
+    """Returns the nights of a root in the order of their days; aliases: by version.
+
+    A night is `day` (the last of its window, or the one on which it began), run_id, kind, events of that day, users, items,
+    metrics, seconds, model_version, alias and the gate's verdict and rules; or day, run_id and `skipped`, the reason why it made
+    no release.
+    """
+    stories = sorted(read_stories(root), key=lambda story: story.created_at)
+    return sorted((describe_night(story, aliases) for story in stories), key=lambda night: night["day"])
+
+
+def describe_night(story: Story, aliases: Mapping[int, str]) -> Night:
+    """Returns the night of one story, as `list_nights` describes it."""
+    steps, began = story.steps, story.created_at[:10]
+    day = (steps.corpus.until if steps.corpus else None) or began
+    night: Night = {"day": day, "run_id": story.run_id}
+    if steps.unchanged:
+        return night | {"skipped": f"nothing to do: no user's pages changed since release {steps.unchanged.release}"}
+    if not (steps.export and steps.gate and steps.registered):
+        ended = ", ".join(steps.ended()) or "nothing"
+        return night | {"skipped": f"run {story.run_id} did not end; done: {ended}"}
+    gate, export, evaluated = steps.gate, steps.export, steps.evaluate
+    return night | {
+        "release": export.release,
+        "kind": steps.settle.kind if steps.settle else "full",
+        "events": gate.days.get(day) or (steps.ingest.events if steps.ingest else None),
+        "users": export.num_users,
+        "items": export.num_items,
+        "metrics": (evaluated.metrics if evaluated else {}) | gate.metrics,
+        "seconds": {name: step.seconds for name, step in steps.ended().items() if step.seconds is not None},
+        "model_version": steps.registered.model_version,
+        "alias": aliases.get(steps.registered.model_version),
+        "gate": {"verdict": gate.verdict, "held_by": gate.held_by},
+    }
+
+
+def write_nights_report(nights: list[Night], path: Path) -> None:
+    """Write the page of the nights, in the order of their days. A day without a night shows the reason."""
+    run = [night for night in nights if "skipped" not in night]
+    drift = sorted({name for night in run for name in night["metrics"] if "cosine" in name})
+    html = PAGES.get_template("nights.html.j2").render(
+        title=f"{nights[0]['day']} to {nights[-1]['day']}" if nights else "no nights",
+        num_nights=len(run),
+        charts=draw_nights(run, drift) if run else {},
+        nights=nights,
+        drift={name: phrase(name.removeprefix("gate_")) for name in drift},
+        sum_seconds=sum_seconds,
+        chart=plots,
+    )
+    with replace_file(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+
+
+def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineChart | None]:
+    """Returns the charts by title; None for a chart without values."""
+    days = [date.fromisoformat(night["day"]) for night in nights]
+    metrics, seconds = [night["metrics"] for night in nights], [night["seconds"] for night in nights]
+    quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
+    cosines = {phrase(name.removeprefix("gate_cosine_")): name for name in drift}
+
+    def draw(curves: dict[str, list[float | None]], show: Any, from_zero: bool = True) -> plots.LineChart | None:
+        dots = {
+            name: [
+                (value, "" if value is None else f"{day}: {name} {show(value)}")
+                for day, value in zip(days, values, strict=True)
+            ]
+            for name, values in curves.items()
+        }
+        return plots.draw_lines([float((day - days[0]).days) for day in days], dots, "day", label, show, from_zero)
+
+    def label(x: float) -> str:
+        """Returns the label of an axis position: the day, or the month if the axis spans over a year; empty between days."""
+        form = "%b %Y" if (days[-1] - days[0]).days > 366 else "%d %b"
+        return f"{days[0] + timedelta(days=round(x)):{form}}" if float(x).is_integer() else ""
+
+    return {
+        "hit@10 of the held-out next page": draw(
+            {name: [one.get(metric) for one in metrics] for name, metric in quality.items()}, score
+        ),
+        "Drift: cosine of a user's vector to the one before": draw(
+            {name: [one.get(metric) for one in metrics] for name, metric in cosines.items()}, score, from_zero=False
+        ),
+        "Seconds": draw(
+            {"night": [sum_seconds(night) for night in nights], "training": [one.get("train") for one in seconds]},
+            lambda value: f"{brief(value)} s",
+        ),
+        "Users and items with a vector": draw(
+            {name: [night[name] for night in nights] for name in ("users", "items")}, brief
+        ),
+    }
+
+
+def sum_seconds(night: Night) -> float:
+    """Returns the seconds of all steps except the ingest, which a backfill runs once for all its nights."""
+    return sum(seconds for name, seconds in night["seconds"].items() if name != "ingest")
