@@ -1,10 +1,10 @@
 """Pairs a second of the GPU kernel at 128 dimensions, 5 private negatives, float32.
 
 A pair is a token that trains its user. First each case has to agree with the reference on a small log, or no speed is told.
-`bound` is the speed at which a kernel without caches would move all rows of a pair at this card's copying speed, measured
-here: 8 D (2 + K) bytes, 7,168. One million users of 25 tokens, one million items, popularity 1 / rank;
-no subsampling; best of five passes after a first one. Then a training out of core (`device_swap`). Without a GPU only the
-agreement is checked, in Triton's interpreter.
+`of_bound` is the share of what this card's copies, measured here, permit a kernel without caches: it reads and writes the
+rows of items of a pair, 8 D (1 + K) = 6,144 bytes. The user's row moves only once a history. One million users of 25 tokens, one
+million items, popularity 1 / rank; no subsampling; best of five passes after a first one. Then a training out of core
+(`device_swap`). Without a GPU only the agreement is checked, in Triton's interpreter.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ import torch
 
 from tests.benchmarks.device_swap import measure_device_swap
 from tests.benchmarks.harness import run_benchmark
+from tests.lockstep import lane_spread
 from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
@@ -55,7 +56,7 @@ def measure_gpu(_: Path) -> list[dict[str, Any]]:
         )
         agreement, difference = measure_agreement(gpu, config)
         speed = measure_speed(gpu, config) if has_gpu and agreement == 1 else None
-        bytes_a_pair = 8 * DIMS * (2 + NEGATIVES)
+        bytes_a_pair = 8 * DIMS * (1 + NEGATIVES)
         cases.append(
             {
                 "case": name, "ratio": speed / MARK_PAIRS_PER_SECOND if speed else agreement,
@@ -72,6 +73,8 @@ def measure_gpu(_: Path) -> list[dict[str, Any]]:
 
 def measure_agreement(gpu: ModuleType, config: TrainConfig) -> tuple[float, float]:
     """The share of all numbers within the tolerance of the reference's, and the largest difference.
+
+    The tolerance has what the order of lanes makes, which a card does not promise.
 
     One user a call: users side by side read rows that others move, so that they differ by more than rounding. And as in the
     middle of a training: from sums of zero Adagrad's first step is as long for the last digit of a gradient as for a gradient.
@@ -101,7 +104,8 @@ def measure_agreement(gpu: ModuleType, config: TrainConfig) -> tuple[float, floa
         part.ravel() for rows in (expected_users, expected_items.outputs) for part in (rows.vectors, rows.squares)
     ]
     differences = np.abs(ours - np.concatenate(theirs))
-    return float(np.mean(differences <= TOLERANCE)), float(differences.max())
+    tolerance = TOLERANCE + 2 * lane_spread(work) * torch.cuda.is_available()
+    return float(np.mean(differences <= tolerance)), float(differences.max())
 
 
 def measure_speed(gpu: ModuleType, config: TrainConfig) -> float:

@@ -22,11 +22,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.lockstep import lane_spread
+from tests.lockstep import middle_rows as make_rows
 from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, ResourceError
-from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
 from trainer.model.rows import Items, Rows
@@ -85,17 +86,6 @@ def make_work(
     )  # fmt: skip
 
 
-def make_rows(work: Pass) -> tuple[Rows, Items]:
-    """Rows as in the middle of a training: Adagrad's step from a sum of zero makes much of a small gradient's last digit."""
-    num_items = len(work.sampling.keep)
-    users = begin_users(work.config, work.hashes)
-    users.squares[:] = 0.01
-    items = begin_items(work.config, num_items, num_items)
-    items.outputs.vectors[:] = np.random.default_rng(1).normal(0, 0.3, items.outputs.vectors.shape)
-    items.outputs.squares[:] = 0.01
-    return users, items
-
-
 def train(users: Rows, items: Items, work: Pass) -> int:
     """One call; on a GPU a call a user, since those side by side differ from the reference by more than rounding."""
     if not HAS_GPU:
@@ -108,14 +98,16 @@ def train(users: Rows, items: Items, work: Pass) -> int:
 
 
 def check_agreement(work: Pass) -> None:
+    """A card does not promise which of a user's equal negatives meets Adagrad's sum first: the tolerance has what that makes."""
     work = dataclasses.replace(work, config=dataclasses.replace(work.config, tile_users=1))
     users, items = make_rows(work)
     expected_users, expected_items = users.copy(), items.copy()
     expected = reference.train_users(expected_users, expected_items, work)
     assert train(users, items, work) == expected
+    tolerance = TOLERANCE + 2 * lane_spread(work) * HAS_GPU
     for ours, theirs in ((users, expected_users), (items.outputs, expected_items.outputs)):
-        np.testing.assert_allclose(ours.vectors, theirs.vectors, atol=TOLERANCE)
-        np.testing.assert_allclose(ours.squares, theirs.squares, atol=TOLERANCE)
+        np.testing.assert_allclose(ours.vectors, theirs.vectors, atol=tolerance)
+        np.testing.assert_allclose(ours.squares, theirs.squares, atol=tolerance)
 
 
 @pytest.mark.parametrize(

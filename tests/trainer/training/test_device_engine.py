@@ -1,6 +1,6 @@
 """The engine for a GPU ends as copying everything each time does, and its events suffice, whatever the device does when.
 
-In Triton's interpreter, which is deterministic; on tiny corpora, for it is slow. Only the last test needs a card.
+In Triton's interpreter, which is deterministic; on tiny corpora, for it is slow.
 """
 
 import dataclasses
@@ -305,17 +305,3 @@ def test_the_time_when_the_device_has_nothing_to_train_is_stall(
         stall_seconds = told["stall"] * told["train_seconds"]
         assert stall_seconds >= 7 * slow
         assert stall_seconds <= told["train_seconds"]
-
-
-@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
-def test_on_a_card_the_budget_holds_and_the_loss_is_the_same(tmp_path: Path) -> None:
-    """The driver's figure, context included, by --device-memory; nobody else may use the card meanwhile."""
-    from tests.benchmarks.device_swap import train_on_card
-
-    write_corpus(tmp_path / "corpus", planted_histories(num_users=4000), partitions=8)
-    settings = {"vector_size": 64, "epochs": 5, "negative": 5, "threads": 1}
-    job = Job(tmp_path / "corpus", tmp_path / "cpu", TrainConfig(**settings), host_memory_bytes=4 * 10**9)
-    for dtype in ("float32", "bfloat16"):
-        told = train_on_card(tmp_path / "corpus", tmp_path / dtype, settings | {"dtype": dtype}, 10**9)
-        assert 0 < told["device_peak_bytes"] <= 10**9
-        assert told["loss"] == pytest.approx(train(job)["loss"], rel=0.05)

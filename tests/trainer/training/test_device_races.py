@@ -1,0 +1,138 @@
+"""What holds on a card, too: the same bits where items are frozen, and otherwise the quality that users in flight leave.
+
+With frozen items users are independent. So the engine that copies users ahead and home ends with the same bits as the kernel that
+copies everything each time, whatever the order of programs. Another bit is a race of copies with training, or a wrong place.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.corpora import planted_histories, write_corpus
+from tests.lockstep import held_out_hits, kernel_in_flight
+from tests.stores import assert_same_bits
+from tests.trainer.kernels.test_gpu import HAS_GPU, gpu
+from tests.trainer.training.test_device_engine import corpus_dir, interpret, make_job, use_device
+from tests.trainer.training.test_loop import divided
+from trainer.config import TrainConfig
+from trainer.kernels import Kernel
+from trainer.store.generation import open_generation
+from trainer.training import loop
+from trainer.training.job import Job
+from trainer.training.loop import StoppedError, train
+
+__all__ = ["corpus_dir", "interpret", "use_device"]  # fixtures
+LEEWAY = 0.02
+"""How much further than the simulation a card's held-out loss may be, as a share: it runs users in an order of its own."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The simulation's many small calls are slower on several threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def launch_frozen(users: Any, outputs: Any, work: Any, scratch: Any) -> None:
+    gpu.launch(users, outputs, dataclasses.replace(work, update_items=False), scratch)
+
+
+def copy_all_frozen(users: Any, items: Any, work: Any) -> int:
+    return gpu.train_users(users, items, dataclasses.replace(work, update_items=False))
+
+
+@pytest.fixture(scope="module")
+def frozen(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The store of a training with frozen items that copies everything to the device and back each time."""
+    known: dict[tuple[str, int], Path] = {}
+
+    def find(dtype: str, num_blocks: int) -> Path:
+        if (dtype, num_blocks) not in known:
+            folder = known[dtype, num_blocks] = tmp_path_factory.mktemp("copied")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    "trainer.training.preparation.plan_training", divided(1 if num_blocks > 1 else 8, num_blocks)
+                )
+                patch.setattr(loop, "pick_kernel", lambda *_: Kernel("gpu", "a test's", copy_all_frozen))
+                train(make_job(corpus_dir, folder, dtype=dtype))
+        return known[dtype, num_blocks]
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("chunk_partitions", "num_blocks", "dtype"),
+    [(8, 1, "float32"), (3, 1, "float32"), (1, 1, "float32"), (3, 1, "bfloat16"), (1, 2, "float32")],
+)
+def test_with_frozen_items_the_engine_ends_with_the_bits_of_copying_all(
+    corpus_dir: Path, tmp_path: Path, frozen: Callable[..., Path], use_device: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch, chunk_partitions: int, num_blocks: int, dtype: str,
+) -> None:  # fmt: skip
+    expected = frozen(dtype, num_blocks)
+    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks))
+    use_device(launch_frozen)
+    train(make_job(corpus_dir, tmp_path, dtype=dtype))
+    assert_same_bits(tmp_path, expected)
+    first, ended = (open_generation(store) for store in (expected, tmp_path))
+    assert any(np.abs(ended.read_users(p)).max(initial=0) > 0.2 for p in range(8)), "the users were trained"
+    np.testing.assert_array_equal(first.read_items(), ended.read_items())
+
+
+def test_stopped_again_and_again_it_ends_with_the_same_bits(
+    corpus_dir: Path, tmp_path: Path, frozen: Callable[..., Path], use_device: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    expected, num_stops = frozen("float32", 1), 0
+    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(1))
+    use_device(launch_frozen)
+    while True:
+        stop = threading.Event()
+        try:
+            train(
+                make_job(corpus_dir, tmp_path),
+                lambda name, values, stop=stop: stop.set() if name == "progress" and values["done"] % 5 == 0 else None,
+                stop=stop,
+            )
+            break
+        except StoppedError:
+            num_stops += 1
+    assert num_stops > 1
+    assert_same_bits(tmp_path, expected)
+
+
+def test_users_in_flight_are_as_good_as_the_simulation_says(tmp_path: Path) -> None:
+    """On a card by its own launch, elsewhere by a simulation with half of the users in flight: between CPU and all in flight."""
+    corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=600), partitions=4)
+    config = TrainConfig(parts="interest", vector_size=32, epochs=4, negative=5, threads=1, tile_users=1)
+    judged = loop.pick_kernel("gpu", config) if HAS_GPU else kernel_in_flight(75, seed=1)
+    sides = {"cpu": loop.pick_kernel("cpu", config), "all in flight": kernel_in_flight(600), "judged": judged}
+    losses, hits = {}, {}
+    for side, kernel in sides.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "pick_kernel", lambda *_, kernel=kernel: kernel)
+            told = train(Job(corpus.folder, tmp_path / side, config, host_memory_bytes=4 * 10**9))
+        losses[side], hits[side] = told["heldout_loss"], held_out_hits(corpus, open_generation(tmp_path / side)).mean()
+    bounds = sorted((losses["cpu"], losses["all in flight"]))
+    assert bounds[0] * (1 - LEEWAY) <= losses["judged"] <= bounds[1] * (1 + LEEWAY), losses
+    error = (hits["cpu"] * (1 - hits["cpu"]) / corpus.manifest["num_held_out"]) ** 0.5
+    assert hits["judged"] >= min(hits["cpu"], hits["all in flight"]) - 2 * error, hits
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_on_a_card_the_budget_holds(tmp_path: Path, dtype: str) -> None:
+    """The driver's figure, context included, by --device-memory; nobody else may use the card meanwhile."""
+    from tests.benchmarks.device_swap import train_on_card
+
+    write_corpus(tmp_path / "corpus", planted_histories(num_users=4000), partitions=8)
+    settings = {"parts": "interest", "vector_size": 64, "epochs": 5, "negative": 5, "threads": 1, "dtype": dtype}
+    told = train_on_card(tmp_path / "corpus", tmp_path / "store", settings, 10**9)
+    assert 0 < told["device_peak_bytes"] <= 10**9
