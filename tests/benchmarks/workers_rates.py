@@ -1,6 +1,8 @@
 """How fast workers talk here, and what a visit costs, measured beside a training: what the cost model takes of this machine.
 
-    torchrun --standalone --nproc-per-node 2 -m tests.benchmarks.workers_rates TABLE_BYTES BLOCK_BYTES    prints one JSON object
+    torchrun --standalone --nproc-per-node 2 -m tests.benchmarks.workers_rates TABLE_BYTES BLOCK_BYTES [cuda]
+
+It prints one JSON object. With `cuda` sums are of tensors on the workers' GPUs, by NCCL, as their training sums them.
 
 Each figure is the mean of REPEATS, each after some milliseconds of work: in training workers come to a sum a little apart, with
 threads that slept, which takes longer than to send a few bytes. Bandwidth is what many bytes take beyond what a few do.
@@ -22,6 +24,7 @@ import torch
 from tests.benchmarks.own_loopback import counted
 from tests.benchmarks.workers_cost import Network
 from tests.benchmarks.workers_runs import TORCHRUN
+from trainer.__main__ import end
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel
@@ -50,15 +53,23 @@ def measure_here(num_workers: int, table_bytes: int, block_bytes: int, folder: P
     return Network(**told["network"]), told["touched_bytes_per_second"]
 
 
-def measure(workers: Workers, table_bytes: int, block_bytes: int) -> dict[str, Any]:
-    """The same, by the workers themselves."""
-    few, many = torch.zeros(FEW_BYTES // 4), torch.zeros(table_bytes // 4)
+def measure(workers: Workers, table_bytes: int, block_bytes: int, device: torch.device) -> dict[str, Any]:
+    """The same, by the workers themselves; device: of the table."""
+
+    def finish() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    few, many = (torch.zeros(num_bytes // 4, device=device) for num_bytes in (FEW_BYTES, table_bytes))
     sums = [
-        mean_seconds(workers, lambda numbers=numbers: workers.wait(workers.add_up(numbers))) for numbers in (few, many)
+        mean_seconds(workers, lambda numbers=numbers: (workers.wait(workers.add_up(numbers)), finish()))
+        for numbers in (few, many)
     ]
     passes = [mean_seconds(workers, _passing(workers, num_bytes)) for num_bytes in (FEW_BYTES, block_bytes)]
     base, own = torch.ones_like(many), torch.empty_like(many)
-    touching = mean_seconds(workers, lambda: (torch.sub(many, base, out=own), base.add_(own), many.copy_(base)))
+    touching = mean_seconds(
+        workers, lambda: (torch.sub(many, base, out=own), base.add_(own), many.copy_(base), finish())
+    )
     return {
         "network": {
             "sum_bytes_per_second": sent_by_sum(table_bytes, workers.num) / (sums[1] - sums[0]),
@@ -116,12 +127,13 @@ def measure_visit(corpus: Corpus, config: TrainConfig) -> float:
 
 
 def main() -> int:
-    workers = join_workers(on_gpu=False)
-    told = measure(workers, int(sys.argv[1]), int(sys.argv[2]))
+    device = torch.device(sys.argv[3] if len(sys.argv) > 3 else "cpu")
+    workers = join_workers(on_gpu=device.type == "cuda")
+    told = measure(workers, int(sys.argv[1]), int(sys.argv[2]), device)
     if workers.is_first:
         print(json.dumps(told))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.kernels.signature import TrainUsers
+from trainer.system.memory import free_device_bytes
 
 if TYPE_CHECKING:  # torch takes a second to import, and the CPU kernel does without
     from trainer.kernels.device import Accelerator
@@ -52,5 +53,6 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
-        return Kernel("gpu", f"{where}, private negatives", gpu.train_users, Accelerator(device, gpu.launch))
+        accelerator = Accelerator(device, gpu.launch, free_device_bytes())
+        return Kernel("gpu", f"{where}, private negatives", gpu.train_users, accelerator)
     raise ConfigError(f"there is no kernel {name!r}: take cpu or gpu")

@@ -21,7 +21,7 @@ import triton
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
-from trainer.kernels.device import DevicePass, DeviceRows, DeviceSampling, Scratch, make_scratch
+from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, Scratch, Stream, make_scratch
 from trainer.kernels.programs import keep_tokens, train_user
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import Sampling
@@ -79,6 +79,20 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
         host_rows.vectors[:] = device_rows.vectors.cpu().numpy()
         host_rows.squares[:] = device_rows.squares.cpu().numpy()
     return int(scratch.num_kept[: len(work.order)].sum())
+
+
+def time_launch(accelerator: Accelerator, users: Rows, items: Items, work: Pass) -> float:
+    """Return the seconds in which the device trains a pass, with all data on it; the second of two, measured by its events."""
+    device = accelerator.device
+    rows, outputs = copy_rows(users, device), copy_rows(items.outputs, device)
+    device_pass = copy_pass(work, copy_sampling(work.sampling, device))
+    scratch, stream = make_scratch(len(work.hashes), len(work.tokens), device), Stream(device)
+    for _ in range(2):
+        started = stream.mark()
+        stream.run(lambda: accelerator.launch(rows, outputs, device_pass, scratch))
+        ended = stream.mark()
+        ended.wait()
+    return ended.seconds_since(started)
 
 
 def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Scratch) -> None:

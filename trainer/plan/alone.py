@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.errors import ResourceError
+from trainer.plan.in_flight import explain_in_flight
 from trainer.plan.prediction import Rates, Traffic, predict
 from trainer.plan.sharing import ALONE, Sharing
 from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
@@ -27,12 +28,16 @@ MAX_BLOCKS = 256
 
 @dataclass(frozen=True)
 class Budget:
-    """Memory of the process, its use before training (overhead), the store's free disk, and memory of the GPU, if any."""
+    """Memory of the process, its use before training (overhead), the store's free disk, and memory of the GPU, if any.
+
+    context_bytes: what driver and libraries take of the GPU's.
+    """
 
     host_bytes: int
     overhead_bytes: int
     disk_free_bytes: int
     device_bytes: int | None = None
+    context_bytes: int = DEVICE_CONTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def lay_out(
     cost = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
-        item_bytes, device_bytes(work, sizes, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
+        item_bytes, _device_bytes(work, sizes, budget, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
         peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
         cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (),
     )  # fmt: skip
@@ -171,9 +176,13 @@ def largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> 
 
 def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
     """Return the bytes left for slots; -1 if the GPU's budget does not suffice."""
-    if budget.device_bytes is not None and device_bytes(work, sizes, num_blocks) > budget.device_bytes:
+    if budget.device_bytes is not None and _device_bytes(work, sizes, budget, num_blocks) > budget.device_bytes:
         return -1
     return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, budget, num_blocks)
+
+
+def _device_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+    return budget.context_bytes + device_bytes(work, sizes, num_blocks)
 
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
@@ -236,7 +245,10 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         f"two generations on disk {size(plan.disk_bytes)} of {size(budget.disk_free_bytes)} free"
     )
     if budget.device_bytes is not None:
-        lines.append(f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, its context included")
+        lines.append(
+            f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, {size(budget.context_bytes)} of it its context"
+        )
+        lines.append(explain_in_flight(sizes.config, work.num_users))
     if rates and plan.seconds is not None:
         lines.append(
             f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "
@@ -251,10 +263,10 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
     """Return a message with the needs of the smallest division, and a remedy."""
     choices = [began.num_blocks] if began else sizes.sharing.block_counts(sizes.can_split, MAX_BLOCKS)
     if budget.device_bytes is not None:
-        smallest_bytes = min(device_bytes(work, sizes, num_blocks) for num_blocks in choices)
+        smallest_bytes = min(_device_bytes(work, sizes, budget, num_blocks) for num_blocks in choices)
         if smallest_bytes > budget.device_bytes:
             return (
-                f"the smallest plan needs {size(smallest_bytes)} on the GPU, {size(DEVICE_CONTEXT_BYTES)} of it for its context, "
+                f"the smallest plan needs {size(smallest_bytes)} on the GPU, {size(budget.context_bytes)} of it for its context, "
                 f"but the budget is {size(budget.device_bytes)}: raise --device-memory, lower train.vector_size, or raise "
                 "store.partitions"
             )

@@ -8,7 +8,6 @@ from trainer.model.objectives import shared_items
 from trainer.model.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.model.trees import Tree, tree_bytes
 from trainer.plan.sharing import ALONE, Sharing
-from trainer.system.memory import DEVICE_CONTEXT_BYTES
 
 BYTES = {"float32": 4, "bfloat16": 2}
 TOKEN_BYTES = 4
@@ -149,8 +148,8 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
 
 
 def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
-    """Return the bytes on the GPU: its context; an item block with its tables; two micro-partitions, one trained and one being
-    copied; scratch arrays; and the item rows for the curve.
+    """Return the bytes on the GPU beside its context: an item block with its tables; two micro-partitions, one trained and one
+    being copied; scratch arrays; and the item rows for the curve.
     """
     users, tokens = work.most_users, work.most_tokens
     block_bytes = sizes.block_bytes(num_blocks)
@@ -165,7 +164,7 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     held_bytes = copies_bytes + (
         block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
     )
-    return DEVICE_CONTEXT_BYTES + DEVICE_ROUNDING_BYTES + held_bytes
+    return DEVICE_ROUNDING_BYTES + held_bytes
 
 
 def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:

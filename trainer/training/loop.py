@@ -16,12 +16,13 @@ from trainer.events import OnEvent, ignore_event, log, log_progress
 from trainer.gensim.warm_start import apply_warm_start
 from trainer.kernels import Kernel, pick_kernel
 from trainer.model.rows import Items
+from trainer.plan.in_flight import users_a_launch
 from trainer.plan.schedule import Step
 from trainer.store.generation import open_generation
 from trainer.store.manifests import next_generation
 from trainer.store.tokens import Corpus, open_corpus
 from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_best
-from trainer.system.memory import limit_device_memory, private_bytes
+from trainer.system.memory import private_bytes
 from trainer.system.signals import stop_on_sigterm
 from trainer.training.course import Course, Ended, Visit
 from trainer.training.curve import MAX_POINTS, Targets
@@ -97,8 +98,6 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     if config.path_size and job.kernel == "gpu" and not workers.is_alone:
         raise ConfigError("several GPUs do not train a path yet: set train.path_weight to 0, or train with one worker")
     kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
-    if job.device_memory_bytes:
-        limit_device_memory(job.device_memory_bytes)
     compile_seconds = warm_up(kernel, config, on_event)
     plan, share = divide_work(kernel, job, corpus, counts, standing.manifest, workers)
     for line in (f"kernel={kernel.name}: {kernel.reason}", *plan.reasons):
@@ -131,7 +130,8 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     if kernel.accelerator is not None and config.interest_size:
         from trainer.training.device_engine import DeviceEngine, Largest  # torch takes a second to import
 
-        largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
+        most = users_a_launch(config, int(corpus.users[share.own].sum()))
+        largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0), most)
         engine = DeviceEngine(kernel.accelerator, config, largest, record, path, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then

@@ -33,7 +33,7 @@ from trainer.store.images import image_of, read_image, write_image
 from trainer.store.tokens import Corpus
 from trainer.store.writer import pin_generation
 from trainer.system.files import TEMPORARY_SUFFIX, raise_if_unwritten, sync_file
-from trainer.system.memory import private_bytes
+from trainer.system.memory import context_bytes, limit_device_memory, private_bytes
 from trainer.training.course import Course
 from trainer.training.job import Job, find_generation, identity
 from trainer.training.record import Record, read_record
@@ -165,8 +165,9 @@ def divide_work(
     budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]
     share = share_users(workers.rank, corpus.tokens, weights)
+    network = measure_network(workers, kernel)  # first, so that NCCL's memory is in the budget
     budget, rates = measure_machine(kernel, config, work_of(share.own), sizes, memory_bytes, job.store_dir)
-    facts = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": measure_network(workers)})
+    facts = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates), "network": network})
     members = [
         Member(work_of(share.partitions[rank]), Budget(**one["budget"]), Rates(**one["rates"]), one["network"])
         for rank, one in enumerate(facts)
@@ -177,7 +178,10 @@ def divide_work(
 def measure_machine(
     kernel: Kernel, config: TrainConfig, work: Work, sizes: Sizes, memory_bytes: tuple[int, int | None], folder: Path
 ) -> tuple[Budget, Rates]:
-    """Return this machine's budget and rates, measured by training made-up users, and writing and reading a file."""
+    """Return this machine's budget and rates, measured by training made-up users, and writing and reading a file.
+
+    Limits torch's memory on a GPU to the budget.
+    """
     length = max(1, round(work.num_tokens / max(1, work.num_users)))
     num_users = int(min(MAX_USERS, max(1, work.num_tokens * work.epochs * SHARE / length)))
     num_items = min(sizes.num_items, MAX_ITEMS, max(2, MAX_TABLE_BYTES // (4 * config.interest_size + 4)))
@@ -188,18 +192,24 @@ def measure_machine(
         tokens_per_second /= math.sqrt(growth) if is_flat else 1 + math.log(growth) / math.log(num_items)
     read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.interest_size * 4))
     stat = os.statvfs(folder)
-    budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1])
+    taken_bytes = context_bytes(kernel.accelerator.free_bytes if kernel.accelerator else None)
+    budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1], taken_bytes)
+    if budget.device_bytes:
+        limit_device_memory(budget.device_bytes, taken_bytes)
     return budget, Rates(tokens_per_second, read, written)
 
 
-def measure_network(workers: Workers) -> float:
-    """Measure the bytes a second that a worker sends while all workers sum numbers."""
+def measure_network(workers: Workers, kernel: Kernel) -> float:
+    """Measure the bytes a second that a worker sends while all workers sum numbers, on the device of the rows they exchange."""
     import torch
 
-    numbers = torch.zeros(NETWORK_BYTES // 4)
-    workers.wait(workers.add_up(numbers))  # the first call connects
-    started = time.perf_counter()
-    workers.wait(workers.add_up(numbers))
+    device = kernel.accelerator.device if kernel.accelerator else torch.device("cpu")
+    numbers = torch.zeros(NETWORK_BYTES // 4, device=device)
+    for _ in range(2):  # the first call connects
+        started = time.perf_counter()
+        workers.wait(workers.add_up(numbers))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
     return sent_by_sum(NETWORK_BYTES, workers.num) / (time.perf_counter() - started)
 
 
@@ -230,8 +240,15 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
     for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
         part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
         started = time.perf_counter()
-        _train_made_up(kernel, users, items, path, part)
-        seconds = time.perf_counter() - started
+        if kernel.accelerator is None or not config.interest_size:
+            _train_made_up(kernel, users, items, path, part)
+            seconds = time.perf_counter() - started
+        else:  # the path is trained on the host meanwhile
+            from trainer.kernels.gpu import time_launch  # triton
+
+            _train_path(path, part)
+            path_seconds = time.perf_counter() - started
+            seconds = max(path_seconds, time_launch(kernel.accelerator, users, items, part))
         if seconds > TRY_SECONDS:
             break
     return length * num_tried / seconds
@@ -239,9 +256,13 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
 
 def _train_made_up(kernel: Kernel, users: Rows, items: Items, path: PathItems, work: Pass) -> None:
     """Train both parts, each if there is one."""
-    config = work.config
-    if config.interest_size:
+    if work.config.interest_size:
         kernel.train_users(users, items, work)
+    _train_path(path, work)
+
+
+def _train_path(path: PathItems, work: Pass) -> None:
+    config = work.config
     if config.path_size:
         from trainer.kernels.path import make_path_tables, train_path  # numba takes half a second to import
 

@@ -114,7 +114,7 @@ class Workers:
         try:
             yield
         except RuntimeError as error:
-            first = str(error).splitlines()[0]
+            first = (str(error).splitlines() or [type(error).__name__])[0]
             raise WorkerLostError(
                 f"worker {self.rank} lost touch with one of the {self.num} workers ({first}): torchrun --max-restarts "
                 "starts them again, and the training goes on from its last commit"
@@ -136,6 +136,8 @@ def join_workers(on_gpu: bool) -> Workers:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if on_gpu and torch.cuda.is_available() else "gloo"
+        # Otherwise NCCL's watchdog aborts the process where a worker is lost, and no error says so.
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         timeout = timedelta(seconds=TIMEOUT_SECONDS)
         store, rank, _ = next(dist.rendezvous("env://", timeout=timeout))
         store = dist.PrefixStore(find_each_other(store, rank, num), store)
