@@ -6,7 +6,7 @@ None takes the programs' order and in each the order of lanes. With a width of 1
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,8 +27,10 @@ from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import MAX_SCORE
 from trainer.model.rows import EPSILON, Items, Rows
-from trainer.store.generation import Generation
-from trainer.store.tokens import Corpus
+
+if TYPE_CHECKING:  # these need pyarrow, and the agreement of the kernel does not
+    from trainer.store.generation import Generation
+    from trainer.store.tokens import Corpus
 
 
 def make_launch(width: int, seed: int | None = 0) -> Launch:
@@ -202,7 +204,7 @@ def kernel_in_flight(width: int, seed: int = 0) -> Kernel:
     )
 
 
-def held_out_hits(corpus: Corpus, generation: Generation) -> np.ndarray:
+def held_out_hits(corpus: "Corpus", generation: "Generation") -> np.ndarray:
     """Whether a held-out user's item is among the 20 that score highest of those that the user had not seen, bool[n]."""
     outputs, hits = generation.read_items(), []
     for partition in range(corpus.num_partitions):

@@ -5,6 +5,7 @@ second has all users to read. The stall is the time in which the card had nothin
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,8 @@ def watch_device() -> Iterator[list[int]]:
 
 
 def taken_bytes() -> int:
-    """Memory of the first card that is taken by anybody."""
+    """Memory of the first card that is taken by anybody; 0 where there is no card."""
     command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if shutil.which(command[0]) is None:
+        return 0
     return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout) * 2**20

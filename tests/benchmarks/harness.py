@@ -15,8 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from trainer.errors import HeldBackError
 
@@ -87,6 +85,9 @@ def worst_case(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def print_table(name: str, cases: Sequence[dict[str, Any]]) -> None:
     """The cases, a row each; those with the same figures share a table. Where figures are many, they get the rows."""
+    from rich.console import Console  # a machine with a card may have little but torch
+    from rich.table import Table
+
     console = Console(width=200 if not sys.stdout.isatty() else None)
     for columns in dict.fromkeys(tuple(case) for case in cases):
         rows = [case for case in cases if tuple(case) == columns]

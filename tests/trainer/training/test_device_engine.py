@@ -55,6 +55,7 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def use(launch: Launch = gpu.launch) -> None:
         kernel = Kernel("gpu", "a test's", gpu.train_users, Accelerator(gpu.find_device(), launch))
+        monkeypatch.setattr("trainer.training.preparation._train_moment", lambda *_: 1e6)  # it launches, too
         monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: kernel)
 
     return use
