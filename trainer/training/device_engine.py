@@ -46,12 +46,11 @@ from trainer.workers.exchange import Exchange
 
 @dataclass(frozen=True)
 class Largest:
-    """The most users and tokens of a micro-partition, rows of an item block, and users of a launch (None: no limit)."""
+    """The most users and tokens of a micro-partition, and rows of an item block."""
 
     users: int
     tokens: int
     items: int
-    launch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class DeviceEngine(Engine):
     ) -> None:  # fmt: skip
         self.path, self.exchange = path, exchange
         self.launch, self.device = accelerator.launch, accelerator.device
-        self.config, self.record, self.largest = config, record, largest
+        self.config, self.record = config, record
         self.ahead, self.compute, self.home = (Stream(self.device) for _ in range(3))
         self.pinned = PinnedPages(self.device)
         try:
@@ -259,12 +258,7 @@ class DeviceEngine(Engine):
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         self.compute.after(flight.uploaded)
         flight.started = self.compute.mark()
-
-        def launch_parts() -> None:
-            for part in device_pass.parts(self.largest.launch):
-                self.launch(rows, self.block, part, self.memory.scratch)
-
-        self.compute.run(launch_parts)
+        self.compute.run(lambda: self.launch(rows, self.block, device_pass, self.memory.scratch))
         if self._flying is not None:
             self.compute.after(self._flying.landed)  # until then the home stream reads sample and bounds
         self.compute.run(lambda: self._gather_measured(rows, place.arrays["sampled"][: len(flight.sampled)]))

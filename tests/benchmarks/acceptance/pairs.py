@@ -130,13 +130,23 @@ def measure_speed(config: TrainConfig, load: Load, repeats: int = REPEATS_OF_A_P
         for _ in range(1 + repeats):
             synchronize()
             started = time.perf_counter()
-            for part in on_device.parts(load.launch):
+            for part in split_pass(on_device, load.launch):
                 gpu.launch(users, outputs, part, scratch)
             synchronize()
             speeds.append(len(work.tokens) / (time.perf_counter() - started))
     if not (users.vectors.isfinite().all() and outputs.vectors.isfinite().all()):
         raise AssertionError("the vectors are no longer finite")
     return max(speeds[1:])
+
+
+def split_pass(work: Any, num_users: int | None) -> Iterator[Any]:
+    """The pass in parts of so many users, in order; None: whole."""
+    if num_users is None:
+        yield work
+        return
+    for start in range(0, len(work.order), num_users):
+        part = slice(start, start + num_users)
+        yield dataclasses.replace(work, order=work.order[part], alphas=work.alphas[part])
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REAL_LOG = "wikispeedia_unfinished"
 LOSS_MARK = 1.02
-"""Held-out loss by the CPU's. Users in flight cost less than half of it in the simulation (`tests.benchmarks.lockstep`)."""
+"""Held-out loss by the CPU's. In the simulation all users in flight cost .5 % on this log (`tests.benchmarks.lockstep`)."""
 DATA = Path(os.environ.get("SURF2VEC_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
 
