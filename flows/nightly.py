@@ -7,6 +7,7 @@ from typing import Any
 from prefect import flow
 
 from flows import steps
+from flows.artifacts import name_flow_run
 from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.context import open_night
 from flows.progress import report_step
@@ -40,14 +41,22 @@ def nightly(
     9. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
     10. Export the release.
     11. Compare it with the champion: the gate.
-    12. Register it. It serves if the gate passes it.
-    13. Write the report.
+    12. Register it, so that it serves if the gate passes it, and write the report.
+
+    Args:
+        root: The project root: everything is kept in it.
+        logs: Globs of log files. None: what is ingested.
+        since: First UTC day of the window; by default as config.window_days says, or all.
+        until: Last UTC day of the window; by default that of the newest event.
+        config: All settings, in the order of the night. None given: the defaults.
+        full: Train everything anew, whatever serves.
     """
     night = open_night(root, since, until, config, full)
     with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
         ingested = steps.ingest_events(night, logs)
         run = steps.open_run(night, ingested, logs)
         steps.build_corpus(night, run)
+        name_flow_run(run)
         if base := steps.find_unchanged(night, run):
             return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
         steps.try_settings(night, run)

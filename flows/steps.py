@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect import task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from flows.artifacts import leave_night, leave_table
 from flows.context import NightContext
 from flows.progress import GATE_HELD, print_line, raise_alarm, report_step
 from flows.ray_cluster import open_fan_out
@@ -79,7 +79,7 @@ def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> 
     for key in ("left_out", "rejected"):
         counts |= {f"{key}: {reason}": count for reason, count in ingested[key].items()}
     rows = [{"what": what, "number": f"{count:,}"} for what, count in counts.items()]
-    create_table_artifact(key="sources", table=rows, description="From lines to events")
+    leave_table(night.config.publish, "sources", rows, "From lines to events")
     return run
 
 
@@ -146,7 +146,7 @@ def build_corpus(night: NightContext, run: Run) -> None:
         result = run.step(record.CorpusStep, story.window_id, lambda: corpus_task.build_corpus(root, request, *work))
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result.funnel]
     notes = " ".join(["From events to tokens.", *list_notes(run.story())])
-    create_table_artifact(key="funnel", table=funnel, description=notes)
+    leave_table(night.config.publish, "funnel", funnel, notes)
 
 
 def find_unchanged(night: NightContext, run: Run) -> Run | None:
@@ -206,9 +206,9 @@ def train_vectors(night: NightContext, run: Run) -> None:
         result = run.step(record.TrainStep, run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
     measured = " ".join(["Planned and measured.", *caveats])
-    create_table_artifact(key="training", table=list_measured(result), description=measured)
+    leave_table(night.config.publish, "training", list_measured(result), measured)
     if loads := list_loads(result):
-        create_table_artifact(key="workers", table=loads, description=describe_sharing(result))
+        leave_table(night.config.publish, "workers", loads, describe_sharing(result))
 
 
 @task(name="choose")
@@ -233,7 +233,7 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
         for name, value in result.metrics.items()
         if not name.startswith("popularity_")
     ]
-    create_table_artifact(key="quality", table=quality, description=f"{result.num_users:,} held-out users")
+    leave_table(night.config.publish, "quality", quality, f"{result.num_users:,} held-out users")
 
 
 @task(name="refit")
@@ -334,7 +334,7 @@ def write_reports(night: NightContext, run: Run) -> None:
 
     run.step(record.ReportStep, _digest_verdict(run), make)
     update_nights_page(night.root, night.config.publish)
-    create_markdown_artifact(key="report", markdown=describe_run(run))
+    leave_night(night.config.publish, run)
 
 
 def update_nights_page(root: Root, publish: PublishConfig) -> Path:
@@ -342,16 +342,6 @@ def update_nights_page(root: Root, publish: PublishConfig) -> Path:
     aliases = {number: alias for alias, number in list_releases(root, publish).aliases.items()}
     write_nights_report(list_nights(root, aliases), root.nights_page)
     return root.nights_page
-
-
-def describe_run(run: Run) -> str:
-    """Returns the summary of a run for Prefect, as Markdown: its version, and links to MLflow and the report."""
-    registered = run.story().require(record.RegisterStep)
-    page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
-    lines = [f"* [The run in MLflow]({page})", f"* [The report]({page}/artifacts/report.html)"] if page else []
-    title = f"{registered.model_name} version {registered.model_version}, {registered.alias or 'without an alias'}"
-    lines += [f"* The report as a file: {as_markdown(report)}", f"* MLflow: {as_markdown(registered.tracking_uri)}"]
-    return f"# surf2vec release {run.run_id}\n\n{as_markdown(title)}\n\n" + "\n".join(lines)
 
 
 def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
@@ -374,7 +364,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
     result = run.step(record.GateStep, digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
     if result.is_held:
         raise_alarm(GATE_HELD, run.run_id, held_by=", ".join(result.held_by))
-    create_table_artifact(key="gate", table=shown_values(result.table), description=as_markdown(describe_gate(result)))
+    leave_table(night.config.publish, "gate", shown_values(result.table), as_markdown(describe_gate(result)))
 
 
 def _digest_verdict(run: Run) -> str:

@@ -28,6 +28,8 @@ def start_server(root: Path) -> AbstractContextManager[None]:
         return nullcontext()
     from flows.server import Server
 
+    # On the terminal the steps print their own lines; Prefect's server keeps all of Prefect's.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     return Server(root).running()
 
 

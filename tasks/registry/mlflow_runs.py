@@ -40,10 +40,12 @@ with warnings.catch_warnings():
     from mlflow.entities import Metric as Metric  # exported: only this folder imports mlflow
     from mlflow.entities import Param
     from mlflow.exceptions import MlflowException
-    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE
     from sqlalchemy.exc import SQLAlchemyError
 
 RUN_TAG = "surf2vec_run_id"
+NAME_TAG = MLFLOW_RUN_NAME  # its value is the name that MLflow's pages show
+KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"  # otherwise MLflow opens a page about agents
 PARENT_TAG = MLFLOW_PARENT_RUN_ID  # its value is the id of the parent run
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
@@ -160,6 +162,8 @@ def open_run(
             client.rename_experiment(place.experiment_id, aside)
             place = None
         experiment_id = place.experiment_id if place else client.create_experiment(experiment, location)
+        if place is None or KIND_TAG not in place.tags:
+            client.set_experiment_tag(experiment_id, KIND_TAG, KIND)
         found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
         # Earlier versions did not set the tag.
         ours = [run for run in found if run.data.tags.get(ROOT_TAG) in (None, tags.get(ROOT_TAG))]
@@ -167,8 +171,8 @@ def open_run(
             run = max(ours, key=lambda run: ROOT_TAG in run.data.tags)
             client.update_run(run.info.run_id, status="RUNNING")
         else:
-            tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec"} | tags
-            run = client.create_run(experiment_id, tags=tags, run_name=run_id)
+            tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec", NAME_TAG: run_id} | tags
+            run = client.create_run(experiment_id, tags=tags, run_name=tags[NAME_TAG])
         missing = [
             Param(name, shown(mask_credentials(str(value)))[:MAX_PARAM_LENGTH])
             for name, value in params.items()
@@ -177,6 +181,12 @@ def open_run(
         for start in range(0, len(missing), MAX_BATCH_PARAMS):
             client.log_batch(run.info.run_id, params=missing[start : start + MAX_BATCH_PARAMS])
         return run.info.run_id
+
+
+def describe_run(tracking_uri: str, mlflow_run_id: str, text: str) -> None:
+    """Set the description of a run, in Markdown."""
+    with connect(tracking_uri) as client:
+        client.set_tag(mlflow_run_id, MLFLOW_RUN_NOTE, text)
 
 
 def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:

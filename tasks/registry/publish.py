@@ -7,7 +7,6 @@ A version is identified by the sha256 of its export's manifest. So registering a
 completes an interrupted one: the model's files come first, then the version with its tags, then the aliases.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
@@ -21,19 +20,26 @@ from tasks.registry.mlflow_runs import Metric
 from tasks.registry.promotion import settle_aliases
 from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
 from tasks.registry.tracking import Content, Version
+from tasks.report.cards import list_night, model_card, name_night, version_card
 from tasks.report.measured import list_train_metrics
 from tasks.report.tables import flatten
 from tasks.root.credentials import mask_credentials, mask_values
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.root.run import Root
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
-from tasks.root.wording import as_markdown
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, sync_folders, verify_all, verify_file
+from trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all, verify_file
 from trainer.system.units import parse_bytes
 
-CURVE = ("loss", "heldout_loss", "tokens_per_second", "alpha", "epoch")
+COST = ("seconds", "predicted_seconds", "peak_bytes", "predicted_peak_bytes", "stall")
+README = "README.md"
+"""The card of a release, in its export. No reader needs it, so the manifest does not name it."""
+CURVE = ("loss", "heldout_loss", "tokens_per_second")
+QUALITY = (
+    "hit_at_10", "hit_at_20", "mrr_at_20", "coverage_at_20", "popularity_hit_at_10", "popularity_hit_at_20",
+    "popularity_mrr_at_20",
+)  # fmt: skip
 
 
 def publish_release(
@@ -57,6 +63,7 @@ def publish_release(
     run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
     artifacts = root.artifacts if is_own_registry(root, publish) else None
     params = flatten(story.config)
+    run_tags |= {mlflow_runs.NAME_TAG: name_night(story)}
     mlflow_run = mlflow_runs.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
 
     def is_ours(one: Version) -> bool:
@@ -69,6 +76,7 @@ def publish_release(
         version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
     alias = settle_aliases(root, publish, version.number, story.steps.gate)
 
+    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(f"* {line}" for line in list_night(story)))
     mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
     mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(story.to_json())})
@@ -101,6 +109,8 @@ def _copy_release(
         config = {"export_uri": export_dir.resolve().as_uri()}
         tags |= {"storage": "reference", "export_path": "artifacts"} | config
         content = Content({"manifest": export_dir / EXPORT_MANIFEST}, config, tags)
+    with replace_file(export_dir / README) as temporary:
+        temporary.write_text(version_card(story, manifest, size_bytes), encoding="utf-8")
     state = open_state(root, export_dir, story, content, is_copy) if publish.with_state else nullcontext((content, 0))
     with state as (content, state_bytes):
         by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
@@ -114,9 +124,9 @@ def _copy_release(
             tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
             return version
         model_id = tracking.log_model(uri, mlflow_run, content, root.temporary)
-    description = _describe_model(manifest, content.config.get("export_uri"))
-    tags = _describe_version(story, manifest, size_bytes) | content.tags
-    return tracking.register(uri, publish.model_name, model_id, mlflow_run, description, tags)
+    cards = model_card(publish.model_name), version_card(story, manifest, size_bytes, content.config.get("export_uri"))
+    tags = _describe_version(story, manifest) | content.tags
+    return tracking.register(uri, publish.model_name, model_id, mlflow_run, cards, tags)
 
 
 def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> bool:
@@ -165,63 +175,43 @@ def _find_altered(folder: Path, digest: str, has_files: bool) -> Iterator[str]:
             yield str(error)
 
 
-def _describe_version(story: Story, manifest: dict[str, Any], size_bytes: int) -> dict[str, str]:
-    """Return the tags of a model version that inform an operator."""
-    corpus, evaluated = story.steps.corpus or CorpusStep(), story.steps.evaluate or EvaluateStep()
+def _describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
+    """Return the tags by which releases are found and compared; everything else is on the version's card."""
+    metrics = (story.steps.evaluate or EvaluateStep()).metrics
     tags = {
         "release": manifest["release"],
         "space_id": manifest["space_id"],
-        "run_id": story.run_id,
-        "num_users": manifest["num_users"],
-        "num_items": manifest["num_items"],
-        "generation": manifest["generation"],
-        "bytes": size_bytes,
-        "window_id": manifest["created_from"]["window_id"],
-        "window_since": corpus.since,
-        "window_until": corpus.until,
-        "hit_at_10": evaluated.metrics.get("hit_at_10"),
+        "window_until": (story.steps.corpus or CorpusStep()).until,
     }
-    return {name: str(value) for name, value in tags.items() if value is not None}
-
-
-def _describe_model(manifest: dict[str, Any], export_uri: str | None) -> str:
-    """Return the description of the version in the registry (Markdown)."""
-    place = f" The vectors are not in the registry but in {as_markdown(export_uri)}." if export_uri else ""
-    pages = "With a column `pages`, lists of URLs, oldest first, paths are summed up from them, of anybody. "
-    return (
-        f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
-        f"{manifest['num_users']:,} users, learned from the pages they visited, and for {manifest['num_items']:,} pages.\n\n"
-        'Give a column `user_id`; get `user_id` and `vector` (null for an unknown user). With `params={"k": 10}` also '
-        'the nearest users (`neighbours`, `scores`: cosine), with `params={"items": 10}` also the pages that rank first '
-        "(`items`, `item_scores`: dot product). "
-        f"{pages if 'path' in manifest else ''}"
-        f"Vectors may be compared with those of releases that share space_id {manifest['space_id']}.{place}"
-    )
+    rounded = {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
+    return {name: value for name, value in tags.items() if value is not None} | rounded
 
 
 def list_metrics(story: Story) -> list[Metric]:
-    """Return all metrics of a run: quality, training against its plan, funnel, sizes, seconds per step, and the training curve.
+    """Return the metrics of a run, grouped by the part before the slash, and the curves of its training.
 
-    The curve's step is thousandths of an epoch. Timestamps come from the run, so logging the same story again adds no
-    values.
+    A curve's step is thousandths of an epoch. Timestamps come from the run, so logging the same story again adds no values.
+    The report and run.json have all other figures.
     """
     steps = story.steps
     corpus, train = steps.corpus or CorpusStep(), steps.train or TrainStep()
     export, gate = steps.export or ExportStep(), steps.gate or GateStep()
+    measured = list_train_metrics(train)
     started_ms = int(datetime.fromisoformat(story.created_at).timestamp() * 1000)
-    values: dict[str, float | None] = {f"seconds_{name}": step.seconds for name, step in steps.ended().items()}
-    values |= steps.evaluate.metrics if steps.evaluate else {}
-    values |= list_train_metrics(train)
-    values |= {f"funnel_{stage}": number for stage, number in corpus.funnel}
-    values |= {"num_users": export.num_users, "num_items": export.num_items, "bytes": export.bytes}
-    values |= export.metrics | gate.metrics
-    metrics = [
-        # MLflow allows only these characters in names.
-        Metric(re.sub(r"[^\w\-. /]+", "_", name, flags=re.ASCII), float(value), started_ms, 0)
-        for name, value in values.items()
-        if value is not None
-    ]
+    evaluated = steps.evaluate.metrics if steps.evaluate else {}
+    values: dict[str, float | None] = {f"quality/{name}": evaluated.get(name) for name in QUALITY}
+    values |= {f"quality/{name}": value for name, value in export.metrics.items()}
+    values |= {f"gate/{name.removeprefix('gate_')}": value for name, value in gate.metrics.items()}
+    values |= {
+        "data/users": export.num_users, "data/items": export.num_items, "data/tokens": corpus.num_tokens,
+        "data/users_changed": corpus.num_changed, "data/items_new": corpus.num_new_items,
+        "cost/seconds": sum(step.seconds or 0 for step in steps.ended().values()), "cost/export_bytes": export.bytes,
+    }  # fmt: skip
+    values |= {
+        f"cost/train_{name}": measured[f"train_{name}"] for name in ("seconds", "predicted_seconds", "peak_bytes")
+    }
+    metrics = [Metric(name, float(value), started_ms, 0) for name, value in values.items() if value is not None]
     for at in train.curve:
         at_ms, step = started_ms + round(1000 * at["seconds"]), round(1000 * at["epoch"])
-        metrics += [Metric(name, float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
+        metrics += [Metric(f"train/{name}", float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
     return metrics

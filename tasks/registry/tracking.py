@@ -263,12 +263,16 @@ def _local(location: str) -> Path | None:
 
 
 def register(
-    tracking_uri: str, model_name: str, model_id: str, mlflow_run_id: str, description: str, tags: dict[str, str]
+    tracking_uri: str, model_name: str, model_id: str, mlflow_run_id: str, cards: tuple[str, str], tags: dict[str, str]
 ) -> Version:
-    """Register a logged model as a version. It is created with its tags, so that it can always be found by them."""
+    """Register a logged model as a version. It is created with its tags, so that it can always be found by them.
+
+    cards: the descriptions of the model and of the version. A description of the model that a person wrote stays.
+    """
+    model_card, description = cards
     with connect(tracking_uri) as client, use_uri(tracking_uri):
         if not client.search_registered_models(f"name = '{model_name}'"):
-            client.create_registered_model(model_name, description=description)
+            client.create_registered_model(model_name, description=model_card)
         source = f"models:/{model_id}"
         created = client.create_model_version(
             model_name, source, mlflow_run_id, tags=tags, description=description, model_id=model_id

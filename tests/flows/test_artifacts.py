@@ -6,10 +6,11 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 
+from flows.artifacts import describe_night, key_of
 from flows.config import load_config
 from flows.nightly import nightly
 from flows.progress import report_step
-from flows.steps import describe_run
+from tasks.config import PublishConfig
 from tasks.root.run import Root, Run
 from tests.flows.test_nightly import write_logs
 
@@ -23,11 +24,22 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
     config = load_config(None, ["train.epochs=3", "train.vector_size=8", "train.threads=1"])
     result = nightly(root=tmp_path / "root", logs=[str(logs)], config=config)
     with get_client(sync_client=True) as client:
-        artifacts = {artifact.key: artifact for artifact in client.read_artifacts()}
+        artifacts = {str(one.key).removeprefix("surf2vec-users-"): one for one in client.read_artifacts()}
         tasks = {run.name.rsplit("-", 1)[0]: run for run in client.read_task_runs()}
-        parameters = client.read_flow_runs()[0].parameters
-    assert {"sources", "funnel", "training", "quality", "gate", "report"} <= set(artifacts)
-    assert "report.html" in str(artifacts["report"].data)
+        [flow_run] = client.read_flow_runs()
+    assert {"sources", "funnel", "training", "quality", "gate", "night"} <= set(artifacts)
+    assert flow_run.name == f"2026-01-02 · full · {result['run_id'][:6]}"
+    told = str(artifacts["night"].data)
+    assert told.startswith(f"# {flow_run.name}")
+    for words in (
+        "**Users** ",
+        "**hit@10** ",
+        "**Gate** The first release serves",
+        "**Time** ",
+        "champion",
+        "report.html",
+    ):
+        assert words in told
     assert "planned" in str(artifacts["training"].data)
     assert "resumed" not in str(artifacts["training"].description)
     assert "hit_at_10" in str(artifacts["quality"].data)
@@ -36,7 +48,7 @@ def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
         tasks
     )
     assert all(run.state and run.state.is_completed() for run in tasks.values())
-    assert parameters["config"]["train"]["vector_size"] == 8
+    assert flow_run.parameters["config"]["train"]["vector_size"] == 8
     assert not any("user-" in str(artifact.data) for artifact in artifacts.values())
     assert result["alias"] == "champion"
     open_to_others = [path.name for path in (tmp_path / "root").rglob("*") if path.stat().st_mode & 0o077]
@@ -65,13 +77,19 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
     run = Run(Root(tmp_path), "r1")
     odd = "\x1b[31m|[click](http://evil.example)\n# <b>"
     run.record(steps={"register": {"model_name": odd, "model_version": 1, "alias": None, "tracking_uri": f"x`{odd}"}})
-    told = describe_run(run)
+    told = describe_night(run)
     assert told.count(r"\\x1b\[31m\|\[click\]\(http://evil.example\)\\n\# \<b\>") == 2
 
 
 def test_the_form_in_prefects_ui_is_the_configuration() -> None:
     schema = nightly.parameters.model_dump()
-    assert {"root", "logs", "since", "until", "config"} <= set(schema["properties"])
+    assert all(one["description"].endswith(".") for one in schema["properties"].values())
+    assert list(schema["properties"]) == ["root", "logs", "since", "until", "config", "full"]
     train = schema["definitions"]["TrainSettings"]["properties"]["epochs"]
     assert (train["title"], train["minimum"]) == ("Epochs", 1)
     assert train["description"]
+
+
+def test_artifacts_of_two_models_have_keys_of_their_own() -> None:
+    assert key_of(PublishConfig(), "night") == "surf2vec-users-night"
+    assert key_of(PublishConfig(model_name="Shop (EU)_users"), "night") == "shop-eu-users-night"

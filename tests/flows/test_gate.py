@@ -80,10 +80,10 @@ def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs
         result["release"] for result in (first, second, held)
     }
     with get_client(sync_client=True) as client:
-        artifacts = [one for one in client.read_artifacts() if one.key == "gate"]
+        artifacts = [one for one in client.read_artifacts() if one.key == "surf2vec-users-gate"]
     assert any("held back, 10.0 %" in str(artifact.data) for artifact in artifacts)
     metrics = find_metrics(root, held["run_id"])
-    assert (metrics["gate_passes"], metrics["gate_newest_day_events"]) == (0.0, 0.5)
+    assert (metrics["gate/passes"], metrics["gate/newest_day_events"]) == (0.0, 0.5)
 
     before = state_of(root)
     code, again = call(root, *night)

@@ -83,7 +83,7 @@ def test_killed_workers_and_nights_end_with_a_release_and_the_next_night_goes_on
     assert len(story["workers"]) == 2
     assert "<h3>Workers</h3>" in Path(first["report"]).read_text()
     with get_client(sync_client=True) as client:
-        [artifact] = [artifact for artifact in client.read_artifacts() if artifact.key == "workers"]
+        [artifact] = [artifact for artifact in client.read_artifacts() if artifact.key == "surf2vec-users-workers"]
     assert [row["worker"] for row in json.loads(str(artifact.data))] == ["0", "1"]
     assert str(artifact.description).startswith("2 workers, ")
 

@@ -116,7 +116,9 @@ class Nights:
         """The newest artifact by key."""
         with self.client as client:
             found = client.read_artifacts(flow_run_filter=FlowRunFilter(id={"any_": [run.id]}))
-        return {str(one.key): one for one in sorted(found, key=lambda one: str(one.created))}
+        return {
+            str(one.key).removeprefix("surf2vec-users-"): one for one in sorted(found, key=lambda one: str(one.created))
+        }
 
     def worker_log(self) -> str:
         return "\n".join((self.stack.folder / "logs" / "worker.log").read_text().splitlines()[-40:])

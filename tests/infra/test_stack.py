@@ -95,11 +95,11 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     assert loaded["aliases"] == ["challenger", "champion"]
     assert loaded["version"] == str(registered["model_version"])
     assert str(loaded["location"]).startswith("mlflow-artifacts:/")
-    assert loaded["metrics"]["hit_at_10"] == pytest.approx(story["steps"]["evaluate"]["metrics"]["hit_at_10"])
+    assert loaded["metrics"]["quality/hit_at_10"] == pytest.approx(story["steps"]["evaluate"]["metrics"]["hit_at_10"])
     assert loaded["curve_points"] > 10
     assert {"manifest.json", "run.json", "report.html"} <= set(loaded["files"])
     assert loaded["vector_numbers"] == 16
-    text = str(artifacts["report"].data)
+    text = str(artifacts["night"].data)
     page = f"{nights.stack.client_environment['MLFLOW_TRACKING_URI']}/#/experiments/"
     assert f"]({page}" in text
     assert f"/runs/{registered['mlflow_run_id']}/artifacts/report.html)" in text
@@ -139,7 +139,7 @@ run = client.get_run(version.run_id)
 print(json.dumps({
     "version": version.version, "aliases": sorted(version.aliases),
     "location": client.get_logged_model(version.source.split("/")[-1]).artifact_location,
-    "metrics": run.data.metrics, "curve_points": len(client.get_metric_history(version.run_id, "loss")),
+    "metrics": run.data.metrics, "curve_points": len(client.get_metric_history(version.run_id, "train/loss")),
     "files": [file.path for file in client.list_artifacts(version.run_id)],
     "vector_numbers": len(model.predict(pd.DataFrame({"user_id": [user]}))["vector"][0]),
 }))

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tasks.config import PublishConfig
+from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import (
     attach_report,
@@ -21,6 +22,7 @@ from tasks.root.run import Root
 from tasks.root.story import RegisterStep, Story
 from tests.releases import STORAGES, make_release, read_users, tell_story
 from trainer.errors import DamageError, InputError
+from trainer.system.files import read_json
 
 mlflow = tracking.mlflow
 PUBLISH = PublishConfig()
@@ -95,13 +97,15 @@ def test_the_version_has_tags_signature_example_and_requirements(
     root, _ = published
     version = client_of(root).get_model_version("surf2vec-users", "1")
     expected = {
-        "release": "r1", "space_id": "space-1", "run_id": "run-r1", "num_users": "67", "num_items": "40",
-        "hit_at_10": "0.25", "window_since": "2015-05-17", "window_until": "2015-05-18",
-        "storage": storage,
+        "release": "r1", "space_id": "space-1", "hit_at_10": "0.2500", "window_until": "2015-05-18", "storage": storage,
     }  # fmt: skip
     assert expected.items() <= version.tags.items()
-    assert int(version.tags["bytes"]) > 0
     assert "for each of 67 users" in version.description
+    assert "**Window** 2015-05-17 to 2015-05-18" in version.description
+    described = client_of(root).get_registered_model("surf2vec-users").description
+    assert 'load_model("models:/surf2vec-users@champion")' in described
+    assert "r1" not in described
+    assert "for each of 67 users" in (root.export("r1") / "README.md").read_text(encoding="utf-8")
     assert (root.export("r1").as_uri() in version.description) == (storage == "reference")
     [folder] = models_of(root)
     assert (folder / "artifacts" / "requirements.txt").read_text().split() == tracking.pin_requirements()
@@ -112,18 +116,25 @@ def test_the_version_has_tags_signature_example_and_requirements(
     assert {spec.name: spec.default for spec in info.signature.params.params} == {"k": 0, "items": 0, "part": ""}
 
 
+LOGGED = ("train/loss", "quality/hit_at_10")
+
+
 def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, dict[str, Any]]) -> None:
     root, told = published
     client = client_of(root)
     run = client.get_run(told["mlflow_run_id"])
     assert run.info.status == "FINISHED"
+    assert run.info.run_name == "2015-05-18 · full · run-r1"
+    assert run.data.tags["mlflow.note.content"].startswith("* **Users** ")
+    experiment = client.get_experiment(run.info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert run.data.params["train.epochs"] == "5"
-    assert run.data.metrics["hit_at_10"] == 0.25
-    assert run.data.metrics["funnel_lines"] == 100
-    assert run.data.metrics["seconds_train"] == 2.5
-    loss = client.get_metric_history(run.info.run_id, "loss")
+    assert run.data.metrics["quality/hit_at_10"] == 0.25
+    assert len(run.data.metrics) <= 30
+    assert run.data.metrics["cost/seconds"] >= 2.5
+    loss = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(point.step, point.value) for point in loss] == [(500, 2.0), (1000, 1.5)]
-    assert len(client.get_metric_history(run.info.run_id, "heldout_loss")) == 1
+    assert len(client.get_metric_history(run.info.run_id, "train/heldout_loss")) == 1
     names = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert names == {"manifest.json", "report.html", "run.json"}
 
@@ -158,7 +169,8 @@ def test_only_a_copy_has_the_vectors_in_the_registry(published: tuple[Root, dict
     root, _ = published
     [folder] = models_of(root)
     vectors = [path for path in folder.rglob("*") if path.suffix in (".parquet", ".faiss")]
-    export_bytes = int(client_of(root).get_model_version("surf2vec-users", "1").tags["bytes"])
+    files = list_files(read_json(root.export("r1") / EXPORT_MANIFEST))
+    export_bytes = sum(about["bytes"] for about in files.values())
     assert sum(path.stat().st_size for path in vectors) == (export_bytes if storage == "copy" else 0)
     [manifest] = folder.rglob("manifest.json")
     assert manifest.read_bytes() == (root.export("r1") / "manifest.json").read_bytes()
@@ -179,12 +191,17 @@ def test_the_same_release_again_registers_nothing(
     root: Root, publish: PublishConfig, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = register(root, publish)
-    counts = [len(client_of(root).get_metric_history(first["mlflow_run_id"], name)) for name in ("loss", "hit_at_10")]
+    counts = [
+        len(client_of(root).get_metric_history(first["mlflow_run_id"], name))
+        for name in ("train/loss", "quality/hit_at_10")
+    ]
     assert register(root, publish) == first
     client = client_of(root)
     assert len(client.search_model_versions("name = 'surf2vec-users'")) == 1
     assert len(client.search_runs(["1"])) == len(models_of(root)) == 1
-    assert [len(client.get_metric_history(first["mlflow_run_id"], name)) for name in ("loss", "hit_at_10")] == counts
+    assert [
+        len(client.get_metric_history(first["mlflow_run_id"], name)) for name in ("train/loss", "quality/hit_at_10")
+    ] == counts
     assert capfd.readouterr().out == ""
 
 
@@ -290,18 +307,19 @@ def test_nothing_registered_has_no_release(root: Root) -> None:
         current_release(root, PUBLISH)
 
 
-def test_metrics_have_names_that_mlflow_takes() -> None:
-    story = tell_story(steps={"corpus": {"funnel": [["left out: bots & crawlers (50%)", 3]]}})
-    names = {point.key for point in list_metrics(story)}
-    assert "funnel_left out_ bots _ crawlers _50_" in names
+def test_metrics_are_grouped_and_the_same_for_the_same_story() -> None:
+    story = tell_story(steps={"gate": {"metrics": {"gate_cosine_p1": 0.99}}, "corpus": {"num_tokens": 9}})
+    found = list_metrics(story)
+    assert {point.key.partition("/")[0] for point in found} == {"quality", "gate", "data", "cost", "train"}
+    assert {point.key: point.value for point in found}["gate/cosine_p1"] == 0.99
     again = Story.model_validate_json(json.dumps(story.to_json()))
-    assert [dict(one) for one in list_metrics(story)] == [dict(one) for one in list_metrics(again)]
+    assert [dict(one) for one in found] == [dict(one) for one in list_metrics(again)]
 
 
 def test_what_a_smaller_release_loses_is_a_metric() -> None:
     story = tell_story(steps={"export": {"metrics": {"export_hit_at_10_loss": 0.002, "index_recall_at_10": 0.95}}})
     values = {point.key: point.value for point in list_metrics(story)}
-    assert (values["export_hit_at_10_loss"], values["index_recall_at_10"]) == (0.002, 0.95)
+    assert (values["quality/export_hit_at_10_loss"], values["quality/index_recall_at_10"]) == (0.002, 0.95)
 
 
 def test_training_beside_its_plan_is_in_the_metrics() -> None:
@@ -310,11 +328,11 @@ def test_training_beside_its_plan_is_in_the_metrics() -> None:
     story = tell_story(steps={"train": train})
     values = {point.key: point.value for point in list_metrics(story)}
     expected = {
-        "train_seconds": 3.0, "train_predicted_seconds": 3.0, "train_stall": 0.25, "train_bytes_read": 4.0,
-        "train_predicted_bytes_read": 5.0, "train_predicted_peak_bytes": 9.0,
+        "cost/train_seconds": 3.0, "cost/train_predicted_seconds": 3.0, "cost/train_stall": 0.25,
+        "cost/train_predicted_peak_bytes": 9.0,
     }  # fmt: skip
     assert expected.items() <= values.items()
-    assert "train_peak_bytes" not in values
+    assert "cost/train_peak_bytes" not in values
 
 
 def test_settings_are_flattened_by_dotted_name() -> None:

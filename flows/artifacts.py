@@ -1,0 +1,52 @@
+"""What a person finds in Prefect after a night: the name of its run, the artifact `night`, and the tables of its steps.
+
+Keys begin with the name of the model, so that two models on one server keep their artifacts apart.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from prefect import get_client
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.runtime import flow_run
+
+from tasks.config import PublishConfig
+from tasks.report.cards import list_night, name_night
+from tasks.root.run import Run
+from tasks.root.story import RegisterStep
+from tasks.root.wording import as_markdown
+
+
+def key_of(publish: PublishConfig, name: str) -> str:
+    """Returns the key of an artifact: lower-case letters, digits and dashes, as Prefect demands."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{publish.model_name}-{name}".lower()).strip("-")
+
+
+def leave_table(publish: PublishConfig, name: str, rows: Sequence[dict[str, Any]], description: str) -> None:
+    """Leave a table of texts."""
+    create_table_artifact(key=key_of(publish, name), table=list(rows), description=description)
+
+
+def leave_night(publish: PublishConfig, run: Run) -> None:
+    """Leave the artifact that says what happened, with links to the report and to MLflow."""
+    create_markdown_artifact(key=key_of(publish, "night"), markdown=describe_night(run))
+
+
+def describe_night(run: Run) -> str:
+    """Returns what happened in a run, as Markdown: its lines, and where the rest is."""
+    story = run.story()
+    registered = story.require(RegisterStep)
+    page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
+    links = [f"[The run in MLflow]({page})", f"[The report]({page}/artifacts/report.html)"] if page else []
+    links += [f"The report as a file: {as_markdown(report)}", f"MLflow: {as_markdown(registered.tracking_uri)}"]
+    lines = [f"* {line}" for line in [*list_night(story), *links]]
+    return f"# {as_markdown(name_night(story))}\n\n" + "\n".join(lines)
+
+
+def name_flow_run(run: Run) -> None:
+    """Give the flow run the name of its night. A night of a backfill is a flow run of its own."""
+    if run_id := flow_run.get_id():
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(UUID(run_id), name=name_night(run.story()))

@@ -1,0 +1,144 @@
+"""User vectors from web browsing logs, in Python: what the commands of `surf2vec` do, as functions.
+
+    import surf2vec
+
+    surf2vec.run("logs/*.csv.gz", "my-root")
+    release = surf2vec.open_release("my-root")
+    release.user_vectors().collect()  # user_id, vector
+    release.rank("u17", k=5)  # url, score
+
+Frames are Polars. Every error that the caller can mend is a `SurfError`; its message says what to do.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from flows.cli import nights, options, roots, users
+from flows.config import load_config
+from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from tasks.root.run import Root
+from trainer.errors import InputError, SurfError
+
+__all__ = ["Release", "SurfError", "open_release", "pull", "run"]
+
+
+def run(
+    logs: str | Sequence[str], root: str | Path = "surf2vec-root", *, full: bool = False, **settings: Any
+) -> dict[str, Any]:
+    """Make a night of the logs, as `surf2vec run` does, and return what `surf2vec run --json` prints.
+
+    logs: globs of log files. settings: with two underscores for the dot, `train__epochs=5`.
+    A run that was stopped goes on with the same call. Raises SurfError: ConfigError for an unknown setting, InputError for logs
+    that cannot be read.
+    """
+    call = _call(root, settings)
+    return nights.run(call, [logs] if isinstance(logs, str) else list(logs), full=full)
+
+
+def pull(
+    uri: str, out: str | Path, root: str | Path = "surf2vec-root", tracking_uri: str | None = None
+) -> dict[str, Any]:
+    """Get a release out of the MLflow registry into the folder `out`, as `surf2vec pull` does.
+
+    uri: models:/NAME@champion or models:/NAME/VERSION, in the registry of `root` or at `tracking_uri`.
+    """
+    return roots.pull(_call(root, {}), uri, Path(out), tracking_uri=tracking_uri)
+
+
+def open_release(place: str | Path, release: str | None = None) -> "Release":
+    """Open a release: of a root the one that serves, or the one named; or that in a folder which `pull` wrote.
+
+    Raises InputError if there is none.
+    """
+    folder = Path(place)
+    if (folder / EXPORT_MANIFEST).exists():
+        return Release(folder)
+    from tasks.registry.releases import current_release
+
+    call = _call(place, {})
+    return Release(call.root.export(release or current_release(call.root, call.config.publish)), call.root)
+
+
+@dataclass(frozen=True)
+class Release:
+    """The vectors of a release. root: the root that has it; None for a folder that was pulled.
+
+    What is read is checked against the manifest first; DamageError says which file was altered, and what to do.
+    """
+
+    folder: Path
+    root: Root | None = None
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Its manifest: release, space_id, numbers of users and items, and which columns of a vector are which part."""
+        return read_export(self.folder)
+
+    def user_vectors(self) -> pl.LazyFrame:
+        """Return user_id and vector of all users, lazily; a vector is an array of D numbers, float32."""
+        return self._scan("user")
+
+    def item_vectors(self) -> pl.LazyFrame:
+        """Return url, count (its events in the window) and vector of all items, lazily. A user's dot product with a vector ranks.
+
+        A release that was trained with a tree has no item vectors: InputError.
+        """
+        return self._scan("item")
+
+    def similar(self, user_id: str, k: int = 10) -> pl.DataFrame:
+        """Return the k users nearest by cosine: user_id, score. Raises InputError for a user without a vector."""
+        return pl.DataFrame(self._ask(user_id, k)["neighbours"], schema={"user_id": pl.String, "score": pl.Float64})
+
+    def rank(self, user_id: str, k: int = 10) -> pl.DataFrame:
+        """Return the k items that rank first for a user, without those that the user has seen: url, score.
+
+        A pulled folder does not know what a user has seen. Raises InputError for a user without a vector.
+        """
+        return pl.DataFrame(self._ask(user_id, k)["items"], schema={"url": pl.String, "score": pl.Float64})
+
+    def infer(self, events: pl.DataFrame, **settings: Any) -> pl.DataFrame:
+        """Return vectors of the users in a frame of events (user_id, url, ts), whom the release need not know: user_id, vector.
+
+        The events are cleaned like those of a night. The release must be the one that its root serves.
+        """
+        if self.root is None:
+            raise InputError(
+                f"{self.folder} was pulled: open the root to infer, as that has the item vectors of the training"
+            )
+        with tempfile.TemporaryDirectory() as name:
+            logs, out = Path(name) / "events.parquet", Path(name) / "vectors.parquet"
+            events.write_parquet(logs)
+            users.infer(_call(self.root.path, settings), [str(logs)], out)
+            return pl.read_parquet(out)
+
+    def _scan(self, kind: str) -> pl.LazyFrame:
+        names = list(self.manifest.get(f"{kind}_files", {}))
+        if not names:
+            raise InputError(f"release {self.manifest['release']} has no {kind} vectors: it was trained with a tree")
+        paths = [path_of(self.folder, self.manifest, f"{kind}_vectors/{name}") for name in names]
+        frame, numbers = pl.scan_parquet(paths), pl.col("vector").arr.to_list().cast(pl.List(pl.Float32))
+        if "scale" in frame.collect_schema():
+            numbers = numbers * pl.col("scale")
+        size: int = self.manifest["vector_size"]
+        return frame.with_columns(numbers.list.to_array(size).cast(pl.Array(pl.Float32, size))).drop(
+            "scale", strict=False
+        )
+
+    def _ask(self, user_id: str, k: int) -> dict[str, Any]:
+        from tasks.queries.similar import similar_users
+
+        name = users.find_name(_call(self.root.path, {}), user_id) if self.root else user_id
+        return similar_users(self.root or Root(self.folder), self.folder, name, k)
+
+
+def _call(root: str | Path, settings: dict[str, Any]) -> options.Call:
+    """Return the call of a command. Raises ConfigError for unknown settings or invalid values."""
+    return options.Call(
+        Path(root), load_config(None, [], {name.replace("__", "."): value for name, value in settings.items()})
+    )

@@ -1,0 +1,113 @@
+"""What a run and a version say of themselves, in Markdown: the lines of a night, the card of a model, the card of a version."""
+
+from typing import Any
+
+from tasks.report.tables import describe_gate
+from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, Story
+from tasks.root.wording import amount, as_markdown, brief, count, duration, score
+
+NUM_ID_CHARACTERS = 6
+
+
+def name_night(story: Story) -> str:
+    """Returns the name of a run for a person: the last day of its window, its kind, and the beginning of its id."""
+    corpus = story.steps.corpus or CorpusStep()
+    kind = "incremental" if story.base else "full"
+    return f"{corpus.until or story.created_at[:10]} · {kind} · {story.run_id[:NUM_ID_CHARACTERS]}"
+
+
+def list_night(story: Story) -> list[str]:
+    """Returns what happened in a run, a Markdown line each: users, quality, gate, training, release."""
+    steps, lines = story.steps, []
+    corpus = steps.corpus or CorpusStep()
+    metrics = (steps.evaluate or EvaluateStep()).metrics
+    export = steps.export or ExportStep()
+    changed = "" if corpus.num_changed is None else f", {count(corpus.num_changed)} of them changed"
+    lines.append(f"**Users** {count(export.num_users)}{changed}; {count(export.num_items)} items")
+    if metrics:
+        popular = score(metrics.get("popularity_hit_at_10"))
+        lines.append(f"**hit@10** {score(metrics.get('hit_at_10'))}, popularity {popular}")
+    if steps.gate:
+        lines.append(f"**Gate** {as_markdown(describe_gate(steps.gate))}")
+    seconds = {name: step.seconds or 0 for name, step in steps.ended().items()}
+    lines.append(f"**Time** {duration(sum(seconds.values()))}, training {duration(seconds.get('train'))}")
+    if steps.registered:
+        alias = steps.registered.alias or "without an alias"
+        lines.append(
+            f"**Version** {steps.registered.model_version} of {as_markdown(steps.registered.model_name)}, {alias}"
+        )
+    return lines
+
+
+def model_card(model_name: str) -> str:
+    """Returns the description of a registered model: what holds for all its versions."""
+    return f"""\
+A vector for each user of a website, learned from the pages they visited, made anew each night by surf2vec. A version is a
+release; the alias `champion` is the one that serves.
+
+**Who may use it** Whoever may read the logs it is made of: a vector tells what its user is interested in.
+
+**Load and rank**
+
+```python
+import mlflow, pandas as pd
+model = mlflow.pyfunc.load_model("models:/{model_name}@champion")
+users = pd.DataFrame({{"user_id": ["a", "b"]}})
+vectors = model.predict(users)  # user_id, vector; null for an unknown user
+ranked = model.predict(users, params={{"k": 10, "items": 10}})  # the nearest users, and the pages that rank first
+```
+
+With a column `pages`, lists of URLs, oldest first, the second part of a vector is summed up from them, of anybody. `surf2vec
+pull models:/{model_name}@champion --out FOLDER` gets all vectors as Parquet.
+
+**A vector** has two parts side by side: *interest*, what a user is about, and *path*, where the user is now. The dot product
+with an item's vector ranks; cosines compare users. The last coordinates of a part are constants, by which items have their
+popularity. Vectors of different releases compare only if the tag `space_id` is the same.
+
+**Not in it** Query strings but for the keys that were kept, e-mail addresses, session ids, pages of fewer people than
+`ingest.min_item_users`, users with fewer events than `ingest.min_user_events`.
+
+**Limits** Vectors tell what was visited, not why. Users with few pages have vague ones. A page that is new since last night has
+no vector.
+
+**Whom to ask** The owner of the runs in the experiment of this model. The README of surf2vec has the rest."""
+
+
+def version_card(story: Story, manifest: dict[str, Any], size_bytes: int, export_uri: str | None = None) -> str:
+    """Returns the card of a version: its figures, window, gate, origin and privacy. export_uri: where its vectors are, if not in
+    the registry.
+    """
+    corpus, gate = story.steps.corpus or CorpusStep(), story.steps.gate or GateStep()
+    place = (
+        f"They are not in the registry but in {as_markdown(export_uri)}." if export_uri else "They are in the registry."
+    )
+    lines = [
+        f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
+        f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {amount(size_bytes)}. {place}",
+        "",
+        *(f"* {line}" for line in list_night(story)[1:]),
+        f"* **Window** {corpus.since or 'undated'} to {corpus.until or 'undated'}, {brief(corpus.num_tokens or 0)} tokens",
+        f"* **Origin** run {story.run_id}, corpus {manifest['created_from']['window_id']}, generation {manifest['generation']}, "
+        + (
+            f"after release {story.base.release}" if story.base else f"trained anew: {story.full_because or 'as asked'}"
+        ),
+        f"* **Space** {manifest['space_id']}: compare with releases of the same one only",
+        f"* **Privacy** {_describe_privacy(story)}",
+    ]
+    if gate.table:
+        lines += ["", "| rule | tonight | limit | verdict |", "|---|---|---|---|"]
+        names = ("rule", "tonight", "limit", "verdict")
+        lines += ["| " + " | ".join(as_markdown(str(row[name])) for name in names) + " |" for row in gate.table]
+    return "\n".join(lines)
+
+
+def _describe_privacy(story: Story) -> str:
+    users, pseudonyms = story.setting("ingest", "min_item_users"), story.setting("ingest", "user_key_env")
+    texts = [
+        f"pages of fewer than {users} people are left out" if users else "",
+        "e-mail addresses and session ids are masked",
+    ]
+    texts[1] = texts[1] if story.setting("ingest", "mask_secrets") else ""
+    texts.append("user ids are pseudonyms" if pseudonyms else "user ids are those of the logs")
+    forgotten = f"without the users forgotten since release {story.forgotten_from}" if story.forgotten_from else ""
+    return "; ".join(text for text in (*texts, forgotten) if text)

@@ -1,0 +1,73 @@
+"""The cards of a model and of a version say what is true, in Markdown that shows foreign text as it is."""
+
+from typing import Any
+
+import pytest
+
+from tasks.report.cards import list_night, model_card, name_night, version_card
+from tasks.root.story import Story
+
+STORY: dict[str, Any] = {
+    "run_id": "3af29a720ada",
+    "created_at": "2026-11-07T04:00:00+00:00",
+    "config": {"ingest": {"min_item_users": 3, "mask_secrets": True, "user_key_env": "KEY"}},
+    "full_because": "--full was given",
+    "steps": {
+        "corpus": {"since": "2026-11-01", "until": "2026-11-06", "num_tokens": 29_691, "seconds": 2.0},
+        "train": {"seconds": 10.0},
+        "evaluate": {"metrics": {"hit_at_10": 0.32134, "popularity_hit_at_10": 0.0242}},
+        "export": {"num_users": 1379, "num_items": 2083},
+        "gate": {"passes": False, "held_by": ["users"], "table": [
+            {"rule": "users", "tonight": "1,379", "limit": "2,000", "verdict": "held | back"},
+        ]},
+    },
+}  # fmt: skip
+MANIFEST: dict[str, Any] = {
+    "release": "3af29a720ada", "vector_size": 128, "num_users": 1379, "num_items": 2083, "space_id": "s1", "generation": 4,
+    "created_from": {"window_id": "w1"},
+}  # fmt: skip
+
+
+def story(**values: Any) -> Story:
+    return Story.model_validate(STORY | values)
+
+
+def test_a_run_is_named_by_its_day_its_kind_and_its_id() -> None:
+    assert name_night(story()) == "2026-11-06 · full · 3af29a"
+    base = {"release": "r0", "window_id": "w0", "space_id": "s1"}
+    assert name_night(story(base=base)) == "2026-11-06 · incremental · 3af29a"
+    assert name_night(Story(run_id="abcdefgh", created_at="2026-11-07T04", steps={})) == "2026-11-07 · full · abcdef"  # type: ignore[arg-type]
+
+
+def test_a_night_is_five_lines() -> None:
+    registered = {"model_name": "shop_users", "model_version": 7, "alias": "challenger"}
+    told = list_night(story(steps=STORY["steps"] | {"register": registered}))
+    assert told == [
+        "**Users** 1,379; 2,083 items",
+        "**hit@10** 0.321, popularity 0.024",
+        "**Gate** Held back by users: the champion keeps serving.",
+        "**Time** 12.0 s, training 10.0 s",
+        r"**Version** 7 of shop\_users, challenger",
+    ]
+
+
+def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
+    card = version_card(story(), MANIFEST, 2_700_000)
+    for words in (
+        "128 numbers for each of 1,379 users and for 2,083 items, 2.7 MB. They are in the registry.",
+        "* **Window** 2026-11-01 to 2026-11-06, 29.7 k tokens",
+        "* **Origin** run 3af29a720ada, corpus w1, generation 4, trained anew: --full was given",
+        "pages of fewer than 3 people are left out; e-mail addresses and session ids are masked; user ids are pseudonyms",
+        r"| users | 1,379 | 2,000 | held \| back |",
+    ):
+        assert words in card
+    referenced = version_card(story(forgotten_from="r0"), MANIFEST, 1, "file:///exports/r1")
+    assert "not in the registry but in file:///exports/r1" in referenced.replace("\\", "")
+    assert "without the users forgotten since release r0" in referenced
+
+
+@pytest.mark.parametrize(
+    "words", ["models:/shop@champion", "`champion` is the one that serves", "space_id", "Not in it"]
+)
+def test_a_model_has_a_card_that_is_true_for_every_version(words: str) -> None:
+    assert words in model_card("shop")

@@ -1,0 +1,75 @@
+"""The Python module does what the commands do; the page about it is run as it stands."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import surf2vec
+from tasks.config import PublishConfig
+from tasks.root.run import Root
+from tests.flows.test_nightly import write_logs
+from tests.served import make_served
+
+PAGE = Path(__file__).parents[1] / "docs" / "python.md"
+
+
+@pytest.fixture(scope="module", params=["float32", "float16", "int8"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Root:
+    return make_served(tmp_path_factory.mktemp("root"), PublishConfig(), dtype=request.param)
+
+
+def test_vectors_are_lazy_frames_of_floats(served: Root) -> None:
+    release = surf2vec.open_release(served.path)
+    users, items = release.user_vectors(), release.item_vectors()
+    assert isinstance(users, pl.LazyFrame)
+    size = release.manifest["vector_size"]
+    assert dict(users.collect_schema()) == {"user_id": pl.String, "vector": pl.Array(pl.Float32, size)}
+    assert dict(items.collect_schema()) == {"url": pl.String, "count": pl.Int64, "vector": pl.Array(pl.Float32, size)}
+    assert users.collect().height == release.manifest["num_users"]
+    assert items.collect().height == release.manifest["num_items"]
+    vectors = users.collect()["vector"].to_numpy()
+    assert 0.01 < abs(vectors[:, :-1]).mean() < 10  # int8 is scaled
+
+
+def test_neighbours_and_items_are_those_of_the_command(served: Root) -> None:
+    release = surf2vec.open_release(served.path)
+    user = release.user_vectors().collect()["user_id"][0]
+    similar, ranked = release.similar(user, 3), release.rank(user, 4)
+    assert similar.columns == ["user_id", "score"]
+    assert similar.height == 3
+    assert user not in similar["user_id"]
+    assert ranked.height == 4
+    assert ranked["score"].is_sorted(descending=True)
+    with pytest.raises(surf2vec.SurfError, match="not among the"):
+        release.rank("nobody")
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(surf2vec.SurfError, match="is no surf2vec root"):
+        surf2vec.open_release(tmp_path)
+    with pytest.raises(surf2vec.SurfError, match=r"train\.epoch is no setting; did you mean train\.epochs"):
+        surf2vec.run("logs/*.csv", tmp_path / "root", train__epoch=3)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+    write_logs(tmp_path / "logs" / "day.csv")
+    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    infer = """
+import json, polars as pl
+events = pl.DataFrame({"user_id": ["new"] * 3, "url": items["url"].head(3), "ts": ["2026-01-02T10:00:00Z"] * 3})
+print(json.dumps(release.infer(events)["user_id"].to_list()))
+"""
+    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code + infer], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == ["new"]
