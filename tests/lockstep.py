@@ -165,6 +165,7 @@ def simulate(launch: Launch, users: Rows, items: Items, work: Pass) -> int:
         }
 
     values = as_tensors(work) | {"sampling": DeviceSampling(**as_tensors(work.sampling))}
+    values["streams"] = torch.from_numpy(work.streams)
     del values["tree"]
     scratch = make_scratch(len(work.hashes), len(work.tokens), torch.device("cpu"))
     launch(DeviceRows(**as_tensors(users)), DeviceRows(**as_tensors(items.outputs)), DevicePass(**values), scratch)

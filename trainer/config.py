@@ -44,7 +44,7 @@ class TrainSettings:
     negative: int = setting(
         16,
         "Negatives",
-        "Items drawn against each token; by sampled softmax on the CPU for `tile_users` at once.",
+        "Items drawn against each token; by sampled softmax for `tile_users` at once.",
         ge=1,
         le=1000,
     )
@@ -127,7 +127,7 @@ class TrainConfig(TrainSettings):
     )  # fmt: skip
     tile_users: int = setting(
         32, "Users a tile",
-        "Users that walk their tokens in step and share the items drawn at each step (PV-DBOW by sampled softmax on the CPU); "
+        "Users that walk their tokens in step and share the items drawn at each step (PV-DBOW by sampled softmax); "
         "1: each token has its own.", ge=1, le=1024,
     )  # fmt: skip
     bias: float = setting(
@@ -191,7 +191,7 @@ class TrainConfig(TrainSettings):
 
     @property
     def has_tiles(self) -> bool:
-        """Whether the CPU trains users in tiles that share negatives."""
+        """Whether users are trained in tiles that share negatives."""
         is_softmax = self.objective == "sampled_softmax" and not self.hs
         return self.tile_users > 1 and is_softmax and not self.has_inputs and self.accumulate == 1
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
+from trainer.kernels.signature import most_streams
 from trainer.system.memory import make_pages
 
 
@@ -42,7 +43,8 @@ class DeviceSampling:
 class DevicePass:
     """trainer.kernels.signature.Pass on the device.
 
-    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; the rest as in Pass.
+    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; streams int64[S + 1]: Pass.streams,
+    only read where users are trained in tiles; the rest as in Pass.
     """
 
     config: TrainConfig
@@ -52,22 +54,31 @@ class DevicePass:
     hashes: torch.Tensor
     order: torch.Tensor
     alphas: torch.Tensor
+    streams: torch.Tensor
     sampling: DeviceSampling
     recency: float
     epoch_key: int
     update_items: bool = True
+
+    @property
+    def has_tiles(self) -> bool:
+        """As Pass.has_tiles."""
+        return self.config.has_tiles and self.update_items
 
 
 @dataclass(frozen=True)
 class Scratch:
     """Temporary arrays of a pass, for at least its users and tokens.
 
-    keys int64[N]; kept int32[T]: the kept positions of each history, from the start of its tokens on; num_kept int32[M].
+    keys int64[N]; kept int32[T]: the kept positions of each history, from the start of its tokens on; num_kept int32[M];
+    coming int32[M]: of each stream the places of users with kept tokens, from the stream's start on; num_coming int32[S].
     """
 
     keys: torch.Tensor
     kept: torch.Tensor
     num_kept: torch.Tensor
+    coming: torch.Tensor
+    num_coming: torch.Tensor
 
 
 def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scratch:
@@ -76,6 +87,8 @@ def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scrat
         torch.empty(num_users, dtype=torch.int64, device=device),
         torch.empty(num_tokens, dtype=torch.int32, device=device),
         torch.empty(num_users, dtype=torch.int32, device=device),
+        torch.empty(num_users, dtype=torch.int32, device=device),
+        torch.empty(most_streams(num_users), dtype=torch.int32, device=device),
     )
 
 

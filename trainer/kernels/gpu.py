@@ -1,16 +1,17 @@
-"""The kernel for NVIDIA GPUs, in Triton: a program takes a user, whose row stays in registers over all of its tokens.
+"""The kernel for NVIDIA GPUs, in Triton. In tiles a program takes a stream of users (`tile_program.py`), else one user
+(`programs.py`); a user's row stays in registers over all of its tokens.
 
-It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW with drawn items, where each token
-has negatives of its own: users do not walk in tiles here. `check_supported` lists the settings that need the CPU. The programs
-of an order run in parallel and share item rows without locks (Hogwild). A row is read once a token and moved by atomic adds, so
-no step is lost, but a step may be computed from a row that others moved since. Adagrad's rate comes from the sum that the
-atomic add returns: if a thousand programs update one fresh row, each makes a smaller step than the one before. Vectors are read
-past the first-level cache (.cg), which does not see other processors' atomics. So a run on a GPU is not deterministic in its
-last digits. In Triton's interpreter (TRITON_INTERPRET=1, tests) programs run one after the other, and it is deterministic.
+It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW with drawn items.
+`check_supported` lists the settings that need the CPU. The programs of an order run in parallel and share item rows without
+locks (Hogwild). A row is read once a token and moved by atomic adds, so no step is lost, but a step may be computed from a row
+that others moved since. Adagrad's rate comes from the sum that the atomic add returns: if a thousand programs update one fresh
+row, each makes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which does not see other
+processors' atomics. So a run on a GPU is not deterministic in its last digits. In Triton's interpreter (TRITON_INTERPRET=1,
+tests) programs run one after the other, and it is deterministic.
 
-Bytes a pair, D dims, K private negatives, float32. Naive: user, positive and negatives are read and written,
-2 * 4 D (2 + K) = 7,168 at D 128, K 5. Here: the user's row moves once a history of T tokens, 8 D / T; rows of items 8 D (1 + K),
-6,144; the alias table and corrections 32-byte sectors, 96 (1 + K) at most, which mostly stay in the second-level cache.
+Bytes a pair, D dims, K negatives, M lanes, float32. Rows of items: 8 D (1 + K) = 6,144 at D 128, K 5, private; 8 D (1 + K / M) in
+tiles. The user's row moves once a history of T tokens, 8 D / T. The alias table and corrections are 32-byte sectors, which mostly
+stay in the second-level cache.
 """
 
 from typing import Any
@@ -24,14 +25,23 @@ from trainer.errors import ConfigError, ResourceError
 from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, Scratch, Stream, make_scratch
 from trainer.kernels.programs import keep_tokens, train_user
 from trainer.kernels.signature import Pass
+from trainer.kernels.tile_program import list_users, train_stream
 from trainer.model.objectives import Sampling
 from trainer.model.rows import Items, Rows
 
 MAX_NUMBERS = 32_768
 """Numbers of item rows that a program holds: 16 warps of 32 threads with 64 registers each for them."""
 
-NUMBERS_A_THREAD = 32
+NUMBERS_A_THREAD = 64
+MAX_TILE_NUMBERS = 16_384
+"""Numbers that a program holds of a tile's users: 8 warps of 32 threads with 64 numbers each."""
+TILE_NUMBERS_A_THREAD = 16
 KEEP_CHUNK = 64
+LIST_CHUNK = 128
+PRECISION = "tf32"
+"""Of the factors in a tile's products: 11 bits on tensor cores, and sums of 24 bits. Before sm_80 all have 24."""
+WIDE_ATOMICS = 90
+"""The compute capability from which on one atomic add moves 16 bytes."""
 
 
 def check_supported(config: TrainConfig) -> None:
@@ -48,6 +58,12 @@ def check_supported(config: TrainConfig) -> None:
         raise ConfigError(
             f"kernel gpu holds at most {MAX_NUMBERS:,} numbers a token, but train.negative {config.negative} and "
             f"train.vector_size {config.interest_size} need {num_numbers:,}: lower one of them, or train on the CPU"
+        )
+    if config.has_tiles and tile_numbers(config) > MAX_TILE_NUMBERS:
+        raise ConfigError(
+            f"kernel gpu holds at most {MAX_TILE_NUMBERS:,} numbers of a tile, but train.tile_users {config.tile_users}, "
+            f"train.negative {config.negative} and train.vector_size {config.interest_size} need {tile_numbers(config):,}: "
+            "lower one of them, or train on the CPU"
         )
 
 
@@ -102,7 +118,6 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
     inner loop is then without branches.
     """
     config, num_users = work.config, len(work.order)
-    num_items, dims = outputs.vectors.shape
     if num_users == 0:
         return
     key = np.uint64(work.epoch_key).view(np.int64).item()
@@ -111,25 +126,63 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
         work.tokens, work.starts, work.ends, keys, work.order, work.sampling.keep, scratch.kept, scratch.num_kept,
         CHUNK=KEEP_CHUNK, num_warps=1,
     )  # fmt: skip
-    train_user[(num_users,)](
+    users_and_items = (
         users.vectors, users.squares, outputs.vectors, outputs.squares,
         work.tokens, work.starts, work.ends, keys, work.order, work.alphas, scratch.kept, scratch.num_kept,
+    )  # fmt: skip
+    noise_and_rates = (
         work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections,
-        num_items, 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap,
-        D=dims, K=config.negative, NUM_FREE=config.num_free,
-        IS_SOFTMAX=config.objective == "sampled_softmax", IS_ADAGRAD=config.optimizer == "adagrad",
-        IS_FROZEN=not work.update_items, num_warps=num_warps(config),
+        len(outputs.vectors), 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap,
+    )  # fmt: skip
+    capability = find_capability(outputs.vectors.device)
+    constants = {
+        "D": outputs.vectors.shape[1], "K": config.negative, "NUM_FREE": config.num_free,
+        "IS_ADAGRAD": config.optimizer == "adagrad", "HAS_WIDE_ATOMICS": capability >= WIDE_ATOMICS,
+        "num_warps": num_warps(config, work.has_tiles, capability),
+    }  # fmt: skip
+    if work.has_tiles:
+        num_streams = len(work.streams) - 1
+        lists = (work.streams, scratch.coming, scratch.num_coming)
+        list_users[(num_streams,)](work.streams, scratch.num_kept, *lists[1:], CHUNK=LIST_CHUNK, num_warps=1)
+        train_stream[(num_streams,)](
+            *users_and_items, *lists, *noise_and_rates, **constants, M=config.tile_users, PRECISION=PRECISION
+        )  # fmt: skip
+        return
+    train_user[(num_users,)](
+        *users_and_items, *noise_and_rates, **constants,
+        IS_SOFTMAX=config.objective == "sampled_softmax", IS_FROZEN=not work.update_items,
     )  # fmt: skip
 
 
-def num_warps(config: TrainConfig) -> int:
-    """Return the warps of a program: a thread has `NUMBERS_A_THREAD` numbers of item rows; 1 for 128 dims and 5 negatives."""
-    warps = (
-        triton.next_power_of_2(config.negative)
-        * triton.next_power_of_2(config.interest_size)
-        // (32 * NUMBERS_A_THREAD)
+def num_warps(config: TrainConfig, is_tile: bool, capability: int) -> int:
+    """Return the warps of a program: the fewest that keep its numbers in registers, by the table in docs/gpu.md.
+
+    Fewer warps take fewer instructions a pair. Before sm_80 tensor cores do not take float32, and a tile needs twice as many.
+    """
+    most = 8 if is_tile else 16
+    if is_tile:
+        num_numbers, a_thread = tile_numbers(config), TILE_NUMBERS_A_THREAD // (1 if capability >= 80 else 2)
+    else:
+        num_numbers = triton.next_power_of_2(config.negative) * triton.next_power_of_2(config.interest_size)
+        a_thread = NUMBERS_A_THREAD
+    warps = num_numbers // (32 * a_thread)
+    return min(max(triton.next_power_of_2(warps + 1) // 2, 1), most)
+
+
+def tile_numbers(config: TrainConfig) -> int:
+    """Return the numbers of a tile's users or negatives, whichever are more, as a program pads them."""
+    lanes, negatives, dims = (
+        max(16, triton.next_power_of_2(n)) for n in (config.tile_users, config.negative, config.interest_size)
     )
-    return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 16)
+    return max(lanes, negatives) * max(dims, lanes)
+
+
+def find_capability(device: torch.device) -> int:
+    """Return the card's compute capability, 90 for sm_90; 90 for the interpreter."""
+    if device.type != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
 def copy_rows(rows: Rows, device: torch.device) -> DeviceRows:
@@ -144,7 +197,8 @@ def copy_sampling(sampling: Sampling, device: torch.device) -> DeviceSampling:
 
 def copy_pass(work: Pass, sampling: DeviceSampling) -> DevicePass:
     """Copy a pass to the device of `sampling`."""
-    copies = _copies(work, sampling.keep.device) | {"sampling": sampling}
+    device = sampling.keep.device
+    copies = _copies(work, device) | {"sampling": sampling, "streams": torch.tensor(work.streams, device=device)}
     return DevicePass(**{name: value for name, value in copies.items() if name != "tree"})
 
 

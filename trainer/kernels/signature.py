@@ -19,6 +19,11 @@ STREAM_USERS = 512
 """Users of a stream, whose tiles share negatives: many, as lanes run empty at its end; few, so that all threads have some."""
 
 
+def most_streams(num_users: int) -> int:
+    """Return the streams of a pass over so many users; there are fewer where one user has the tokens of several streams."""
+    return max(1, num_users // STREAM_USERS)
+
+
 @dataclass(frozen=True)
 class Pass:
     """The input of one call of a kernel.
@@ -56,7 +61,7 @@ class Pass:
         end together. They are a function of the pass alone.
         """
         before = np.cumsum(self.ends[self.order] - self.starts[self.order])
-        num = max(1, len(self.order) // STREAM_USERS)
+        num = most_streams(len(self.order))
         if not len(before):
             return np.zeros(1, dtype=np.int64)
         starts = np.searchsorted(before, before[-1] * np.arange(1, num) / num, side="right")

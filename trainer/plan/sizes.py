@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config import TrainConfig
+from trainer.kernels.signature import most_streams
 from trainer.model.objectives import shared_items
 from trainer.model.tree_cut import cut_depth, shared_rows, subtree_rows
 from trainer.model.trees import Tree, tree_bytes
@@ -27,7 +28,9 @@ DEVICE_SAMPLE_BYTES = (
     2 * 512 * 32_768 * 4
 )  # tokens measured of a micro-partition, by the numbers the kernel holds for one
 PASS_BYTES_A_USER = 8 * 4 + 4  # start, end, hash, place in the order; learning rate
-SCRATCH_BYTES_A_USER = 8 + 4  # key, tokens kept
+PASS_BYTES_A_STREAM = 8  # its start
+SCRATCH_BYTES_A_USER = 8 + 4 + 4  # key, tokens kept, place among those with tokens
+SCRATCH_BYTES_A_STREAM = 4  # users with tokens
 CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: block and first row, and temporary arrays
 
 
@@ -155,8 +158,9 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     block_bytes = sizes.block_bytes(num_blocks)
     tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // _row_bytes(sizes) + 1)
     halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
-    place_bytes = users * (_row_bytes(sizes) + PASS_BYTES_A_USER) + tokens * TOKEN_BYTES
-    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES
+    streams = most_streams(users)
+    place_bytes = users * _row_bytes(sizes) + _pass_bytes(work)
+    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES + streams * SCRATCH_BYTES_A_STREAM
     sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
     index_bytes = 2 * 8 * (sample_bytes // _row_bytes(sizes) + 1)
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
@@ -171,8 +175,13 @@ def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
     """Return the pinned bytes on the host: a pass's arrays beside rows, on their way to the GPU, and rows for the curve."""
     sample_bytes = min(sizes.block_bytes(num_blocks), DEVICE_SAMPLE_BYTES)
     index_bytes = 8 * (sample_bytes // _row_bytes(sizes) + 1)
-    pass_bytes = work.most_users * PASS_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
-    return pass_bytes + sample_bytes + index_bytes
+    return _pass_bytes(work) + sample_bytes + index_bytes
+
+
+def _pass_bytes(work: Work) -> int:
+    """Return the bytes of a pass's arrays: of its users and tokens, and the bounds of its streams."""
+    users, tokens = work.most_users, work.most_tokens
+    return users * PASS_BYTES_A_USER + tokens * TOKEN_BYTES + (most_streams(users) + 1) * PASS_BYTES_A_STREAM
 
 
 def _row_bytes(sizes: Sizes) -> int:

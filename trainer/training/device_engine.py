@@ -35,6 +35,7 @@ from trainer.kernels.device import (
     as_tensor,
     make_scratch,
 )
+from trainer.kernels.signature import most_streams
 from trainer.model.rows import Items, Rows
 from trainer.training.course import Ended, Visit
 from trainer.training.curve import MAX_SAMPLES, Targets
@@ -74,7 +75,8 @@ class DeviceMemory:
         users, halved_users = largest.users, largest.users * (config.dtype == "bfloat16")
         num_sampled = min(MAX_SAMPLES * (1 + config.negative), largest.items)
         arrays = dict.fromkeys(("starts", "ends", "hashes", "order"), (np.int64, users)) | {
-            "alphas": (np.float32, users), "tokens": (np.int32, largest.tokens), "sampled": (np.int64, num_sampled)
+            "alphas": (np.float32, users), "tokens": (np.int32, largest.tokens), "sampled": (np.int64, num_sampled),
+            "streams": (np.int64, most_streams(users) + 1),
         }  # fmt: skip
         self.tables = [
             self._empty(dtype, largest.items + 1) for dtype in (torch.int64, torch.int32, torch.int64, torch.float32)
@@ -106,13 +108,14 @@ class DeviceMemory:
 class Flight:
     """A visit on the device, and the events of its progress.
 
-    sampled int64[m]: the items of its sample; uploaded: it is completely on the device; started, ended: its training;
-    landed: its users are in the host's memory again; waited_seconds: the host's waiting time before its beginning.
+    sampled int64[m]: the items of its sample; num_streams: of its pass; uploaded: it is completely on the device; started, ended:
+    its training; landed: its users are in the host's memory again; waited_seconds: the host's waiting time before its beginning.
     """
 
     visit: Visit
     place: Place
     sampled: NDArray[np.int64]
+    num_streams: int
     uploaded: Event
     started: Event = field(init=False)
     ended: Event = field(init=False)
@@ -237,13 +240,14 @@ class DeviceEngine(Engine):
         arrays: dict[str, NDArray[Any]] = {
             "starts": work.starts, "ends": work.ends, "hashes": work.hashes.view(np.int64), "order": work.order,
             "alphas": work.alphas, "tokens": work.tokens, "sampled": sampled,
+            "streams": work.streams if work.has_tiles else work.order[:1],
         }  # fmt: skip
         for name, array in arrays.items():
             self.memory.tray[name][: len(array)] = array
         lengths = {name: len(array) for name, array in arrays.items()}
         self.ahead.run(lambda: self._copy_in(place, resident.rows, lengths))
         self._uploaded = self.ahead.mark()
-        return Flight(visit, place, sampled, self._uploaded)
+        return Flight(visit, place, sampled, lengths["streams"] - 1, self._uploaded)
 
     def _begin(self, flight: Flight) -> None:
         work, place, num_users = flight.visit.work, flight.place, flight.visit.num_users
@@ -251,8 +255,19 @@ class DeviceEngine(Engine):
             place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
         )
         tokens = place.arrays["tokens"][: len(work.tokens)]
+        streams = place.arrays["streams"][: flight.num_streams + 1]
         device_pass = DevicePass(
-            work.config, tokens, starts, ends, hashes, order, alphas, self.sampling, work.recency, work.epoch_key
+            work.config,
+            tokens,
+            starts,
+            ends,
+            hashes,
+            order,
+            alphas,
+            streams,
+            self.sampling,
+            work.recency,
+            work.epoch_key,
         )
         rows = DeviceRows(place.rows.vectors[:num_users], place.rows.squares[:num_users])
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds

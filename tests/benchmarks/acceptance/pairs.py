@@ -154,7 +154,7 @@ def taking_warps(gpu: Any, num_warps: int | None) -> Iterator[None]:
     """Let the programs have so many warps."""
     chosen = gpu.num_warps
     if num_warps is not None:
-        gpu.num_warps = lambda _: num_warps
+        gpu.num_warps = lambda *_: num_warps
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ In Triton's interpreter, which is deterministic; on tiny corpora, for it is slow
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 from tests.trainer.training.test_loop import divided
 from trainer.config import TrainConfig
 from trainer.errors import TrainingError
-from trainer.kernels import Kernel
+from trainer.kernels import Kernel, signature
 from trainer.kernels.device import Accelerator, Launch
 from trainer.plan.schedule import partition_order
 from trainer.store.generation import open_generation
@@ -38,6 +38,14 @@ exact = pytest.mark.skipif(HAS_GPU, reason="on a GPU users run side by side, and
 @pytest.fixture(autouse=True)
 def interpret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", str(int(is_interpreted)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def several_streams() -> Iterator[None]:
+    """A stream of tiles has one or two users, so that a micro-partition has several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signature, "STREAM_USERS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +108,7 @@ def losses_of(told: dict[str, Any]) -> list[Any]:
     ("chunk_partitions", "num_blocks", "settings"),
     [
         *((chunk_partitions, 1, {"dtype": "float32"}) for chunk_partitions in (8, 3, 1)),
-        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"negative": 2}), (1, 2, {}),
+        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"negative": 2}), (1, 2, {}), (3, 1, {"tile_users": 1}),
         (8, 1, {"dtype": "bfloat16", "objective": "negative_sampling", "optimizer": "sgd", "l2": 0.0}),
     ],
 )  # fmt: skip
@@ -120,7 +128,7 @@ def test_it_ends_as_copying_everything_each_time_does(
 @pytest.mark.parametrize(
     ("num_blocks", "settings"),
     [
-        (1, {"dtype": "float32"}), (2, {}),
+        (1, {"dtype": "float32"}), (1, {"tile_users": 1}), (2, {}),
         (1, {"patience": 1, "alpha": 5.0, "min_alpha": 5.0, "l2": 0.0, "epochs": 4}),
     ],
 )  # fmt: skip

@@ -1,0 +1,149 @@
+"""Compiles the GPU's programs for several cards, without a card, and prints a table of what they need, for docs/gpu.md.
+
+    python -m tests.benchmarks.gpu_compile [--targets 80 90] [--used] [--json]    --used: only the warps that `gpu.launch` takes
+
+A pair is a token of one user with its negatives. Instructions are those of the compiled loop over tokens (or steps, of 32 pairs
+in a tile), all branches counted, times the warps of a program. Spilled: bytes of a thread's numbers that found no register.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "0"  # read when Triton is imported, in the next lines
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from trainer.config import TrainConfig
+from trainer.kernels import gpu
+
+TARGETS = (75, 80, 86, 89, 90, 120)
+"""Compute capabilities: T4; A100; RTX 3060 to 3090; RTX 4070, L4; H100, H200; RTX 50."""
+
+PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    f"{name}, {dims} numbers": ({"vector_size": dims, **settings}, warps)
+    for dims in (64, 128)
+    for name, settings, warps in (
+        ("5 private", {"negative": 5, "tile_users": 1}, (1,)),
+        ("10 private", {"negative": 10, "tile_users": 1}, (1, 2)),
+        ("16 shared by 32", {"negative": 16}, (4, 8)),
+        ("32 shared by 32", {"negative": 32}, (4, 8)),
+    )
+}
+"""Settings of a program, and the warps that are compared."""
+
+TYPES = (
+    dict.fromkeys(("users", "user_squares", "outputs", "output_squares", "alphas", "corrections"), "*fp32")
+    | dict.fromkeys(("tokens", "kept", "num_kept", "aliases", "coming", "num_coming"), "*i32")
+    | dict.fromkeys(("starts", "ends", "keys", "order", "thresholds", "streams"), "*i64")
+    | dict.fromkeys(("recency_rate", "l2", "item_l2", "handicap"), "fp32")
+    | {"num_items": "i32"}
+)
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+OPCODE = r"(?:@!?U?P\w+ )?"
+
+
+def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
+    """The training program of these settings, compiled as `gpu.launch` would have it for this target."""
+    kernel = gpu.train_stream if config.has_tiles else gpu.train_user
+    constants: dict[str, Any] = {
+        "D": config.vector_size, "K": config.negative, "NUM_FREE": config.num_free,
+        "IS_ADAGRAD": config.optimizer == "adagrad", "HAS_WIDE_ATOMICS": target >= gpu.WIDE_ATOMICS,
+    }  # fmt: skip
+    if config.has_tiles:
+        constants |= {"M": config.tile_users, "PRECISION": gpu.PRECISION}
+    else:
+        constants |= {"IS_SOFTMAX": config.objective == "sampled_softmax", "IS_FROZEN": False}
+    types = TYPES | dict.fromkeys(constants, "constexpr")
+    signature = {name: types[name] for name in kernel.arg_names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
+    source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
+    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
+
+
+def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
+    """What a compiled program needs; code: its instructions, as text."""
+    binary = compile_program(config, target, warps)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        usage, code = (
+            subprocess.run([TOOLS / "cuobjdump", flag, file.name], capture_output=True, text=True, check=True).stdout
+            for flag in ("--dump-resource-usage", "-sass")
+        )
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
+    assert found is not None, usage
+    registers, stack, local = (int(number) for number in found.groups())
+    loop = longest_loop(code)
+    a_pair = warps / (config.tile_users if config.has_tiles else 1)
+    atomics = sum(bool(re.match(OPCODE + r"(RED|REDG|ATOM|ATOMG)\.", line)) for line in loop)
+    return {
+        "target": target, "warps": warps, "is_used": warps == gpu.num_warps(config, config.has_tiles, target),
+        "registers": registers, "spilled": stack + local, "shared": binary.metadata.shared,
+        "instructions_a_pair": len(loop) * a_pair, "atomics_a_pair": atomics * a_pair, "code": code,
+    }  # fmt: skip
+
+
+def longest_loop(code: str) -> list[str]:
+    """The instructions between a jump back and its target, of the jump that goes back farthest."""
+    lines = [(int(at, 16), line) for at, line in re.findall(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?);", code, re.M)]
+    first, last = 0, -1
+    for at, line in lines:
+        jump = re.match(OPCODE + r"BRA\S*\s.*?0x([0-9a-f]+)", line)
+        if jump and at - int(jump[1], 16) > last - first:
+            first, last = int(jump[1], 16), at
+    return [line for at, line in lines if first <= at <= last]
+
+
+def print_table(cases: dict[str, list[dict[str, Any]]], targets: list[int]) -> None:
+    """Instructions a pair (registers, spilled bytes if any) by program, warps and target; bold: warps that a launch takes."""
+    print("| negatives | warps |", " | ".join(f"sm_{target}" for target in targets), "| shared | atomics a pair |")
+    print("|---|--:|" + "--:|" * len(targets) + "--:|--:|")
+    for name, found in cases.items():
+        for warps in sorted({case["warps"] for case in found}):
+            row = {case["target"]: case for case in found if case["warps"] == warps}
+            cells = [cell(row[target]) if target in row else "" for target in targets]
+            shared = max(case["shared"] for case in row.values())
+            atomics = sorted({round(case["atomics_a_pair"], 1) for case in row.values()})
+            print(f"| {name} | {warps} |", " | ".join(cells), f"| {shared:,} | {atomics[0]:g} to {atomics[-1]:g} |")
+
+
+def cell(case: dict[str, Any]) -> str:
+    spilled = f", {case['spilled']:,} B" if case["spilled"] else ""
+    text = f"{case['instructions_a_pair']:,.0f} ({case['registers']}{spilled})"
+    return f"**{text}**" if case["is_used"] else text
+
+
+def main() -> int:
+    assert isinstance(gpu.train_user, triton.JITFunction), "Triton was imported to interpret, not to compile"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", nargs="+", type=int, default=list(TARGETS), help="compute capabilities")
+    parser.add_argument("--used", action="store_true", help="only the warps that a launch takes")
+    parser.add_argument("--json", action="store_true", help="a line of JSON a program, with its code")
+    arguments = parser.parse_args()
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for name, (settings, compared) in PROGRAMS.items():
+        config = TrainConfig(parts="interest", **settings)
+        for target in arguments.targets:
+            used = gpu.num_warps(config, config.has_tiles, target)
+            for warps in [used] if arguments.used else sorted({*compared, used}):
+                case = measure(config, target, warps)
+                cases.setdefault(name, []).append(case)
+                if arguments.json:
+                    print(json.dumps({"program": name} | case), flush=True)
+    if not arguments.json:
+        print_table(cases, arguments.targets)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
