@@ -1,4 +1,6 @@
-"""The registered model: vectors, nearest users and next items for user ids. Needs mlflow, numpy, pandas, pyarrow, faiss.
+"""The registered model: vectors, nearest users and next items for user ids. Needs mlflow (with pandas), numpy and pyarrow.
+
+Nearest users are found by faiss. Where it is not installed every user is compared, which takes longer and finds the same.
 
 MLflow copies this file and the modules that it imports from surf2vec, served_export.py and path_sums.py, into the model, and
 runs it at load time. So they import nothing else of surf2vec, and surf2vec does not import this file. `predict` takes a column
@@ -33,7 +35,6 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any
 
-import faiss
 import mlflow.pyfunc
 import numpy as np
 import pandas as pd
@@ -105,6 +106,10 @@ class UserVectors(mlflow.pyfunc.PythonModel):
 
     @cached_property
     def index(self) -> Any:
+        try:
+            import faiss
+        except ModuleNotFoundError:
+            return EveryUser(self)
         # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
         with self.export.reading_verified(self.manifest["index"]["file"]) as path:
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
@@ -195,6 +200,30 @@ class UserVectors(mlflow.pyfunc.PythonModel):
                 places = places[np.lexsort((places, -row[places]))]
                 best["items"].append(urls[places].tolist())
                 best["item_scores"].append(row[places].tolist())
+        return best
+
+
+class EveryUser:
+    """Finds nearest users without an index: compares all, one part of the release after the other."""
+
+    def __init__(self, model: UserVectors) -> None:
+        self.model, self.ntotal = model, model.first[-1]
+
+    def search(self, units: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cosines float32[n, k], highest first, and rows int64[n, k] of the users nearest to unit vectors [n, D]."""
+        best = np.full((len(units), k), -np.inf, np.float32), np.full((len(units), k), -1, np.int64)
+        for number, first in enumerate(self.model.first[:-1]):
+            part = self.model.part(number)
+            columns = [name for name in ("vector", "scale") if name in part.metadata.schema.to_arrow_schema().names]
+            for group, table in part.read(list(range(part.metadata.num_row_groups)), columns).items():
+                vectors = decode_vectors(table)
+                vectors = vectors / np.maximum(
+                    np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny
+                )
+                rows = np.broadcast_to(first + part.starts[group] + np.arange(len(vectors)), (len(units), len(vectors)))
+                found = np.hstack((best[0], units @ vectors.T)), np.hstack((best[1], rows))
+                order = np.argsort(-found[0], axis=1, kind="stable")[:, :k]
+                best = tuple(np.take_along_axis(one, order, axis=1) for one in found)
         return best
 
 
