@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 
 .PHONY: setup demo test test-slow test-all mutants lint docs kernel bench
 
-demo: setup
+# The demo needs only what a person who installs surf2vec gets.
+demo: $(VENV)/.base
 	$(BIN)/python -m flows.demo
 
 # At least one test of each promise, in minutes. A file's tests run in one process; in this order the long ones do not come last.
@@ -56,7 +57,12 @@ bench: setup
 setup: $(VENV)/.installed
 
 # The constraints name no "+cpu" build of torch, so a CPU machine and a GPU machine each get theirs.
-$(VENV)/.installed: pyproject.toml constraints.txt
+INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e
+$(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,stack,ray]'
+	$(INSTALL) .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.base
+	$(INSTALL) '.[dev,stack,ray]'
 	touch $@

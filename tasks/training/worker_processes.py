@@ -57,12 +57,13 @@ def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
     """Return the device for these settings on this machine: the GPU if a trial of its kernel succeeds."""
     if not resources.device_memory:
         return Device("cpu")
-    from trainer.kernels.gpu import check_supported, find_device
+    from trainer.kernels import import_gpu
     from trainer.training.trial import try_apart
 
     try:
-        check_supported(config)
-        find_device()
+        gpu = import_gpu()
+        gpu.check_supported(config)
+        gpu.find_device()
         try_apart(config)
     except (ConfigError, ResourceError) as error:
         return Device("cpu", reason=f"resources.device_memory is not used: {error}")

@@ -1,8 +1,8 @@
 """Seconds of the commands that a person waits for, on a small root, beside `python -c "import torch"` in the same run.
 
 A log of about 40,000 lines is made and run; then each command is started REPEATS times as a process of its own, in turn with the
-peer. The middle of the seconds counts. Marks on two idle cores: similar, explain and doctor 1 s, a run with nothing to do 3 s, the
-first run 10 s.
+peer. The middle of the seconds counts. Marks on two idle cores: similar, explain, doctor and nights 1 s, a run with nothing to do
+3 s, the first run 10 s.
 """
 
 import statistics

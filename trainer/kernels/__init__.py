@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, ResourceError
 from trainer.kernels.signature import TrainUsers
 from trainer.system.memory import free_device_bytes
 
@@ -47,9 +47,9 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
             is_compiling=lambda: bool(train_order.stats.cache_misses or train_streams.stats.cache_misses),
         )
     if name == "gpu":
-        from trainer.kernels import gpu
         from trainer.kernels.device import Accelerator
 
+        gpu = import_gpu()
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
@@ -57,3 +57,16 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         accelerator = Accelerator(device, gpu.launch, free_device_bytes())
         return Kernel("gpu", f"{where}, {users}", gpu.train_users, accelerator)
     raise ConfigError(f"there is no kernel {name!r}: take cpu or gpu")
+
+
+def import_gpu() -> Any:
+    """Return the module of the GPU kernel. Raises ResourceError where Triton is not installed."""
+    try:
+        from trainer.kernels import gpu
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ResourceError(
+            "kernel gpu needs Triton, which comes with the CUDA builds of torch: install one of these, or train on the CPU"
+        ) from None
+    return gpu

@@ -11,6 +11,7 @@ import pytest
 from tasks.config import ResourcesConfig
 from tasks.training.worker_processes import Device, pick_device
 from tests.trainer.kernels.test_gpu import HAS_GPU, is_interpreted
+from trainer import kernels
 from trainer.config import TrainConfig
 from trainer.kernels import gpu
 from trainer.training import trial
@@ -82,3 +83,12 @@ def test_nothing_is_tried_where_no_gpu_is_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "executable", os.devnull)
     monkeypatch.delattr(gpu, "find_device")
     assert pick_device(CONFIG, ResourcesConfig()) == Device("cpu")
+
+
+def test_without_triton_the_cpu_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)  # an import then raises ModuleNotFoundError
+    monkeypatch.delitem(sys.modules, "trainer.kernels.gpu")
+    monkeypatch.delattr(kernels, "gpu")
+    device = pick_device(TrainConfig(), ResourcesConfig(device_memory="1GB"))
+    assert device.kernel == "cpu"
+    assert "needs Triton, which comes with the CUDA builds of torch" in device.reason
