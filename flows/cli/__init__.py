@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import nights, roots, users  # noqa: F401 (importing them registers their commands)
+from flows.cli import nights, roots, stores, users  # noqa: F401 (importing them registers their commands)
 from flows.cli.options import app, err
 from tasks.root.wording import shown
 from trainer.errors import SurfError

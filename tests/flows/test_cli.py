@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 COMMANDS = [
     "run", "plan", "similar", "explain", "infer", "tune", "pull", "restore", "forget", "word2vec", "repartition", "gc", "doctor",
-    "sample-logs", "backfill", "promote", "rollback", "rejects",
+    "sample-logs", "backfill", "promote", "rollback", "rejects", "push", "settings", "nights",
 ]  # fmt: skip
 
 

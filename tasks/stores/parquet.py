@@ -1,0 +1,120 @@
+"""Pushes to Parquet files in a folder, for warehouses.
+
+    PATH/current                          a link to the side that serves; replacing it is the switch
+         a/surf2vec_push.json             what the side holds
+           user_vectors/*.parquet         user_id, vector, digest, release, version, window_end
+           item_vectors/*.parquet         url, and the same
+
+A side is written as a whole: files of Parquet cannot be changed. The release is in the names of the files, so that a reader who
+listed `current` before the switch and opens it after misses a file rather than mixes releases.
+"""
+
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, lock_folder, parse_side
+from trainer.errors import InputError
+from trainer.system.files import read_json, replace_file, sync_folder, sync_folders, write_json
+
+FILE_ROWS = 1 << 18
+SIDES = ("a", "b")
+ERRORS = (OSError, RuntimeError)
+
+
+class ParquetStore:
+    """A folder of Parquet files."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.folder = place, Path(place.path)
+        self.lock = lock_folder(place)
+        self.current, self.log = self.folder / f"{place.prefix}current", f"{place.log_table}.json"
+
+    def close(self) -> None:
+        os.close(self.lock)
+
+    def read_sides(self) -> list[Side]:
+        serves = os.readlink(self.current) if self.current.is_symlink() else ""
+        folders = [self._side(name) for name in SIDES if (self._side(name) / self.log).exists()]
+        return [parse_side(read_json(one / self.log) | {"serves": one.name == serves}, self.place) for one in folders]
+
+    def begin(self, side: Side, since: Side | None) -> None:
+        sides, folder = self.read_sides(), self._side(side.name)
+        taken = [] if side.name in [one.name for one in sides] else [folder]
+        taken += [] if any(one.serves for one in sides) else [self.current]
+        for path in taken:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise InputError(
+                    f"{path} exists, and no push made it: nothing was changed; push beside it with ?prefix=NAME_"
+                )
+        self._record(side)
+        for kind in KEYS:
+            shutil.rmtree(folder / f"{kind[:-1]}_vectors", ignore_errors=True)
+            (folder / f"{kind[:-1]}_vectors").mkdir()
+
+    def read_digests(self, name: str, kind: str) -> pl.DataFrame:
+        schema = pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})
+        return pl.concat([schema, *(pl.read_parquet(path, columns=schema.columns) for path in self._files(name, kind))])
+
+    def change(self, name: str, kind: str, change: Change) -> None:
+        side = next(side for side in self.read_sides() if side.name == name)
+        removed = pa.array(change.removed, pa.string())
+        for path in self._files(name, kind) if change.removed else ():
+            table = pq.read_table(path)
+            kept = table.filter(pc.invert(pc.is_in(table[KEYS[kind]], removed)))
+            if len(kept) < len(table):
+                with replace_file(path) as temporary:
+                    pq.write_table(kept, temporary)
+        num_rows, writer, folder = FILE_ROWS, None, self._side(name) / f"{kind[:-1]}_vectors"
+        with ExitStack() as files:
+            for rows in change.rows:
+                for label in ("release", "version", "window_end"):
+                    rows = rows.append_column(label, pa.repeat(getattr(side, label), len(rows)))
+                if num_rows >= FILE_ROWS:
+                    files.close()
+                    path = folder / f"{side.release}-{len(self._files(name, kind)):05d}.parquet"
+                    temporary = files.enter_context(replace_file(path))
+                    writer, num_rows = files.enter_context(pq.ParquetWriter(temporary, rows.schema)), 0
+                if writer is not None:
+                    writer.write_table(rows)
+                num_rows += len(rows)
+
+    def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
+        found: dict[str, NDArray[np.float32]] = {}
+        for path in self._files(name, kind):
+            chosen = ds.field(KEYS[kind]).isin(keys)
+            rows = ds.dataset(path).to_table(columns=[KEYS[kind], "vector"], filter=chosen)
+            found |= dict(zip(rows[KEYS[kind]].to_pylist(), as_vectors(rows), strict=True)) if len(rows) else {}
+        return found
+
+    def count(self, name: str, kind: str) -> int:
+        return sum(pq.read_metadata(path).num_rows for path in self._files(name, kind))
+
+    def swap(self, side: Side) -> None:
+        sync_folders(self._side(side.name))
+        self._record(side)
+        link = self.folder / f".{self.current.name}.tmp"
+        link.unlink(missing_ok=True)
+        link.symlink_to(self._side(side.name).name)
+        os.replace(link, self.current)
+        sync_folder(self.folder)
+
+    def _record(self, side: Side) -> None:
+        folder = self._side(side.name)
+        folder.mkdir(exist_ok=True)
+        write_json(folder / self.log, side.record())
+
+    def _side(self, name: str) -> Path:
+        return self.folder / f"{self.place.prefix}{name}"
+
+    def _files(self, name: str, kind: str) -> list[Path]:
+        return sorted((self._side(name) / f"{kind[:-1]}_vectors").glob("*.parquet"))

@@ -1,0 +1,120 @@
+"""Pushes to PostgreSQL with pgvector, by psycopg2. The switch is one transaction that replaces two views.
+
+user_vectors, item_vectors       views: user_id or url, vector
+user_vectors_a, ..._b            the sides: also a digest, and an index (HNSW: users by cosine, items by inner product)
+surf2vec_push                    a row for each side: release, version, space_id, window_end, serves, ...
+"""
+
+from io import BytesIO
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import numpy as np
+import polars as pl
+import psycopg2
+from numpy.typing import NDArray
+
+from tasks.stores.places import KEYS, Change, Place, Side, parse_side
+from tasks.stores.postgres_wire import encode_rows
+
+OPERATORS = {"users": "vector_cosine_ops", "items": "vector_ip_ops"}
+MAX_INDEXED_SIZE = 2000  # of pgvector's HNSW
+REBUILT_SHARE = 0.1  # if more of the rows change, building the index anew is quicker
+FETCH_ROWS = 50_000
+ERRORS = (psycopg2.Error,)
+NAMES = "select relname from pg_class where relnamespace = current_schema()::regnamespace"
+TYPES = {str: "text", int: "bigint", bool: "boolean"}
+
+
+class PostgresStore:
+    """A database. Each method is one transaction."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        dsn = urlsplit(place.url)._replace(query=urlencode(place.options, quote_via=quote)).geturl()
+        self.connection = psycopg2.connect(dsn, connect_timeout=10, application_name="surf2vec push")
+        # A killed push must not hold its lock, nor a push the readers who wait behind its switch.
+        settings = "set client_connection_check_interval = '1s'; set lock_timeout = '20s'"
+        self._fetch(f"{settings}; select pg_advisory_lock(hashtext(%s))", (place.log_table,))
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def read_sides(self) -> list[Side]:
+        if (self.place.log_table,) not in self._fetch(NAMES):
+            return []
+        with self.connection, self.connection.cursor() as cursor:
+            cursor.execute(f"select * from {self.place.log_table} order by name")
+            names = [column.name for column in cursor.description]
+            return [parse_side(dict(zip(names, row, strict=True)), self.place) for row in cursor.fetchall()]
+
+    def begin(self, side: Side, since: Side | None) -> None:
+        sides, log, size = self.read_sides(), self.place.log_table, side.vector_size
+        kept = self.place.keep_tables(sides, {name for (name,) in self._fetch(NAMES)}, side, since)
+        with self.connection, self.connection.cursor() as cursor:
+            cursor.execute("create extension if not exists vector")
+            columns = ", ".join(f"{name} {TYPES[type(value)]}" for name, value in side.record().items())
+            cursor.execute(f"create table if not exists {log} ({columns}, primary key (name))")
+            self._record(cursor, side)
+            for kind, key in KEYS.items():
+                if (table := self.place.table(kind, side.name)) in kept:
+                    continue
+                cursor.execute(f"drop table if exists {table}")
+                columns = f'{key} text collate "C" primary key, vector vector({size}) not null, digest bigint not null'
+                cursor.execute(f"create table {table} ({columns})")
+                if since and since.vector_size == size:
+                    cursor.execute(f"insert into {table} select * from {self.place.table(kind, since.name)}")
+
+    def read_digests(self, name: str, kind: str) -> pl.DataFrame:
+        schema = {KEYS[kind]: pl.String, "digest": pl.Int64}
+        frames = [pl.DataFrame(schema=schema)]
+        with self.connection, self.connection.cursor("digests") as cursor:  # named: it fetches in parts
+            cursor.execute(f"select {KEYS[kind]}, digest from {self.place.table(kind, name)}")
+            while rows := cursor.fetchmany(FETCH_ROWS):
+                frames.append(pl.DataFrame(rows, schema, orient="row"))
+        return pl.concat(frames)
+
+    def change(self, name: str, kind: str, change: Change) -> None:
+        table, key = self.place.table(kind, name), KEYS[kind]
+        with self.connection, self.connection.cursor() as cursor:
+            if change.share > REBUILT_SHARE:
+                cursor.execute(f"drop index if exists {table}_hnsw")
+            cursor.execute(
+                f"delete from {table} using unnest(%s::text[]) as gone (id) where {key} = gone.id", (change.removed,)
+            )
+            for rows in change.rows:
+                cursor.copy_expert(f"copy {table} from stdin (format binary)", BytesIO(encode_rows(rows)))
+            cursor.execute(
+                "select atttypmod from pg_attribute where attrelid = %s::regclass and attname = 'vector'", (table,)
+            )
+            if cursor.fetchone()[0] <= MAX_INDEXED_SIZE:
+                index = f"{table}_hnsw on {table} using hnsw (vector {OPERATORS[kind]})"
+                cursor.execute(f"create index if not exists {index}")
+            cursor.execute(f"analyze {table}")
+
+    def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
+        query = f"select {KEYS[kind]}, vector::real[] from {self.place.table(kind, name)} where {KEYS[kind]} = any(%s)"
+        return {key: np.array(vector, np.float32) for key, vector in self._fetch(query, (keys,))}
+
+    def count(self, name: str, kind: str) -> int:
+        return int(self._fetch(f"select count(*) from {self.place.table(kind, name)}")[0][0])
+
+    def swap(self, side: Side) -> None:
+        with self.connection, self.connection.cursor() as cursor:
+            for kind, key in KEYS.items():
+                # The cast drops the size, so that a release with another one can take the view's place.
+                query = f"select {key}, vector::vector as vector from {self.place.table(kind, side.name)}"
+                cursor.execute(f"create or replace view {self.place.table(kind)} as {query}")
+            cursor.execute(f"update {self.place.log_table} set serves = false")
+            self._record(cursor, side)
+
+    def _record(self, cursor: Any, side: Side) -> None:
+        values = side.record()
+        cursor.execute(f"delete from {self.place.log_table} where name = %(name)s", values)
+        names, marks = ", ".join(values), ", ".join(f"%({name})s" for name in values)
+        cursor.execute(f"insert into {self.place.log_table} ({names}) values ({marks})", values)
+
+    def _fetch(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        with self.connection, self.connection.cursor() as cursor:
+            cursor.execute(query, values)
+            return cursor.fetchall()

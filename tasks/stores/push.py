@@ -1,0 +1,288 @@
+"""Pushes a release into a store that serves: what is new, changed and gone, a check, then one switch for readers.
+
+Each row has a digest of its vector in the store. So the difference is right whatever the store holds: the release before, an
+older one, or what a killed push left. A push writes only to the side that does not serve; the other stays for a rollback.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from tasks.export.served_export import decode_vectors
+from tasks.export.vector_files import ITEM_BATCH_ROWS, VECTOR_COLUMNS
+from tasks.registry.pull import find_version, pull
+from tasks.registry.tracking import Version
+from tasks.root.run import Root
+from tasks.stores.places import KEYS, Change, Side, Store
+from tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
+from trainer.errors import DamageError, InputError
+from trainer.events import OnEvent, ignore_event
+from trainer.system.files import digest_file
+
+CHECKED_ROWS = 100
+DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The keys of rows that are new, changed and gone."""
+
+    new: pl.Series
+    changed: pl.Series
+    gone: pl.Series
+
+    @property
+    def num_written(self) -> int:
+        return len(self.new) + len(self.changed)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release to push: the folder of its export, and its version in the registry."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    version: Version
+
+    def name_side(self, name: str, number: int) -> Side:
+        """Return what a side is that holds this release."""
+        return Side(
+            name=name,
+            release=self.manifest["release"],
+            version=self.version.number,
+            space_id=self.manifest["space_id"],
+            window_end=self.version.tags.get("window_until", ""),
+            vector_size=self.manifest["vector_size"],
+            manifest_sha256=digest_file(self.folder / EXPORT_MANIFEST),
+            pushed_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            number=number,
+        )
+
+    def read_rows(self, kind: str) -> Iterator[pa.Table]:
+        """Yield all rows in batches: key, vector as float32, digest."""
+        folder, files = f"{kind[:-1]}_vectors", self.manifest[f"{kind[:-1]}_files"]
+        for name in sorted(files):
+            with pq.ParquetFile(path_of(self.folder, self.manifest, f"{folder}/{name}")) as file:
+                columns = [name for name in (KEYS[kind], *VECTOR_COLUMNS) if name in file.schema_arrow.names]
+                for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=columns):
+                    yield make_rows(kind, batch[KEYS[kind]], decode_vectors(batch))
+
+    def read_digests(self, kind: str) -> pl.DataFrame:
+        """Return the key and the digest of every row."""
+        empty = pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})
+        return pl.concat([empty, *(pl.DataFrame(rows.drop(["vector"])) for rows in self.read_rows(kind))])
+
+    def read_some(self, kind: str, keys: pl.Series) -> Iterator[pa.Table]:
+        """Yield the rows with these keys."""
+        if len(keys):
+            for rows in self.read_rows(kind):
+                is_wanted = pl.Series(rows[KEYS[kind]]).is_in(keys.implode())
+                if is_wanted.any():
+                    yield rows.filter(is_wanted.to_arrow())
+
+
+@contextmanager
+def open_release(root: Root, uri: str, tracking_uri: str, on_event: OnEvent) -> Iterator[Release]:
+    """Yield the release that `uri` names: from the root if it is there, else pulled into a folder that is removed at the end."""
+    version = find_version(uri, tracking_uri)
+    folder = root.export(version.tags["release"])
+    manifest = folder / EXPORT_MANIFEST
+    if manifest.exists() and digest_file(manifest) == version.tags["manifest_sha256"]:
+        yield Release(folder, read_export(folder), version)
+        return
+    with TemporaryDirectory(prefix="surf2vec-push-") as scratch:
+        on_event("log", {"message": f"{folder} does not have {version.place}: it is pulled from the registry"})
+        folder = Path(scratch) / "pulled"
+        pull(version.place, folder, tracking_uri, on_event, read_tombstones(root))
+        yield Release(folder, read_export(folder), version)
+
+
+def push(
+    store: Store, release: Release, whole: bool, on_event: OnEvent = ignore_event, forgotten: Tombstones = NOBODY
+) -> dict[str, Any]:
+    """Let readers of the store see the release. Returns a summary; a repeated call changes nothing.
+
+    whole: write every row, whatever the store's digests say. Users who were `forgotten` leave the former side, too. Raises
+    DamageError, and switches nothing, if the store's rows are not those of the release.
+    """
+    started = time.monotonic()
+    sides = {side.name: side for side in store.read_sides()}
+    serving = next((side for side in sides.values() if side.serves), None)
+    name = "b" if serving and serving.name == "a" else "a"
+    target = release.name_side(name, max((side.number for side in sides.values()), default=0) + 1)
+    wanted = {kind: release.read_digests(kind) for kind in KEYS}
+    served = {kind: _read_held(store, serving, kind) for kind in KEYS}
+    counts = describe_differences({kind: compare(served[kind], wanted[kind], key) for kind, key in KEYS.items()})
+    if not whole and serving and holds(serving, target):
+        checked = check_side(store, serving, wanted)
+        changed, message = False, f"release {target.release} serves there already: nothing to do"
+    else:
+        if whole or not holds(sides.get(name), target):
+            on_event("log", {"message": f"writing side {name} of {store.place}"})
+            write_side(store, release, target, None if whole else serving, wanted, on_event)
+        checked = check_side(store, target, wanted)
+        store.swap(replace(target, is_complete=True, serves=True))
+        changed, message = True, f"release {target.release} serves there now"
+    num_forgotten = remove_forgotten(store, forgotten)
+    on_event("log", {"message": f"{store.place}: {message}"})
+    return {
+        "store": str(store.place),
+        "release": target.release,
+        "version": target.version,
+        "since": serving.release if serving else None,
+        **counts,
+        "checked": checked,
+        "users_forgotten": num_forgotten,
+        "changed_store": changed,
+        "message": message,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def roll_back(store: Store, on_event: OnEvent = ignore_event) -> dict[str, Any]:
+    """Let readers see the release before again. Repeating the call changes nothing. Raises InputError if there is none."""
+    started = time.monotonic()
+    sides = store.read_sides()
+    serving = next((side for side in sides if side.serves), None)
+    former = next((side for side in sides if not side.serves), None)
+    if serving is None:
+        raise InputError(f"nothing was pushed to {store.place} yet: there is nothing to roll back")
+    is_back = former is not None and former.number > serving.number and former.is_complete
+    if not is_back:
+        if former is None or not former.is_complete:
+            reason = (
+                "an interrupted push was writing over it: the same push again finishes"
+                if former
+                else "only one was pushed"
+            )
+            raise InputError(f"{store.place} has no release before {serving.release}: {reason}")
+        store.swap(replace(former, serves=True))
+        on_event("log", {"message": f"{store.place}: release {former.release} serves there again"})
+    shown = serving if is_back or former is None else former
+    return {
+        "store": str(store.place),
+        "release": shown.release,
+        "version": shown.version,
+        "changed_store": not is_back,
+        "message": f"release {shown.release} serves there {'already, rolled back' if is_back else 'again'}",
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def holds(side: Side | None, target: Side) -> bool:
+    """Return whether a side completely holds the release of `target`."""
+    return side is not None and side.is_complete and side.manifest_sha256 == target.manifest_sha256
+
+
+def compare(held: pl.DataFrame, wanted: pl.DataFrame, key: str) -> Difference:
+    """Return how the rows `wanted` differ from those `held`; both have the columns key and `digest`."""
+    both = wanted.join(held, on=key, how="left", suffix="_held", maintain_order="left")
+    is_new = both["digest_held"].is_null()
+    is_changed = ~is_new & (both["digest"] != both["digest_held"])
+    gone = held.join(wanted, on=key, how="anti")[key]
+    return Difference(both.filter(is_new)[key], both.filter(is_changed)[key], gone)
+
+
+def write_side(
+    store: Store, release: Release, target: Side, since: Side | None, wanted: dict[str, pl.DataFrame], on_event: OnEvent
+) -> None:
+    """Bring a side that does not serve up to date: remove and write the rows that differ."""
+    store.begin(target, since)
+    for kind, key in KEYS.items():
+        found = compare(store.read_digests(target.name, kind), wanted[kind], key)
+        written = pl.concat([found.new, found.changed])
+        on_event("log", {"message": f"{kind}: {len(written):,} rows to write, {len(found.gone):,} to remove"})
+        rows = report_rows(release.read_some(kind, written), kind, len(written), on_event)
+        share = len(written) / max(1, len(wanted[kind]))
+        store.change(target.name, kind, Change([*found.changed, *found.gone], rows, share))
+
+
+def report_rows(tables: Iterator[pa.Table], kind: str, total: int, on_event: OnEvent) -> Iterator[pa.Table]:
+    """Yield tables as they are, and report the progress."""
+    done = 0
+    for rows in tables:
+        yield rows
+        done += len(rows)
+        on_event("progress", {"step": f"push {kind}", "done": done, "total": total, "unit": "rows"})
+
+
+def check_side(store: Store, side: Side, wanted: dict[str, pl.DataFrame]) -> int:
+    """Return how many random rows of a side were compared with the release. Raises DamageError if rows or counts differ."""
+    checked, way_out = 0, "nothing was switched; `surf2vec push STORE --whole` writes every row anew"
+    for kind, key in KEYS.items():
+        place, num_rows = f"{store.place.table(kind, side.name)} of {store.place}", store.count(side.name, kind)
+        if num_rows != len(wanted[kind]):
+            raise DamageError(
+                f"{place} has {num_rows:,} rows, release {side.release} has {len(wanted[kind]):,}: {way_out}"
+            )
+        sample = wanted[kind].sample(min(CHECKED_ROWS, len(wanted[kind])))
+        vectors = store.read_vectors(side.name, kind, sample[key].to_list())
+        differing = [name for name, digest in sample.iter_rows() if not _agrees(vectors.get(name), digest)]
+        if differing:
+            raise DamageError(
+                f"{place} has {len(differing):,} of {len(sample):,} rows that differ from release {side.release}: {way_out}"
+            )
+        checked += len(sample)
+    return checked
+
+
+def remove_forgotten(store: Store, forgotten: Tombstones) -> int:
+    """Remove forgotten users from every side of the store; return how many rows they had."""
+    num_removed = 0
+    for side in store.read_sides() if forgotten else ():
+        keys = store.read_digests(side.name, "users")["user_id"]
+        names = keys.filter(pl.Series(forgotten.is_forgotten(keys.to_list()), dtype=pl.Boolean)).to_list()
+        if names:
+            store.change(side.name, "users", Change(names, [], 0.0))
+        num_removed += len(names)
+    return num_removed
+
+
+def describe_differences(found: dict[str, Difference]) -> dict[str, int]:
+    """Return the numbers of new, changed and gone users and items."""
+    counts = {}
+    for kind, suffix in (("users", ""), ("items", "_items")):
+        for name in ("new", "changed", "gone"):
+            counts[f"{name}{suffix}"] = len(getattr(found[kind], name))
+    return counts
+
+
+def make_rows(kind: str, keys: pa.Array, vectors: NDArray[np.float32]) -> pa.Table:
+    """Return rows as a table: key, vector, digest."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return pa.table({KEYS[kind]: keys.cast(pa.string()), "vector": lists, "digest": pa.array(digest_vectors(vectors))})
+
+
+def digest_vectors(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return a digest of each vector, int64[n]."""
+    rows, size = np.ascontiguousarray(vectors, np.float32).tobytes(), vectors.shape[1] * 4
+    starts = range(0, len(rows), size)
+    digests = b"".join(blake2b(rows[at : at + size], digest_size=DIGEST_BYTES).digest() for at in starts)
+    return np.frombuffer(digests, "<i8").astype(np.int64)
+
+
+def _agrees(vector: NDArray[np.float32] | None, digest: int) -> bool:
+    return vector is not None and int(digest_vectors(vector[None, :])[0]) == digest
+
+
+def _read_held(store: Store, side: Side | None, kind: str) -> pl.DataFrame:
+    """Return the digests of a side; none without a side."""
+    return store.read_digests(side.name, kind) if side else make_empty(kind)
+
+
+def make_empty(kind: str) -> pl.DataFrame:
+    """Return digests of no rows."""
+    return pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})

@@ -1,0 +1,118 @@
+"""Pushes to Qdrant: a server, or the client's local mode in a folder. The switch moves two aliases in one call.
+
+    user_vectors, item_vectors       aliases of a side's collections
+    user_vectors_a, ..._b            the sides: points with the dot product; payload: user_id or url, digest
+    surf2vec_push                    a point without a vector for each side: release, version, ...
+
+A point's id is the UUID (version 5, namespace URL) of the user id or url. An API key comes from QDRANT_API_KEY.
+"""
+
+import os
+from dataclasses import replace
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from qdrant_client import QdrantClient, models
+from qdrant_client.http.exceptions import ApiException
+
+from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, parse_side, slice_rows
+
+WRITTEN_ROWS, READ_ROWS = 500, 5_000
+TIMEOUT_SECONDS = 60
+POINTS = {"a": 1, "b": 2}
+ERRORS = (ApiException, RuntimeError)  # the second of the local mode, if another process has the folder
+
+
+class QdrantStore:
+    """A server or a folder."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        if place.host:
+            url = f"{'https' if place.options.get('https') == 'true' else 'http'}://{place.host}"
+            key = os.environ.get("QDRANT_API_KEY")
+            self.client = QdrantClient(url, api_key=key, timeout=TIMEOUT_SECONDS, check_compatibility=False)
+            self.client.get_collections()
+        else:
+            self.client = QdrantClient(path=place.path)
+
+    def close(self) -> None:
+        self.client.close()
+
+    def read_sides(self) -> list[Side]:
+        if self.place.log_table not in self._list_names():
+            return []
+        serves = self._aliases().get(self.place.table("users"), "")
+        points, _ = self.client.scroll(self.place.log_table, with_payload=True)
+        sides = [parse_side(point.payload or {}, self.place) for point in points]
+        return [replace(side, serves=serves == self.place.table("users", side.name)) for side in sides]
+
+    def begin(self, side: Side, since: Side | None) -> None:
+        present = self._list_names()
+        kept = self.place.keep_tables(self.read_sides(), present | self._aliases().keys(), side, since)
+        if self.place.log_table not in present:
+            self.client.create_collection(self.place.log_table, vectors_config={})
+        self._record(side)
+        for kind in KEYS:
+            if (table := self.place.table(kind, side.name)) in kept:
+                continue
+            self.client.delete_collection(table)
+            vectors = models.VectorParams(size=side.vector_size, distance=models.Distance.DOT)
+            self.client.create_collection(table, vectors_config=vectors)
+
+    def read_digests(self, name: str, kind: str) -> pl.DataFrame:
+        schema, offset = {KEYS[kind]: pl.String, "digest": pl.Int64}, None
+        frames = [pl.DataFrame(schema=schema)]
+        while True:
+            table = self.place.table(kind, name)
+            points, offset = self.client.scroll(table, limit=READ_ROWS, offset=offset, with_payload=True)
+            frames.append(pl.DataFrame([point.payload for point in points], schema))
+            if offset is None:
+                return pl.concat(frames)
+
+    def change(self, name: str, kind: str, change: Change) -> None:
+        table, key = self.place.table(kind, name), KEYS[kind]
+        for start in range(0, len(change.removed), READ_ROWS):
+            self.client.delete(table, list(map(point_id, change.removed[start : start + READ_ROWS])))
+        for rows in slice_rows(change.rows, WRITTEN_ROWS):
+            keys, digests = rows[key].to_pylist(), rows["digest"].to_pylist()
+            payloads = [{key: one, "digest": digest} for one, digest in zip(keys, digests, strict=True)]
+            ids, vectors = list(map(point_id, keys)), as_vectors(rows).tolist()
+            self.client.upsert(table, models.Batch(ids=ids, vectors=vectors, payloads=payloads))
+
+    def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
+        ids = list(map(point_id, keys))
+        points = self.client.retrieve(self.place.table(kind, name), ids, with_vectors=True)
+        return {(point.payload or {})[KEYS[kind]]: np.array(point.vector, np.float32) for point in points}
+
+    def count(self, name: str, kind: str) -> int:
+        return self.client.count(self.place.table(kind, name), exact=True).count
+
+    def swap(self, side: Side) -> None:
+        self._record(side)
+        present, moves = self._aliases(), list[Any]()
+        for kind in KEYS:
+            alias = self.place.table(kind)
+            if alias in present:
+                moves.append(models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias)))
+            create = models.CreateAlias(collection_name=self.place.table(kind, side.name), alias_name=alias)
+            moves.append(models.CreateAliasOperation(create_alias=create))
+        self.client.update_collection_aliases(moves)
+
+    def _record(self, side: Side) -> None:
+        point = models.PointStruct(id=POINTS[side.name], vector={}, payload=side.record())
+        self.client.upsert(self.place.log_table, [point])
+
+    def _list_names(self) -> set[str]:
+        return {one.name for one in self.client.get_collections().collections}
+
+    def _aliases(self) -> dict[str, str]:
+        return {one.alias_name: one.collection_name for one in self.client.get_aliases().aliases}
+
+
+def point_id(key: str) -> str:
+    """Return the id of a user's or an item's point."""
+    return str(uuid5(NAMESPACE_URL, key))

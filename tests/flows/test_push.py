@@ -1,0 +1,58 @@
+"""`surf2vec push`: which release it takes, out of the root or the registry, and what a wrong call says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.cli.options import Call
+from flows.cli.stores import push
+from flows.config import PipelineConfig
+from tasks.config import PublishConfig
+from tasks.root.run import Root
+from tests.pushed import read_served
+from tests.releases import read_users
+from tests.served import make_served
+from trainer.errors import InputError
+from trainer.events import ignore_event
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    return make_served(tmp_path_factory.mktemp("push") / "root", PublishConfig(), ("r1", "r2"))
+
+
+def test_what_serves_is_pushed_and_an_older_version_on_demand(root: Root, tmp_path: Path) -> None:
+    url, call = f"parquet://{tmp_path / 'store'}", Call(root.path, PipelineConfig(), ignore_event)
+    older = push(call, url, "models:/surf2vec-users/1")
+    assert (older["release"], older["version"], older["since"]) == ("r1", 1, None)
+    pushed = push(call, url)
+    assert (pushed["release"], pushed["version"], pushed["since"]) == ("r2", 2, "r1")
+    exported = {name: vector.tolist() for name, vector in read_users(root.export("r2")).items()}
+    assert read_served(url) == exported
+    assert pushed["checked"] == min(100, len(exported)) + len(read_served(url, "items"))
+    assert push(call, url, rollback=True)["release"] == "r1"
+    with pytest.raises(InputError, match="has no models:/surf2vec-users/9"):
+        push(call, url, "models:/surf2vec-users/9")
+
+
+def test_a_release_that_the_root_does_not_have_is_pulled(root: Root, tmp_path: Path) -> None:
+    url, elsewhere = f"parquet://{tmp_path / 'store'}", Call(tmp_path / "none", PipelineConfig(), ignore_event)
+    pushed = push(elsewhere, url, tracking_uri=root.tracking_uri)
+    assert (pushed["release"], pushed["new"]) == ("r2", len(read_users(root.export("r2"))))
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "exit_code", "message"),
+    [("mysql://me@host/db", 2, "is no store"), ("postgresql://me@localhost:1/db", 1, "localhost")],
+)
+def test_a_store_that_cannot_be_used_is_told_before_anything(
+    url: str, exit_code: int, message: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "flows.cli", "push", url, "--root", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == exit_code
+    assert message in json.loads(done.stdout)["error"]["message"]

@@ -1,0 +1,79 @@
+"""What a URL of a store means, and what is said when it cannot be used."""
+
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tasks.stores import places
+from tasks.stores.places import open_store, parse_place
+from trainer.errors import ConfigError, UnavailableError
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("mysql://me@host/db", r"'mysql://\*\*\*@host/db' is no store: write postgresql://"),
+        ("vectors", "'vectors' is no store: write postgresql://USER@HOST/DB, lancedb:///PATH"),
+        ("postgresql://me:hunter2@host/db", "has a password.*PGPASSWORD"),
+        ("postgresql://me@host/db?password=hunter2", "has a password.*PGPASSWORD"),
+        ("lancedb://vectors", "names no folder: write lancedb:///PATH, with three slashes"),
+        ("parquet://", "names no folder: write parquet:///PATH"),
+        ("parquet:///data?prefix=Drop;", "prefix='Drop;' is no prefix of a table"),
+        ("qdrant://host:6333/shop", r"has a path after the host: write qdrant://HOST:6333\?prefix=NAME_"),
+    ],
+)
+def test_a_wrong_url_is_refused_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised, open_store(url):
+        pass
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_place_has_names_for_readers_and_for_each_side() -> None:
+    place = parse_place("postgresql://me@host/db?sslmode=require&prefix=shop_")
+    assert [place.table("users"), place.table("items", "b"), place.log_table] == [
+        "shop_user_vectors", "shop_item_vectors_b", "shop_surf2vec_push",
+    ]  # fmt: skip
+    assert place.options == {"sslmode": "require"}
+    assert str(place) == "postgresql://***@host/db?sslmode=require&prefix=shop_"
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs the package qdrant_client: pip install 'surf2vec\[qdrant\]'"):
+        open_store("qdrant://host:6333").__enter__()
+
+
+@pytest.mark.parametrize("url", ["postgresql://me@localhost:1/db", "qdrant://localhost:1"])
+def test_a_server_that_is_away_is_named(url: str) -> None:
+    with pytest.raises(UnavailableError, match=f"{url.split(':')[0]}://.*localhost:1.*the same push goes on"):
+        open_store(url).__enter__()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Qdrant's client leaves the file open
+@pytest.mark.parametrize("scheme", ["parquet", "lancedb", "qdrant"])
+def test_a_second_push_at_the_same_time_is_refused(scheme: str, tmp_path: Path) -> None:
+    url = f"{scheme}://{tmp_path / 'store'}"
+    with open_store(url), pytest.raises(UnavailableError, match="another"):
+        open_store(url).__enter__()
+
+
+@pytest.mark.slow
+def test_a_password_that_is_wanted_comes_from_the_environment(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = psycopg2.connect(postgres)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("create role careful login password 'hunter2'; show hba_file")
+        rules = Path(cursor.fetchone()[0])  # type: ignore[index]
+        rules.write_text(f"local all careful scram-sha-256\n{rules.read_text()}")
+        cursor.execute("select pg_reload_conf(), pg_sleep(0.5)")
+    connection.close()
+    url = f"{postgres.replace('postgres@', 'careful@')}&prefix=careful_"
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    with pytest.raises(ConfigError, match="wants a password, and there is none: set PGPASSWORD"):
+        open_store(url).__enter__()
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    with pytest.raises(ConfigError, match="refuses the user or the password"):
+        open_store(url).__enter__()
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    with open_store(url) as store:
+        assert store.read_sides() == []

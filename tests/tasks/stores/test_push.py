@@ -1,0 +1,105 @@
+"""A push writes what differs, the store then has the release, and every store does it alike."""
+
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tasks.stores.places import Change, open_store
+from tasks.stores.push import compare, make_rows, roll_back
+from tests.pushed import ITEMS, SECOND, USERS, as_lists, push_to, read_served, write_release
+from trainer.errors import DamageError, InputError
+
+
+def test_what_is_new_changed_and_gone() -> None:
+    held = pl.DataFrame({"url": ["a", "b", "c"], "digest": [1, 2, 3]})
+    found = compare(held, pl.DataFrame({"url": ["d", "c", "a"], "digest": [4, 9, 1]}), "url")
+    assert [found.new.to_list(), found.changed.to_list(), found.gone.to_list()] == [["d"], ["c"], ["b"]]
+
+
+def test_releases_follow_each_other_by_difference(url: str, tmp_path: Path) -> None:
+    first = push_to(url, write_release(tmp_path / "r1", "r1"))
+    assert (first["since"], first["new"], first["changed"], first["gone"]) == (None, 121, 0, 0)
+    assert first["checked"] == 100 + 30
+    assert read_served(url) == as_lists(USERS)
+    second = push_to(url, write_release(tmp_path / "r2", "r2", SECOND, number=2))
+    assert (second["since"], second["new"], second["changed"], second["gone"]) == ("r1", 1, 1, 1)
+    assert (second["new_items"], second["changed_items"], second["gone_items"]) == (0, 0, 0)
+    assert read_served(url) == as_lists(SECOND)
+    third = push_to(url, write_release(tmp_path / "r3", "r3", USERS, {"/only": [1.0, 1.0, 1.0]}, number=3))
+    assert (third["release"], third["version"], third["new"], third["gone"]) == ("r3", 3, 1, 1)
+    assert read_served(url) == as_lists(USERS)
+    assert read_served(url, "items") == {"/only": [1.0, 1.0, 1.0]}
+
+
+def test_the_same_push_twice_changes_nothing(url: str, tmp_path: Path) -> None:
+    release = write_release(tmp_path / "r1", "r1")
+    push_to(url, release)
+    again = push_to(url, release)
+    assert again["message"] == "release r1 serves there already: nothing to do"
+    assert (again["changed_store"], again["new"], again["changed"], again["gone"]) == (False, 0, 0, 0)
+    assert again["checked"] == 130
+
+
+def test_a_rollback_swaps_back_once(url: str, tmp_path: Path) -> None:
+    push_to(url, write_release(tmp_path / "r1", "r1"))
+    with open_store(url) as store, pytest.raises(InputError, match="no release before r1: only one was pushed"):
+        roll_back(store)
+    second = write_release(tmp_path / "r2", "r2", SECOND, number=2)
+    push_to(url, second)
+    with open_store(url) as store:
+        assert roll_back(store)["message"] == "release r1 serves there again"
+        assert roll_back(store)["message"] == "release r1 serves there already, rolled back"
+    assert read_served(url) == as_lists(USERS)
+    assert push_to(url, second)["changed_store"]
+    assert read_served(url) == as_lists(SECOND)
+
+
+def test_vectors_of_another_size_take_the_place(url: str, tmp_path: Path) -> None:
+    for number, size in enumerate((3, 2, 3), start=1):
+        users, items = ({name: vector[:size] for name, vector in rows.items()} for rows in (USERS, ITEMS))
+        push_to(url, write_release(tmp_path / f"r{number}", f"r{number}", users, items, number=number))
+        assert read_served(url) == as_lists(users)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_smaller_numbers_arrive_as_float32(dtype: str, tmp_path: Path) -> None:
+    url = f"parquet://{tmp_path / 'store'}"
+    push_to(url, write_release(tmp_path / "r1", "r1", dtype=dtype))
+    assert read_served(url)["user-002"] == pytest.approx([2.0, 1.0, 0.25], abs=0.01)
+
+
+def test_a_row_that_was_altered_in_the_store_is_found_and_mended(url: str, tmp_path: Path) -> None:
+    release = write_release(tmp_path / "r1", "r1")
+    push_to(url, release)
+    with open_store(url) as store:
+        serving = store.read_sides()[0]
+        digests = store.read_digests(serving.name, "items")
+        digest = digests.row(by_predicate=pl.col("url") == "/page/3")[1]
+        altered = make_rows("items", pl.Series(["/page/3"]).to_arrow(), pl.Series([[7.0, 7.0, 7.0]]).list.to_array(3).cast(
+            pl.Array(pl.Float32, 3)).to_numpy())  # fmt: skip
+        altered = altered.set_column(2, "digest", pl.Series([digest]).to_arrow())
+        store.change(serving.name, "items", Change(["/page/3"], [altered], 0.0))
+    with pytest.raises(DamageError, match="1 of 30 rows that differ from release r1.*--whole"):
+        push_to(url, release)
+    push_to(url, release, whole=True)
+    assert read_served(url, "items") == as_lists(ITEMS)
+
+
+def test_a_row_too_few_is_found_before_the_switch(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push_to(url, write_release(tmp_path / "r1", "r1"))
+    with open_store(url) as store:
+        count = type(store).count
+        monkeypatch.setattr(type(store), "count", lambda *arguments: count(*arguments) - 1)
+    with pytest.raises(DamageError, match="has 120 rows, release r2 has 121: nothing was switched"):
+        push_to(url, write_release(tmp_path / "r2", "r2", SECOND, number=2))
+    assert read_served(url) == as_lists(USERS)
+
+
+def test_parquet_has_release_version_and_window_in_columns(tmp_path: Path) -> None:
+    push_to(f"parquet://{tmp_path / 'store'}", write_release(tmp_path / "r1", "r1", number=7))
+    assert os.readlink(tmp_path / "store" / "current") == "a"
+    rows = pl.read_parquet(tmp_path / "store" / "current" / "user_vectors" / "*.parquet")
+    assert rows.columns == ["user_id", "vector", "digest", "release", "version", "window_end"]
+    assert rows.select("release", "version", "window_end").unique().rows() == [("r1", 7, "2026-11-07")]
