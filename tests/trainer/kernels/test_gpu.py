@@ -32,7 +32,7 @@ from trainer.model.rows import Items, Rows
 
 HAS_GPU = torch.cuda.is_available()
 TOLERANCE = 2e-4 if HAS_GPU else 2e-6  # a GPU's exp, division and root are approximate
-CARD_TILE_TOLERANCE = 5e-3  # products of matrices have factors of 11 bits; test_gpu_tiles.py rounds like a card
+CARD_TILE_TOLERANCE = 1e-3  # products have factors of 11 bits: so rounded, the interpreter differs by 4.2e-4 at most
 TILE_TOLERANCE = CARD_TILE_TOLERANCE if HAS_GPU else 2e-6
 
 
@@ -104,9 +104,10 @@ def check_agreement(work: Pass, tile_users: int = 1, tile_tolerance: float = TIL
     expected = reference.train_users(expected_users, expected_items, work)
     assert train(users, items, work) == expected
     tolerance = tile_tolerance if work.has_tiles else TOLERANCE + 2 * lane_spread(work) * HAS_GPU
+    rtol = 5e-4 if work.has_tiles and tolerance == CARD_TILE_TOLERANCE else 1e-6  # of sums, which grow to 30
     for ours, theirs in ((users, expected_users), (items.outputs, expected_items.outputs)):
         np.testing.assert_allclose(ours.vectors, theirs.vectors, atol=tolerance)
-        np.testing.assert_allclose(ours.squares, theirs.squares, rtol=max(1e-6, tolerance / 10), atol=tolerance)
+        np.testing.assert_allclose(ours.squares, theirs.squares, rtol=rtol, atol=tolerance)
 
 
 @pytest.mark.parametrize(
