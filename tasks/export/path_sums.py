@@ -113,12 +113,14 @@ def scale_of(squares: NDArray[np.float32]) -> NDArray[np.float32]:
     return (1 / np.sqrt(np.sqrt(np.maximum(squares, np.float32(1e-12))))).astype(np.float32)
 
 
-def check_pages(pages: Sequence[Any]) -> None:
+def check_pages(pages: Sequence[Any], column: str = "pages") -> None:
     """Raise ValueError unless all are lists of strings. The message has no page: a URL may be private."""
     if any(not issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, pages))):
         row, given = next(one for one in enumerate(pages) if not isinstance(one[1], (list, tuple, np.ndarray)))
         what = "null" if given is None or isinstance(given, float) else f"of type {type(given).__name__}"
-        raise ValueError(f"pages in row {row:,} is {what}: give a list of URLs, oldest first, empty if there are none")
+        raise ValueError(
+            f"{column} in row {row:,} is {what}: give a list of URLs, oldest first, empty if there are none"
+        )
     if any(not issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
         row = next(row for row, urls in enumerate(pages) if not all(isinstance(url, str) for url in urls))
-        raise ValueError(f"pages in row {row:,} has an entry that is no string: give a list of URLs, oldest first")
+        raise ValueError(f"{column} in row {row:,} has an entry that is no string: give a list of URLs, oldest first")

@@ -207,9 +207,7 @@ def list_metrics(story: Story) -> list[Metric]:
         "data/users_changed": corpus.num_changed, "data/items_new": corpus.num_new_items,
         "cost/seconds": sum(step.seconds or 0 for step in steps.ended().values()), "cost/export_bytes": export.bytes,
     }  # fmt: skip
-    values |= {
-        f"cost/train_{name}": measured[f"train_{name}"] for name in ("seconds", "predicted_seconds", "peak_bytes")
-    }
+    values |= {f"cost/train_{name}": measured[f"train_{name}"] for name in COST}
     metrics = [Metric(name, float(value), started_ms, 0) for name, value in values.items() if value is not None]
     for at in train.curve:
         at_ms, step = started_ms + round(1000 * at["seconds"]), round(1000 * at["epoch"])

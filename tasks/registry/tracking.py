@@ -226,17 +226,16 @@ def _parts(content: Content) -> dict[str, Any]:
     optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
     # Any, not string: MLflow would refuse ids that pandas holds as numbers, and an empty frame.
     # Nor lists of strings: the model says in words what is wrong with them.
-    user_id, pages = (ColSpec(AnyType(), name, required=False) for name in ("user_id", "pages"))
-    params = ParamSchema(
-        [ParamSpec("k", DataType.long, 0), ParamSpec("items", DataType.long, 0), ParamSpec("part", DataType.string, "")]
-    )
+    inputs = [ColSpec(AnyType(), name, required=False) for name in ("user_id", "pages", "seen")]
+    counts = [ParamSpec(name, DataType.long, 0) for name in ("k", "items")]
+    params = ParamSchema([*counts, *(ParamSpec(name, DataType.string, "") for name in ("part", "seen"))])
     return {
         "python_model": str(MODEL_CODE),
         "code_paths": [str(path) for path in MODEL_MODULES],
         "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},
         "model_config": content.config or None,
         "pip_requirements": pin_requirements(),
-        "signature": ModelSignature(Schema([user_id, pages]), Schema([user_id, *optional]), params),
+        "signature": ModelSignature(Schema([*inputs]), Schema([inputs[0], *optional]), params),
         "input_example": (pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
     }
 

@@ -14,6 +14,9 @@ With a column `pages`, a list of canonical URLs a row, oldest first, a vector's 
 user who is unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its numbers mix both
 parts. Pages that the release does not know are left out. A user without any other keeps last night's vector, or None.
 
+With params {"items": 10, "seen": "leave out"} `items` leaves out those in a column `seen`, a list of canonical URLs a row.
+Without it `items` may have pages that the user has seen.
+
 With params {"part": "interest"} or "path" vectors and items are of that part alone; the manifest names its columns.
 
 The vectors are in the model, or in the export's folder, whose URI is in the model's configuration. If the folder has another path
@@ -43,7 +46,7 @@ from mlflow.models import set_model
 
 for name in ("path_sums", "served_export"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
-from path_sums import PathSums, path_of_release  # noqa: E402 (see above)
+from path_sums import PathSums, check_pages, path_of_release  # noqa: E402 (see above)
 from served_export import Export, Part, as_bytes, decode_vectors  # noqa: E402
 
 MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
@@ -68,6 +71,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         k, num_items = (read_count(params, name) for name in ("k", "items"))
         columns_of_part = read_part(params, self.manifest, k)
         given = read_columns(model_input)
+        seen = read_seen(params, given)
         index = next(iter(given.values())).index
         ids = [as_id(value) for value in given["user_id"]] if "user_id" in given else [None] * len(index)
         own_rows, vectors = self.gather_users(ids)
@@ -81,7 +85,9 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         if k:
             columns |= self.find_neighbours(own_rows, vectors, k)
         if num_items:
-            columns |= self.find_items(vectors, num_items, columns_of_part)
+            columns |= self.find_items(
+                vectors, num_items, columns_of_part, [seen[row] for row in np.flatnonzero(is_found)]
+            )
         told = {"user_id": given["user_id"]} if "user_id" in given else {}
         for name, values in columns.items():
             found = iter(values)
@@ -183,10 +189,16 @@ class UserVectors(mlflow.pyfunc.PythonModel):
                 names |= {row: table["user_id"][row - first].as_py() for row in groups[group]}
         return names
 
-    def find_items(self, vectors: np.ndarray, num_items: int, columns: slice) -> dict[str, list[Any]]:
+    @cached_property
+    def item_places(self) -> dict[str, int]:
+        return {url: place for place, url in enumerate(self.item_table[0].tolist())}
+
+    def find_items(
+        self, vectors: np.ndarray, num_items: int, columns: slice, seen: list[list[str]]
+    ) -> dict[str, list[Any]]:
         """Return of each user the best items, highest score first: {"items": lists of urls, "item_scores": of scores}.
 
-        vectors float32[n, D]; columns: of the items' vectors, as many as the users' have.
+        vectors float32[n, D]; columns: of the items' vectors, as many as the users' have; seen: items to leave out, of each user.
         """
         urls, item_vectors = self.item_table
         item_vectors = item_vectors[:, columns]
@@ -195,9 +207,12 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         best: dict[str, list[Any]] = {"items": [], "item_scores": []}
         for start in range(0, len(vectors), at_once):
             scores = vectors[start : start + at_once] @ item_vectors.T
+            for row, urls_seen in enumerate(seen[start : start + at_once]):
+                scores[row, [self.item_places[url] for url in urls_seen if url in self.item_places]] = -np.inf
             top = np.argpartition(-scores, num_items - 1, axis=1)[:, :num_items]
             for row, places in zip(scores, top, strict=True):
                 places = places[np.lexsort((places, -row[places]))]
+                places = places[row[places] > -np.inf]
                 best["items"].append(urls[places].tolist())
                 best["item_scores"].append(row[places].tolist())
         return best
@@ -228,17 +243,32 @@ class EveryUser:
 
 
 def read_columns(frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the columns `user_id` and `pages`, those that are there. Raises ValueError if none is."""
-    given = {name: frame[name] for name in ("user_id", "pages") if name in frame}
-    if not given:
+    """Return the columns `user_id`, `pages` and `seen`, those that are there. Raises ValueError without user_id and pages."""
+    given = {name: frame[name] for name in ("user_id", "pages", "seen") if name in frame}
+    if not given.keys() - {"seen"}:
         raise ValueError("give a column user_id, a column pages with lists of URLs, or both")
     cells = [column.iloc[0] for column in given.values()] if len(frame) == 1 else [None]
     if all(map(is_list, cells)) and ("user_id" in given or (len(cells[0]) and all(map(is_list, cells[0])))):
         # {"inputs": {"user_id": [...], "pages": [[...]]}} over HTTP arrives as one row with a list in each column.
         if len({len(cell) for cell in cells}) > 1:
-            raise ValueError("user_id and pages have different lengths: give a list of pages for each user")
+            raise ValueError("the columns have different lengths: give a list of pages for each user")
         return {name: pd.Series(list(cell), dtype=object) for name, cell in zip(given, cells, strict=True)}
     return {name: pd.Series(list(column), frame.index, dtype=object) for name, column in given.items()}
+
+
+def read_seen(params: dict[str, Any] | None, given: dict[str, pd.Series]) -> list[list[str]]:
+    """Return the items to leave out, of each row: those of the column `seen`, if params say so. Raises ValueError otherwise."""
+    told = (params or {}).get("seen") or ""
+    if told not in ("", "leave out"):
+        raise ValueError(f"params['seen'] is {told!r}: take 'leave out', with a column `seen`")
+    if not told:
+        return [[]] * len(next(iter(given.values())))
+    if "seen" not in given:
+        raise ValueError(
+            "params['seen'] is 'leave out', but there is no column `seen`: give one with a list of URLs a row"
+        )
+    check_pages(list(given["seen"]), "seen")
+    return list(given["seen"])
 
 
 def is_list(value: Any) -> bool:

@@ -111,9 +111,14 @@ def test_the_version_has_tags_signature_example_and_requirements(
     assert (folder / "artifacts" / "requirements.txt").read_text().split() == tracking.pin_requirements()
     assert (folder / "artifacts" / "input_example.json").exists()
     info = mlflow.models.Model.load(str(folder / "artifacts"))
-    assert info.signature.inputs.input_names() == ["user_id", "pages"]
+    assert info.signature.inputs.input_names() == ["user_id", "pages", "seen"]
     assert info.signature.outputs.input_names()[:2] == ["user_id", "vector"]
-    assert {spec.name: spec.default for spec in info.signature.params.params} == {"k": 0, "items": 0, "part": ""}
+    assert {spec.name: spec.default for spec in info.signature.params.params} == {
+        "k": 0,
+        "items": 0,
+        "part": "",
+        "seen": "",
+    }
 
 
 LOGGED = ("train/loss", "quality/hit_at_10")

@@ -271,3 +271,26 @@ def test_without_faiss_every_user_is_compared(
                 np.testing.assert_allclose(one, other, atol=2e-3)  # the index has float16
             else:
                 assert one == other if one is None or name != "neighbours" else set(one) == set(other)
+
+
+def test_seen_items_are_left_out_where_asked(model: Any, users: dict[str, np.ndarray], export_dir: Path) -> None:
+    names, (urls, _) = list(users)[:3], read_items(export_dir)
+    ids = [names[0], "a stranger", names[1], names[2]]
+    before = ask(model, ids, items=5)["items"]
+    seen = [before[0][:2], before[0], ["/no such page"], list(urls)]
+    frame = pd.DataFrame({"user_id": ids, "seen": seen})
+    found = model.predict(None, frame, {"items": 5, "seen": "leave out"})["items"]
+    assert found[0][:3] == before[0][2:]
+    assert len(found[0]) == 5
+    assert found[1] is None
+    assert found[2] == before[2]
+    assert found[3] == []
+    assert model.predict(None, frame, {"items": 5})["items"][0] == before[0]
+    for params, words in (
+        ({"seen": "drop"}, "take 'leave out'"),
+        ({"items": 5, "seen": "leave out"}, "no column `seen`"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ask(model, ids, **params)
+    with pytest.raises(ValueError, match="seen in row 1 is null"):
+        model.predict(None, pd.DataFrame({"user_id": ids[:2], "seen": [[], None]}), {"items": 5, "seen": "leave out"})

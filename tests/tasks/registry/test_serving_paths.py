@@ -118,7 +118,7 @@ def test_one_row_of_lists_as_it_comes_over_http(root: Root) -> None:
         assert len(answer) == 2
         assert answer["vector"][1] == expected["vector"][1]
     assert ask(model, None, [[]])["vector"].tolist() == [None], "a row without pages is a row"
-    with pytest.raises(ValueError, match="user_id and pages have different lengths"):
+    with pytest.raises(ValueError, match="the columns have different lengths"):
         ask(model, [[KNOWN]], [[NOW, SEEN]])
     with pytest.raises(ValueError, match="pages in row 0 is null"):
         ask(model, [[KNOWN]], [None])
