@@ -23,7 +23,6 @@ from trainer.kernels.device import (
     as_tensor,
     make_scratch,
 )
-from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import MAX_SCORE
 from trainer.model.rows import EPSILON, Items, Rows
@@ -184,13 +183,15 @@ def lane_spread(work: Pass, num_orders: int = 4) -> float:
 
 def middle_rows(work: Pass) -> tuple[Rows, Items]:
     """Rows as in the middle of a training: Adagrad's step from a sum of zero makes much of a small gradient's last digit."""
-    num_items = len(work.sampling.keep)
-    users = begin_users(work.config, work.hashes)
-    users.squares[:] = 0.01
-    items = begin_items(work.config, num_items, num_items)
-    items.outputs.vectors[:] = np.random.default_rng(1).normal(0, 0.3, items.outputs.vectors.shape)
-    items.outputs.squares[:] = 0.01
-    return users, items
+    config, rng = work.config, np.random.default_rng(1)
+
+    def draw(num_rows: int, spread: float) -> Rows:
+        vectors = rng.normal(0, spread, (num_rows, config.interest_size)).astype(np.float32)
+        return Rows(vectors, np.full(num_rows, 0.01, dtype=np.float32))
+
+    users = draw(len(work.hashes), 0.1)
+    users.vectors[:, config.num_free :] = config.bias
+    return users, Items(draw(len(work.sampling.keep), 0.3), draw(0, 0.0))
 
 
 def kernel_in_flight(width: int, seed: int = 0) -> Kernel:

@@ -2,10 +2,11 @@
 
 Two real logs, of each the users with at most MAX_EVENTS events (a step of the simulation takes as long for one user as for a
 hundred), for all epochs and for a quarter; and a planted log of 1,200 users and 60 items, a hard case. The interest alone, as
-shipped, with private negatives. A case is a number of users in flight: the engine for a GPU with the launch of tests/lockstep.py,
-in which rows are as stale as can be. Its ratio is hit@20 by that of the CPU's kernel on one thread with the same draws, where
-nothing is stale; both are means of SEEDS runs. The mark, set after a first look, is of what ships: a real log, all epochs, a
-whole micro-partition in flight, hit@20 not below by two standard errors of the difference a user. The other cases have none.
+shipped, with private negatives. A case is a number of users in flight: the engine for a GPU with the launch of
+tests/lockstep.py, in which rows are as stale as can be, and without the planner's limit, which would divide the launches. In
+flight are as many as the planner permits, and a whole micro-partition. Its ratio is hit@20 by that of the CPU's kernel on one
+thread with the same draws, where nothing is stale; both are means of SEEDS runs. The mark is of what ships: a real log, all
+epochs, as many as the planner permits, hit@20 not below by two standard errors of the difference a user.
 """
 
 import sys
@@ -21,11 +22,12 @@ import polars as pl
 import torch
 
 from tests.benchmarks.harness import run_benchmark
-from tests.benchmarks.logs import MEMORY_BYTES, make_corpus
+from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, make_corpus
 from tests.corpora import planted_histories, write_corpus
 from tests.lockstep import held_out_hits, kernel_in_flight
 from trainer.config import TrainConfig
 from trainer.kernels import Kernel, pick_kernel
+from trainer.plan.in_flight import users_a_launch
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus
 from trainer.training import loop
@@ -53,10 +55,11 @@ def measure_lockstep(data: Path) -> list[dict[str, Any]]:
             for epochs in EPOCHS[log == PLANTED :]:
                 config, where = replace(CONFIG, epochs=epochs), folder / str(epochs)
                 alone = train_by(corpus, [pick_kernel("cpu", config)] * SEEDS, config, where / "cpu")
-                for width in (*((4, 16) if log == PLANTED else ()), 64, int(corpus.users.max())):
+                permitted = users_a_launch(config, corpus.num_users) or ALL_USERS
+                for width in sorted({*((4, 16) if log == PLANTED else ()), permitted, int(corpus.users.max())}):
                     kernels = [kernel_in_flight(width, seed) for seed in range(SEEDS)]
                     told = train_by(corpus, kernels, config, where / str(width))
-                    has_mark = log in LOGS and epochs == EPOCHS[0] and width > 64
+                    has_mark = log in LOGS and epochs == EPOCHS[0] and width <= permitted
                     case = f"{log}, {epochs} epochs, {width:,} in flight"
                     cases.append(compare(case, corpus, width, told, alone) | ({"mark": MARK} if has_mark else {}))
     for case in cases:
@@ -75,7 +78,10 @@ def train_by(corpus: Corpus, kernels: Sequence[Kernel], config: TrainConfig, fol
     """The held-out loss, and for each held-out user whether the item is among the first 20; means over the kernels."""
     losses, hits = [], []
     for seed, kernel in enumerate(kernels, 1):
-        with mock.patch.object(loop, "pick_kernel", return_value=kernel):
+        with (
+            mock.patch.object(loop, "pick_kernel", return_value=kernel),
+            mock.patch.object(loop, "users_a_launch", return_value=None),
+        ):
             told = loop.train(Job(corpus.folder, folder / str(seed), replace(config, seed=seed), MEMORY_BYTES))
         losses.append(told["heldout_loss"])
         hits.append(held_out_hits(corpus, open_generation(folder / str(seed))))

@@ -6,9 +6,9 @@ trainer/training/device_engine.py copies the tensors to the device.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,13 @@ class DevicePass:
     def has_tiles(self) -> bool:
         """As Pass.has_tiles."""
         return self.config.has_tiles and self.update_items
+
+    def parts(self, num_users: int | None) -> Iterator["DevicePass"]:
+        """Yield the pass in parts of at most so many users, in order; None: in one."""
+        num_users = num_users or max(1, len(self.order))
+        for start in range(0, len(self.order), num_users):
+            part = slice(start, start + num_users)
+            yield replace(self, order=self.order[part], alphas=self.alphas[part])
 
 
 @dataclass(frozen=True)

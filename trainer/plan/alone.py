@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.errors import ResourceError
+from trainer.plan.in_flight import explain_in_flight
 from trainer.plan.prediction import Rates, Traffic, predict
 from trainer.plan.sharing import ALONE, Sharing
 from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
@@ -247,6 +248,7 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         lines.append(
             f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, {size(budget.context_bytes)} of it its context"
         )
+        lines.append(explain_in_flight(sizes.config, work.num_users))
     if rates and plan.seconds is not None:
         lines.append(
             f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "

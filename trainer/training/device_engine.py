@@ -47,11 +47,12 @@ from trainer.workers.exchange import Exchange
 
 @dataclass(frozen=True)
 class Largest:
-    """The most users and tokens of a micro-partition, and rows of an item block."""
+    """The most users and tokens of a micro-partition, rows of an item block, and users of a launch (None: no limit)."""
 
     users: int
     tokens: int
     items: int
+    launch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class DeviceEngine(Engine):
     ) -> None:  # fmt: skip
         self.path, self.exchange = path, exchange
         self.launch, self.device = accelerator.launch, accelerator.device
-        self.config, self.record = config, record
+        self.config, self.record, self.largest = config, record, largest
         self.ahead, self.compute, self.home = (Stream(self.device) for _ in range(3))
         self.pinned = PinnedPages(self.device)
         try:
@@ -273,7 +274,12 @@ class DeviceEngine(Engine):
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         self.compute.after(flight.uploaded)
         flight.started = self.compute.mark()
-        self.compute.run(lambda: self.launch(rows, self.block, device_pass, self.memory.scratch))
+
+        def launch_parts() -> None:
+            for part in device_pass.parts(self.largest.launch):
+                self.launch(rows, self.block, part, self.memory.scratch)
+
+        self.compute.run(launch_parts)
         if self._flying is not None:
             self.compute.after(self._flying.landed)  # until then the home stream reads sample and bounds
         self.compute.run(lambda: self._gather_measured(rows, place.arrays["sampled"][: len(flight.sampled)]))

@@ -16,6 +16,7 @@ from trainer.events import OnEvent, ignore_event, log, log_progress
 from trainer.gensim.warm_start import apply_warm_start
 from trainer.kernels import Kernel, pick_kernel
 from trainer.model.rows import Items
+from trainer.plan.in_flight import users_a_launch
 from trainer.plan.schedule import Step
 from trainer.store.generation import open_generation
 from trainer.store.manifests import next_generation
@@ -129,7 +130,8 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     if kernel.accelerator is not None and config.interest_size:
         from trainer.training.device_engine import DeviceEngine, Largest  # torch takes a second to import
 
-        largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0))
+        most = users_a_launch(config, int(corpus.users[share.own].sum()))
+        largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0), most)
         engine = DeviceEngine(kernel.accelerator, config, largest, record, path, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then

@@ -6,13 +6,14 @@ import sys
 
 from tests.benchmarks.acceptance.report import Report, run_step
 from tests.benchmarks.acceptance.training import last_words, run_trainer, settings_of, shared_corpus
-from tests.benchmarks.device_swap import watch_device
 
 GIGABYTE = 10**9
 TOO_SMALL_BYTES = 50 * 10**6
 
 
 def check_budgets(report: Report) -> None:
+    from tests.benchmarks.device_swap import watch_device
+
     corpus, store = shared_corpus(report), report.folder / "store"
     for device_bytes in (GIGABYTE, 12 * GIGABYTE):
         shutil.rmtree(store, ignore_errors=True)

@@ -18,13 +18,13 @@ import torch
 
 from tests.benchmarks.acceptance.copies import best_seconds, synchronize
 from tests.benchmarks.acceptance.report import Report, device_name, run_step
-from tests.lockstep import lane_spread
+from tests.lockstep import lane_spread, make_launch, middle_rows, simulate
 from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key, mix_array
-from trainer.kernels.first_rows import begin_items, begin_users
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
+from trainer.model.rows import Items, Rows
 
 TOLERANCE = 2e-4  # a GPU's exp, division and root are approximate
 DIMS, NEGATIVES, TOKENS_A_USER = 128, 5, 25
@@ -170,6 +170,11 @@ def measure_bandwidth(num_numbers: int = 2**28) -> float:
     return 2 * source.nbytes / best_seconds(lambda: target.copy_(source))
 
 
+def train_alone(users: Rows, items: Items, work: Pass) -> int:
+    """The reference's arithmetic with private negatives (tests/trainer/kernels/test_lockstep.py), which needs no numba."""
+    return simulate(make_launch(1, None), users, items, work)
+
+
 def measure_agreement(config: TrainConfig, num_users: int = 5) -> tuple[float, float]:
     """The share of all numbers within the tolerance of the reference's, and the largest difference.
 
@@ -182,15 +187,13 @@ def measure_agreement(config: TrainConfig, num_users: int = 5) -> tuple[float, f
     rng, num_items, length = np.random.default_rng(1), 30, 9
     tokens = rng.integers(0, num_items, num_users * length).astype(np.int32)
     work = make_pass(config, np.arange(num_users + 1) * length, tokens, num_items)
-    users, items = begin_users(config, work.hashes), begin_items(config, num_items, num_items)
-    items.outputs.vectors[:] = rng.normal(0, 0.1, items.outputs.vectors.shape)
-    for rows in (users, items.outputs):
-        rows.squares[:] = 0.01
+    users, items = middle_rows(work)
     expected_users, expected_items = users.copy(), items.copy()
+    expect = reference.train_users if config.has_tiles else train_alone
     for one in range(num_users):
         step = dataclasses.replace(work, order=work.order[one : one + 1], alphas=work.alphas[one : one + 1])
         gpu.train_users(users, items, step)
-        reference.train_users(expected_users, expected_items, step)
+        expect(expected_users, expected_items, step)
     pairs = ((users, expected_users), (items.outputs, expected_items.outputs))
     differences = np.concatenate(
         [

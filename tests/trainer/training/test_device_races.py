@@ -136,3 +136,24 @@ def test_on_a_card_the_budget_holds(tmp_path: Path, dtype: str) -> None:
     settings = {"parts": "interest", "vector_size": 64, "epochs": 5, "negative": 5, "threads": 1, "dtype": dtype}
     told = train_on_card(tmp_path / "corpus", tmp_path / "store", settings, 10**9)
     assert 0 < told["device_peak_bytes"] <= 10**9
+
+
+def test_a_launch_has_as_many_users_as_the_planner_permits(
+    corpus_dir: Path, tmp_path: Path, frozen: Callable[..., Path], use_device: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """And each user has its turn once an epoch, in order."""
+    expected, launched = frozen("float32", 1), []
+
+    def launch(users: Any, outputs: Any, work: Any, scratch: Any) -> None:
+        launched.append(len(work.order))
+        launch_frozen(users, outputs, work, scratch)
+
+    asked = []
+    monkeypatch.setattr(loop, "users_a_launch", lambda config, num_users: asked.append(num_users) or 2)
+    use_device(launch)
+    train(make_job(corpus_dir, tmp_path))
+    assert asked == [10]
+    assert max(launched) == 2
+    assert sum(launched) == 2 * 10
+    assert_same_bits(tmp_path, expected)
