@@ -31,7 +31,8 @@ class PostgresStore:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        dsn = urlsplit(place.url)._replace(query=urlencode(place.options, quote_via=quote)).geturl()
+        options = {name: value for name, value in place.options.items() if name != "index"}
+        dsn = urlsplit(place.url)._replace(query=urlencode(options, quote_via=quote)).geturl()
         self.connection = psycopg2.connect(dsn, connect_timeout=10, application_name="surf2vec push")
         # A killed push must not hold its lock, nor a push the readers who wait behind its switch.
         settings = "set client_connection_check_interval = '1s'; set lock_timeout = '20s'"
@@ -66,8 +67,7 @@ class PostgresStore:
                     cursor.execute(f"insert into {table} select * from {self.place.table(kind, since.name)}")
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
-        schema = {KEYS[kind]: pl.String, "digest": pl.Int64}
-        frames = [pl.DataFrame(schema=schema)]
+        frames = [pl.DataFrame(schema=(schema := {KEYS[kind]: pl.String, "digest": pl.Int64}))]
         with self.connection, self.connection.cursor("digests") as cursor:  # named: it fetches in parts
             cursor.execute(f"select {KEYS[kind]}, digest from {self.place.table(kind, name)}")
             while rows := cursor.fetchmany(FETCH_ROWS):
@@ -87,7 +87,7 @@ class PostgresStore:
             cursor.execute(
                 "select atttypmod from pg_attribute where attrelid = %s::regclass and attname = 'vector'", (table,)
             )
-            if cursor.fetchone()[0] <= MAX_INDEXED_SIZE:
+            if cursor.fetchone()[0] <= MAX_INDEXED_SIZE and self.place.options.get("index") != "none":
                 index = f"{table}_hnsw on {table} using hnsw (vector {OPERATORS[kind]})"
                 cursor.execute(f"create index if not exists {index}")
             cursor.execute(f"analyze {table}")

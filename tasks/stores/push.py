@@ -34,6 +34,7 @@ from trainer.system.files import digest_file
 
 CHECKED_ROWS = 100
 DIGEST_BYTES = 8
+ANEW_SHARE = 0.5  # if more of the rows change, a side is written anew
 
 
 @dataclass(frozen=True)
@@ -125,14 +126,15 @@ def push(
     target = release.name_side(name, max((side.number for side in sides.values()), default=0) + 1)
     wanted = {kind: release.read_digests(kind) for kind in KEYS}
     served = {kind: _read_held(store, serving, kind) for kind in KEYS}
-    counts = describe_differences({kind: compare(served[kind], wanted[kind], key) for kind, key in KEYS.items()})
+    found = {kind: compare(served[kind], wanted[kind], key) for kind, key in KEYS.items()}
+    anew = whole or found["users"].num_written > ANEW_SHARE * len(wanted["users"])
     if not whole and serving and holds(serving, target):
         checked = check_side(store, serving, wanted)
         changed, message = False, f"release {target.release} serves there already: nothing to do"
     else:
         if whole or not holds(sides.get(name), target):
             on_event("log", {"message": f"writing side {name} of {store.place}"})
-            write_side(store, release, target, None if whole else serving, wanted, on_event)
+            write_side(store, release, target, None if anew else serving, wanted, on_event)
         checked = check_side(store, target, wanted)
         store.swap(replace(target, is_complete=True, serves=True))
         changed, message = True, f"release {target.release} serves there now"
@@ -143,7 +145,7 @@ def push(
         "release": target.release,
         "version": target.version,
         "since": serving.release if serving else None,
-        **counts,
+        **describe_differences(found),
         "checked": checked,
         "users_forgotten": num_forgotten,
         "changed_store": changed,

@@ -2,7 +2,8 @@
 
 Three pushes follow each other. The first two fill the two sides of the store; the third is what every later night does: its side
 is two releases behind, so that about 2 % of the users are written. The mark is for the third, and 5 s for a rollback. Qdrant
-runs in its client's local mode, which is for trials: it gets a fiftieth of the users, and no mark.
+runs in its client's local mode, which is for trials: it gets a fiftieth of the users, and no mark. --percent 100 is a night with
+a path, which moves all users.
 """
 
 import shutil
@@ -27,7 +28,7 @@ MAX_SECONDS, MAX_ROLLBACK_SECONDS = 60, 5
 LOCAL_QDRANT_SHARE = 50
 
 
-def write_nights(folder: Path, num_users: int, num_nights: int) -> Iterator[Release]:
+def write_nights(folder: Path, num_users: int, num_nights: int, changed_percent: int) -> Iterator[Release]:
     """Releases of consecutive nights, in `folder`."""
     rng = np.random.default_rng(1)
     users = rng.standard_normal((num_users, VECTOR_SIZE), np.float32)
@@ -39,38 +40,39 @@ def write_nights(folder: Path, num_users: int, num_nights: int) -> Iterator[Rele
         yield write_rows_of(folder / f"r{night}", f"r{night}", rows, number=night)
         first += one_in_1000  # the oldest users leave, as many come
         users = np.concatenate([users[one_in_1000:], rng.standard_normal((one_in_1000, VECTOR_SIZE), np.float32)])
-        changed = rng.choice(num_users, num_users // 100, replace=False)
+        changed = rng.choice(num_users, num_users * changed_percent // 100, replace=False)
         users[changed] += np.float32(0.5)
 
 
 @contextmanager
-def start_store(scheme: str, folder: Path) -> Iterator[str]:
+def start_store(scheme: str, folder: Path, index: str) -> Iterator[str]:
     """The URL of an empty store."""
     if scheme != "postgresql":
         yield f"{scheme}://{folder / 'store'}"
         return
     with start_postgres() as url:
-        yield f"{url}&options=-c maintenance_work_mem=1GB"
+        yield f"{url}&options=-c maintenance_work_mem=1GB&index={index}"
 
 
-def measure_store(scheme: str, num_users: int) -> dict[str, Any]:
+def measure_store(scheme: str, num_users: int, index: str, percent: int) -> dict[str, Any]:
     """The seconds of three pushes and of a rollback."""
     folder = Path(tempfile.mkdtemp(prefix="surf2vec-push-"))
     is_marked = scheme != "qdrant"
     num_users = num_users if is_marked else max(1000, num_users // LOCAL_QDRANT_SHARE)
     try:
-        with start_store(scheme, folder) as url:
-            pushed = [push_to(url, release) for release in write_nights(folder, num_users, 3)]
+        with start_store(scheme, folder, index) as url:
+            pushed = [push_to(url, release) for release in write_nights(folder, num_users, 3, percent)]
             with open_store(url) as store:
                 started = time.monotonic()
                 roll_back(store)
                 rollback_seconds = time.monotonic() - started
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    labels = {"qdrant": " (local mode)", "postgresql": f" (index: {index})"}
     seconds = [one["seconds"] for one in pushed]
     passed = seconds[2] <= MAX_SECONDS and rollback_seconds <= MAX_ROLLBACK_SECONDS
     return {
-        "case": scheme if is_marked else f"{scheme} (local mode)",
+        "case": f"{scheme}{labels.get(scheme, '')}",
         "ratio": MAX_SECONDS / seconds[2],
         "mark": f"<= {MAX_SECONDS} s" if is_marked else "none",
         "passed": passed or not is_marked,
@@ -85,15 +87,15 @@ def measure_store(scheme: str, num_users: int) -> dict[str, Any]:
     }
 
 
-def measure(data_dir: Path, users: int, stores: str) -> Sequence[dict[str, Any]]:
+def measure(data_dir: Path, users: int, stores: str, index: str, percent: int) -> Sequence[dict[str, Any]]:
     """A case for each store."""
-    return [measure_store(scheme, users) for scheme in stores.split(",")]
+    return [measure_store(scheme, users, index, percent) for scheme in stores.split(",")]
 
 
 if __name__ == "__main__":
     sys.exit(
         run_benchmark(
             "push", (__doc__ or "").partition("\n")[0], measure,
-            {"users": 1_000_000, "stores": "parquet,lancedb,postgresql,qdrant"},
+            {"users": 1_000_000, "stores": "parquet,lancedb,postgresql,qdrant", "index": "hnsw", "percent": 1},
         )
     )  # fmt: skip

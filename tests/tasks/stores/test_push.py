@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import polars as pl
+import psycopg2
 import pytest
 
 from tasks.stores.places import Change, open_store
@@ -103,3 +104,27 @@ def test_parquet_has_release_version_and_window_in_columns(tmp_path: Path) -> No
     rows = pl.read_parquet(tmp_path / "store" / "current" / "user_vectors" / "*.parquet")
     assert rows.columns == ["user_id", "vector", "digest", "release", "version", "window_end"]
     assert rows.select("release", "version", "window_end").unique().rows() == [("r1", 7, "2026-11-07")]
+
+
+def test_a_side_is_written_anew_when_most_users_moved(url: str, tmp_path: Path) -> None:
+    moved = {name: [number + 1 for number in vector] for name, vector in USERS.items()}
+    for number, users in enumerate((USERS, SECOND, moved), start=1):
+        pushed = push_to(url, write_release(tmp_path / f"r{number}", f"r{number}", users, number=number))
+    assert (pushed["new"], pushed["changed"], pushed["gone"]) == (1, 120, 1)
+    assert read_served(url) == as_lists(moved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("option", "num_indexed"), [("", 4), ("&index=none", 0)])
+def test_postgresql_has_an_index_unless_it_is_left_out(
+    option: str, num_indexed: int, postgres: str, tmp_path: Path
+) -> None:
+    prefix = f"indexed{num_indexed}_"
+    for number, users in enumerate((USERS, SECOND), start=1):
+        release = write_release(tmp_path / f"r{number}", f"r{number}", users, number=number)
+        push_to(f"{postgres}{option}&prefix={prefix}", release)
+    connection = psycopg2.connect(postgres)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from pg_indexes where indexname ~ %s", (f"^{prefix}.*_hnsw$",))
+        assert cursor.fetchone() == (num_indexed,)
+    connection.close()
