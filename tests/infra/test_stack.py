@@ -234,8 +234,9 @@ def test_a_night_is_started_from_the_form(nights: Nights, data_dir: Path, pictur
         page.open(f"{address}/artifacts/artifact/{artifacts['training'].id}")
         page.wait_for_text("of the process at most")
         page.screenshot(pictures / "training.png")
-        page.open(f"{address}/artifacts/artifact/{artifacts['report'].id}")
+        page.open(f"{address}/artifacts/artifact/{artifacts['night'].id}")
         page.wait_for_text("The run in MLflow")
+        page.screenshot(pictures / "night.png")
     story = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
     assert (story["config"]["train"]["epochs"], story["config"]["train"]["vector_size"]) == (3, 16)
     assert story["steps"]["export"]["num_users"] > 0
