@@ -50,7 +50,7 @@ def kill_once(is_so: Callable[[], bool], *arguments: str) -> None:
 def test_every_command_has_help_and_stands_in_the_documents(command: str) -> None:
     result = call(command, "--help")
     assert result.returncode == 0
-    assert "--root" in result.stdout
+    assert "--root" in result.stdout or command == "settings"
     assert "--json" in result.stdout
     assert f"surf2vec {command}" in (ROOT / "docs" / "commands.md").read_text()
 

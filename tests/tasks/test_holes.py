@@ -11,6 +11,7 @@ import pytest
 
 from tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
+from tasks.corpus.sample import write_user_sample
 from tasks.corpus.window import Base, CorpusRequest
 from tasks.evaluation.evaluate import evaluate, measure_loss
 from tasks.export.export import Export, export_vectors
@@ -162,10 +163,11 @@ def test_gc_keeps_the_corpus_of_the_changed_rows(made: tuple[Root, Corpus, Corpu
 
 def test_a_search_samples_it(made: tuple[Root, Corpus, Corpus], tmp_path: Path) -> None:
     corpus = made[2]
-    sample = tune.write_sample(corpus, [1, 3], tmp_path / "sample")
-    assert sample.num_users == sum(int(corpus.users[p]) - corpus.holes[p] for p in (1, 3))
+    sample = write_user_sample(corpus, 1, 1000, tmp_path / "sample")
+    assert 90 < sample.num_users <= corpus.num_users  # without those whose only token is held out
+    assert None not in sample.read_ids(0).to_pylist()
     assert train(Job(sample.folder, tmp_path / "store", TRAIN, MEMORY_BYTES))["tokens_per_second"]
-    assert len(tune.rank(sample, tmp_path / "store")) == sample.manifest["num_held_out"] > 0
+    assert len(tune.rank(sample, tmp_path / "store")) == sample.manifest["num_choosing"] > 0
 
 
 def test_changed_rows_are_trained_ranked_and_fitted_again(made: tuple[Root, Corpus, Corpus], tmp_path: Path) -> None:
