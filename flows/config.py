@@ -29,7 +29,7 @@ from trainer.system.units import parse_bytes
 from trainer.training.job import RESULT_NEUTRAL
 
 _NEUTRAL: Any = {
-    "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state"},
+    "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state", "stores"},
 }  # fmt: skip
 
 _TRAINER = "in `surf2vec` it is always {}; the trainer by itself (python -m trainer --config) still takes it"

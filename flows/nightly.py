@@ -11,6 +11,7 @@ from flows.artifacts import name_flow_run
 from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.context import open_night
 from flows.progress import report_step
+from flows.push import push_release
 from tasks.config import PublishConfig
 from tasks.registry.promotion import find_alias
 from tasks.report.measured import list_train_metrics
@@ -36,12 +37,10 @@ def nightly(
     4. Choose the settings of the path by short trainings on a sample, if all users are trained.
     5. Train the vectors of the changed users, or of all; or continue from the last commit.
     6. Choose the weights of their two parts by the log.
-    7. Evaluate them on held-out items.
-    8. Fit the held-out users again, on all their events.
-    9. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
-    10. Export the release.
-    11. Compare it with the champion: the gate.
-    12. Register it, so that it serves if the gate passes it, and write the report.
+    7. Evaluate them on held-out items, then fit the held-out users again, on all their events.
+    8. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
+    9. Export the release, and compare it with the champion: the gate.
+    10. Register it, so that it serves if the gate passes it. Push what serves to the stores, and write the report.
 
     Args:
         root: The project root: everything is kept in it.
@@ -58,6 +57,7 @@ def nightly(
         steps.build_corpus(night, run)
         name_flow_run(run)
         if base := steps.find_unchanged(night, run):
+            push_release(night, run)
             return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
         steps.try_settings(night, run)
         steps.train_vectors(night, run)
@@ -68,6 +68,7 @@ def nightly(
         steps.export_vectors(night, run)
         steps.judge_release(night, run)
         steps.register_release(night, run)
+        push_release(night, run)
         steps.write_reports(night, run)
         return summarize(run, night.config.publish)
 

@@ -22,6 +22,7 @@ ARTIFACT_SECONDS = 2.0
 LINE_SECONDS = 15.0
 GATE_HELD = "surf2vec.gate.held"
 CHAMPION_OLD = "surf2vec.champion.old"
+PUSH_FAILED = "surf2vec.push.failed"
 
 console = Console(stderr=True, emoji=False)
 

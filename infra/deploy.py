@@ -25,7 +25,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.events.actions import CallWebhook, CancelFlowRun, ChangeFlowRunState
 from prefect.events.schemas.automations import EventTrigger, Posture
 
-from flows.progress import CHAMPION_OLD, GATE_HELD
+from flows.progress import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
 from infra import CODE, POOL
 from trainer.errors import ConfigError, ResourceError, SurfError
 
@@ -82,6 +82,8 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
     add("alarm: the gate held", EventTrigger(expect={GATE_HELD}), *held)
     old = call("champion_old", "{{ event.payload.release }} serves and is {{ event.payload.age_days }} days old")
     add("alarm: the champion is old", EventTrigger(expect={CHAMPION_OLD}), *old)
+    unpushed = call("push_failed", "{{ event.payload.store }} did not get what serves: {{ event.payload.reason }}")
+    add("alarm: a push failed", EventTrigger(expect={PUSH_FAILED}), *unpushed)
     return automations
 
 

@@ -187,6 +187,8 @@ class PublishConfig(Section):
     """Releases include the state from which `surf2vec restore` rebuilds a lost root; copies are almost twice as large."""
     keep_releases: int = Field(3, title="Releases kept", ge=1)
     """`surf2vec gc` keeps this many of the newest releases, and those with an alias."""
+    stores: Names = Field((), title="Stores")
+    """URLs of stores that a night pushes to what serves, as `surf2vec push` does, without passwords."""
 
 
 class NightlyConfig(Section):

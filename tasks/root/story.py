@@ -217,6 +217,12 @@ class RegisterStep(Step):
     mlflow_page: str | None = None
 
 
+class PushStep(Step):
+    """The stores that the night pushed to: what `surf2vec push` returns, or the URL and the error of one that failed."""
+
+    stores: list[dict[str, Any]] = []
+
+
 class ReportStep(Step):
     """The path of the report page."""
 
@@ -238,6 +244,7 @@ class Steps(_Record):
     export: ExportStep | None = None
     gate: GateStep | None = None
     registered: RegisterStep | None = Field(None, alias="register")  # pydantic has a `register` of its own
+    push: PushStep | None = None
     report: ReportStep | None = None
 
     def ended(self) -> dict[str, Step]:

@@ -62,6 +62,7 @@ def test_every_alarm_is_a_json_message_of_its_own() -> None:
         "not_started",
         "gate_held",
         "champion_old",
+        "push_failed",
     ]
     assert all("parameters" not in call.payload and "message" not in call.payload for call in calls)
     runbook = (CODE / "docs" / "runbook.md").read_text()

@@ -1,0 +1,47 @@
+"""The step of a night that pushes what serves to stores."""
+
+from typing import Any
+
+from prefect import task
+
+from flows.context import NightContext
+from flows.progress import PUSH_FAILED, raise_alarm, report_step
+from tasks.config import PublishConfig
+from tasks.registry.promotion import find_champion
+from tasks.root import story as record
+from tasks.root.credentials import mask_credentials
+from tasks.root.identity import registry_uri
+from tasks.root.run import Root, Run
+from tasks.stores.places import open_store
+from tasks.stores.push import open_release, push
+from tasks.users.tombstones import read_tombstones
+from trainer.errors import SurfError
+from trainer.events import OnEvent
+
+
+@task(name="push")
+def push_release(night: NightContext, run: Run) -> None:
+    """Push what serves to every store of `publish.stores`. Records the story's "push".
+
+    It is pushed whatever the gate said of tonight's release, so that a store that was away catches up. One that fails raises an
+    alarm and leaves the night as it is.
+    """
+    publish = night.config.publish
+    if not publish.stores:
+        return
+    with report_step("push") as on_event:
+        results = [push_to(night.root, publish, url, on_event) for url in publish.stores]
+    run.record_steps(record.PushStep(stores=results, seconds=sum(one.get("seconds", 0.0) for one in results)))
+
+
+def push_to(root: Root, publish: PublishConfig, url: str, on_event: OnEvent) -> dict[str, Any]:
+    """Push what serves to one store. Returns the result, or the store and its error."""
+    place = mask_credentials(url)
+    try:
+        uri, registry = f"models:/{publish.model_name}@champion", registry_uri(root, publish)
+        with open_store(url) as store, open_release(root, uri, registry, on_event) as release:
+            return push(store, release, False, on_event, read_tombstones(root))
+    except SurfError as error:
+        on_event("log", {"message": f"the push to {place} failed, the release stays: {error}"})
+        raise_alarm(PUSH_FAILED, find_champion(root, publish) or "none", store=place, reason=str(error))
+        return {"store": place, "error": str(error)}

@@ -1,0 +1,49 @@
+"""A night pushes what serves to its stores. One that is away fails by itself, and the next night brings it up to date."""
+
+from pathlib import Path
+
+import pytest
+
+from flows import push as push_step
+from flows.config import load_config
+from flows.nightly import nightly
+from flows.progress import PUSH_FAILED
+from tasks.root.run import Root, Run
+from tests.flows.test_night_after_night import FAST, first_days
+from tests.pushed import read_served
+from tests.releases import read_users
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
+@pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own warnings
+def test_a_store_that_was_away_catches_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alarms = []
+    monkeypatch.setattr(
+        push_step, "raise_alarm", lambda event, release, **facts: alarms.append((event, release, facts))
+    )
+    first_days(tmp_path / "logs")
+    blocked = tmp_path / "blocked"
+    blocked.write_text("no folder")
+    stores = [f"parquet://{tmp_path / 'store'}", f"parquet://{blocked}/store"]
+    config = load_config(None, [*FAST, *(f"publish.stores={stores}".replace("'", '"'),)])
+    night = {"root": tmp_path / "root", "logs": [str(tmp_path / "logs" / "*.csv")], "config": config}
+    result = nightly(**night)
+    assert result["alias"] == "champion"
+    serves = {name: vector.tolist() for name, vector in read_users(Path(result["export_dir"])).items()}
+    assert read_served(stores[0]) == serves
+    pushed = Run(Root(tmp_path / "root"), result["run_id"]).story().steps.push
+    assert pushed is not None
+    assert [one.get("release") for one in pushed.stores] == [result["release"], None]
+    assert "cannot write to parquet" in pushed.stores[1]["error"]
+    assert [(event, release) for event, release, _ in alarms] == [(PUSH_FAILED, result["release"])]
+    blocked.unlink()
+    nightly(**night)
+    assert read_served(stores[1]) == serves
+    assert len(alarms) == 1
+
+
+def test_stores_do_not_make_another_run() -> None:
+    with_stores = load_config(None, ["publish.stores=parquet:///data"])
+    assert with_stores.publish.stores == ("parquet:///data",)
+    assert with_stores.outcome_settings() == load_config(None, []).outcome_settings()
