@@ -67,6 +67,7 @@ REMOVED = {
     "gate.norm_outliers": "it is always 0.01",
     "gate.allow_new_space": "a release in another space is always held; `surf2vec promote VERSION --override REASON` helps",
     "nightly.decay": "it is always 0.9",
+    "nightly.epochs": "it is always 2",
     "nightly.min_alignment": "it is always 0.5",
     "alarms.alert_days": "it is alert_days, a parameter of the deployment `watch`",
 }
@@ -79,6 +80,7 @@ ALWAYS: dict[str, Any] = {
     "ingest.collapse_repeats": True,
     "export.quantise_above": 1_000_000,
     "nightly.decay": 0.9,
+    "nightly.epochs": 2,
     "nightly.min_alignment": 0.5,
 }
 """Values of removed settings outside the training that affect a run's result: they stay part of a run's identity."""

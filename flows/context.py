@@ -37,7 +37,7 @@ class NightContext:
         return Job(
             corpus_dir / CHANGED if story.base else corpus_dir, self.root.store, config, self.config.host_bytes,
             device.kernel, device.memory_bytes, start=story.start,
-            schedule=night_schedule(config, self.config.nightly) if story.base else None,
+            schedule=night_schedule(config) if story.base else None,
         )  # fmt: skip
 
     def corpus_request(self, story: NightPlan) -> CorpusRequest:

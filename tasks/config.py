@@ -198,8 +198,6 @@ class NightlyConfig(Section):
     """Days after which a night trains everything anew, counted between the last days of windows."""
     retain_days: int = Field(90, title="Users kept", ge=0, le=36_500)
     """Users without events in the window keep their vector for this many days after their newest event."""
-    epochs: int = Field(2, title="Passes of a night", ge=1, le=1000)
-    """Epochs of an incremental night, at a fifth of the learning rate, after fitting changed users to the champion's items."""
     full_from_champion: bool = Field(True, title="Full nights near the champion")
     """Items of a full night, and users with the same pages, start from the champion's vectors. Off: all vectors start anew."""
 

@@ -39,6 +39,8 @@ from trainer.training.next_night import Beginning, Known, begin_full, begin_nigh
 
 DECAY = 0.9
 """The items' Adagrad sums are multiplied by this for a night: below 1, so that frequent items still move."""
+NIGHT_EPOCHS = 2
+"""Epochs of an incremental night, after changed users were fitted to the champion's items."""
 MIN_ALIGNMENT = 0.5
 """If the mean cosine of items with the champion's is lower, a full night begins a new space."""
 
@@ -106,9 +108,9 @@ def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) 
     return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
 
 
-def night_schedule(config: TrainConfig, nightly: NightlyConfig) -> Schedule:
+def night_schedule(config: TrainConfig) -> Schedule:
     """Return the schedule of an incremental night: few epochs and low rates, as items and most users hardly change."""
-    return Schedule(nightly.epochs, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
+    return Schedule(NIGHT_EPOCHS, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
 
 
 def find_run(root: Root, digest: str) -> Run | None:
@@ -157,7 +159,7 @@ def plan_night(root: Root, champion: str | None, request: NightRequest, digest: 
     base = space if reason is None else None
     start, retained = "", None
     if base:
-        start = f"after release {base.record.release}, decay {DECAY:g}, epochs {request.nightly.epochs}"
+        start = f"after release {base.record.release}, decay {DECAY:g}, epochs {NIGHT_EPOCHS}"
     elif (
         space
         and request.nightly.full_from_champion

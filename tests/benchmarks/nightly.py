@@ -25,7 +25,6 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.config import NightlyConfig
 from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
 from tasks.evaluation.scores import score_of
 from tasks.gate.rules import Rule, compare, hits
@@ -107,8 +106,7 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     train(Job(whole.folder, folder / "store-full", config, MEMORY_BYTES))  # which holds out what `changed` does
     full_seconds = time.perf_counter() - started
     started = time.perf_counter()
-    nightly = NightlyConfig()
-    schedule = night_schedule(config, nightly)
+    schedule = night_schedule(config)
     job = Job(changed.folder, folder / "store-night", config, MEMORY_BYTES, start="benchmark", schedule=schedule)
     begin_night(job, changed, Beginning(base, begin_new_items(whole, base), DECAY))
     train(job)

@@ -10,7 +10,7 @@ import pytest
 from flows.config import ALWAYS, REMOVED, PipelineConfig, flat_schema, load_config
 from tasks.config import ColumnsConfig
 from tasks.export.export import QUANTISE_ABOVE
-from tasks.training.beginning import DECAY, MIN_ALIGNMENT
+from tasks.training.beginning import DECAY, MIN_ALIGNMENT, NIGHT_EPOCHS
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
 from trainer.system.files import digest_json
@@ -93,7 +93,7 @@ def test_what_a_removed_setting_names_is_a_setting() -> None:
     assert {name for name in named if name.partition(".")[0] in dict(PipelineConfig())} <= set(flat_schema())
     assert not set(REMOVED) & set(flat_schema())
     assert set(ALWAYS) < set(REMOVED)
-    assert len(flat_schema()) <= 61
+    assert len(flat_schema()) <= 60
 
 
 def test_runs_of_before_are_known_again() -> None:
@@ -106,6 +106,7 @@ def test_runs_of_before_are_known_again() -> None:
 def test_constants_have_the_values_that_runs_are_known_by() -> None:
     columns = {f"ingest.columns.{role}": list(getattr(ColumnsConfig, role)) for role in ("method", "status", "agent")}
     others = {"nightly.decay": DECAY, "nightly.min_alignment": MIN_ALIGNMENT, "export.quantise_above": QUANTISE_ABOVE}
+    others["nightly.epochs"] = NIGHT_EPOCHS
     assert columns | others | {"ingest.collapse_repeats": True} == ALWAYS
 
 

@@ -164,7 +164,7 @@ def test_gc_keeps_the_corpus_of_the_changed_rows(made: tuple[Root, Corpus, Corpu
 def test_a_search_samples_it(made: tuple[Root, Corpus, Corpus], tmp_path: Path) -> None:
     corpus = made[2]
     sample = write_user_sample(corpus, 1, 1000, tmp_path / "sample")
-    assert 90 < sample.num_users <= corpus.num_users  # without those whose only token is held out
+    assert 60 < sample.num_users <= corpus.num_users  # without those whose only token is held out
     assert None not in sample.read_ids(0).to_pylist()
     assert train(Job(sample.folder, tmp_path / "store", TRAIN, MEMORY_BYTES))["tokens_per_second"]
     assert len(tune.rank(sample, tmp_path / "store")) == sample.manifest["num_choosing"] > 0
