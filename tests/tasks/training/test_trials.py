@@ -51,9 +51,9 @@ def test_a_trial_that_diverged_chooses_nothing() -> None:
 @pytest.mark.parametrize(
     ("config", "num_users", "reason"),
     [
-        (CONFIG, 49_999, "49,999 users"),
+        (CONFIG, 99_999, "99,999 users"),
         (TrainConfig(parts="interest"), 10**6, "no path"),
-        (CONFIG, 50_000, None),
+        (CONFIG, 100_000, None),
     ],
 )
 def test_trials_need_a_path_and_many_users(config: TrainConfig, num_users: int, reason: str | None) -> None:
@@ -62,7 +62,7 @@ def test_trials_need_a_path_and_many_users(config: TrainConfig, num_users: int, 
 
 
 def test_a_plan_says_how_many_users_are_tried() -> None:
-    assert "on 40,000 users" in describe_plan(CONFIG, 10**6)
+    assert "on 25,000 users" in describe_plan(CONFIG, 10**6)
     assert "on 200,000 users" in describe_plan(CONFIG, 20 * 10**6)
 
 
@@ -75,6 +75,7 @@ def job(tmp_path: Path) -> Job:
 def few(monkeypatch: pytest.MonkeyPatch, one_in: int = 2, min_asked: int = 50) -> None:
     monkeypatch.setattr(trials, "ONE_IN", one_in)
     monkeypatch.setattr(trials, "MIN_ASKED", min_asked)
+    monkeypatch.setattr(trials, "MAX_ASKED", 200)
 
 
 def test_every_other_value_is_tried_once(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,7 @@ def test_the_release_that_serves_is_what_is_compared_with(
     train(served)
     present = open_generation(job.store_dir)
     found = try_settings(Root(tmp_path), job, present, False, ignore_event)
-    assert [gain["value"] for gain in found["gains"] if gain["name"] == "path_l2"] == [0.05, 0.1]
+    assert [gain["value"] for gain in found["gains"] if gain["name"] == "path_l2"] == [0.1]
     kept = try_settings(Root(tmp_path), job, present, True, ignore_event)
     assert kept["settings"] == START | {"path_l2": 0.2}
     assert "gains" not in kept
@@ -116,6 +117,7 @@ def test_the_release_that_serves_is_what_is_compared_with(
 
 def test_too_few_to_ask_keeps_the_settings(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few(monkeypatch, one_in=4, min_asked=100)  # 400 users, of whom some have seen only one page
+    monkeypatch.setattr(trials, "MAX_ASKED", 100)
     monkeypatch.setattr(trials, "share_of", lambda _: 8)
     found = try_settings(Root(tmp_path), job, None, False, ignore_event)
     assert found["settings"] == START
