@@ -124,7 +124,8 @@ class IngestConfig(Section):
         import duckdb
 
         try:
-            duckdb.execute("select try_strptime('', $formats::varchar[])", {"formats": list(value)})
+            with duckdb.connect() as con:  # the caller's own connection, duckdb.sql, is not ours
+                con.execute("select try_strptime('', $formats::varchar[])", {"formats": list(value)})
         except duckdb.Error as error:
             reason = str(error).partition("\n")[0].rpartition("Error: ")[2]
             raise ValueError(f"{reason}; write for instance %d.%m.%Y %H:%M") from None

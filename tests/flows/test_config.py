@@ -5,6 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from flows.config import ALWAYS, REMOVED, PipelineConfig, flat_schema, load_config
@@ -138,3 +139,9 @@ def test_every_setting_says_what_it_is() -> None:
     for key, schema in flat_schema().items():
         assert schema.get("title"), key
         assert schema.get("description", "").endswith((".", "!")), key
+
+
+def test_checking_a_time_format_leaves_the_callers_connection_alone() -> None:
+    """In a notebook `duckdb.sql` has to work after a configuration was read."""
+    load_config(None, ['ingest.time_format=["%d.%m.%Y"]'])
+    assert duckdb.sql("select 1").fetchall() == [(1,)]
