@@ -16,12 +16,12 @@ from trainer.events import OnEvent, ignore_event
 def without_prefect() -> Iterator[Any]:
     """Yield the flow `nightly` as a function whose steps are functions, too."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in list(vars(steps).items()):
-            if isinstance(value, Task):
-                patch.setattr(steps, name, value.fn)
         for module in (flow, steps):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Task):
+                    patch.setattr(module, name, value.fn)
             patch.setattr(module, "report_step", _report)
-        for name in ("create_table_artifact", "create_markdown_artifact", "raise_alarm"):
+        for name in ("leave_table", "leave_night", "raise_alarm"):
             patch.setattr(steps, name, lambda *arguments, **named: None)
         yield flow.nightly.fn
 

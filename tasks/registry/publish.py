@@ -29,12 +29,10 @@ from tasks.root.run import Root
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
 from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all, verify_file
+from trainer.system.files import digest_file, read_json, sync_folders, verify_all, verify_file
 from trainer.system.units import parse_bytes
 
 COST = ("seconds", "predicted_seconds", "peak_bytes", "predicted_peak_bytes", "stall")
-README = "README.md"
-"""The card of a release, in its export. No reader needs it, so the manifest does not name it."""
 CURVE = ("loss", "heldout_loss", "tokens_per_second")
 QUALITY = (
     "hit_at_10", "hit_at_20", "mrr_at_20", "coverage_at_20", "popularity_hit_at_10", "popularity_hit_at_20",
@@ -109,8 +107,6 @@ def _copy_release(
         config = {"export_uri": export_dir.resolve().as_uri()}
         tags |= {"storage": "reference", "export_path": "artifacts"} | config
         content = Content({"manifest": export_dir / EXPORT_MANIFEST}, config, tags)
-    with replace_file(export_dir / README) as temporary:
-        temporary.write_text(version_card(story, manifest, size_bytes), encoding="utf-8")
     state = open_state(root, export_dir, story, content, is_copy) if publish.with_state else nullcontext((content, 0))
     with state as (content, state_bytes):
         by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"

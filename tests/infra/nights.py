@@ -55,6 +55,11 @@ class Nights:
             found = client.read_flow_runs(deployment_filter=chosen)
         return max((run for run in found if not run.auto_scheduled), key=lambda run: str(run.created))
 
+    def name_of(self, run: FlowRun) -> str:
+        """Its name by now: a night is named anew once its window is known."""
+        with self.client as client:
+            return client.read_flow_run(run.id).name
+
     def make_idle_queue(self) -> str:
         """A queue of the pool that no worker may take from."""
         with self.client as client:

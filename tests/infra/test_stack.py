@@ -71,7 +71,7 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     wait_until(manifest.exists, 120, lambda: f"no commit: {nights.worker_log()}")
     nights.kill(run)
     nights.wait_for_state(run, "Crashed")
-    assert "is Crashed" in listener.wait_for("run_failed", run.name)["text"]
+    assert "is Crashed" in listener.wait_for("run_failed", nights.name_of(run))["text"]
     wait_until(lambda: not nights.find_processes(run), 60, lambda: "the worker still looks after the run that crashed")
 
     nights.retry(run)
@@ -156,9 +156,9 @@ def test_runs_that_died_or_did_not_start_are_told_and_none_is_lost(
     nights: Nights, listener: Listener, abandoned: FlowRun, queued: FlowRun, never_started: FlowRun
 ) -> None:
     nights.wait_for_state(abandoned, "Crashed")
-    assert "is Crashed" in listener.wait_for("run_failed", abandoned.name)["text"]
+    assert "is Crashed" in listener.wait_for("run_failed", nights.name_of(abandoned))["text"]
     nights.wait_for_state(queued, "Failed")
-    message = listener.wait_for("run_failed", queued.name)
+    message = listener.wait_for("run_failed", nights.name_of(queued))
     assert str(queued.id) in message["link"]
     assert "nowhere" not in json.dumps(message)
     assert never_started.name in listener.wait_for("not_started", never_started.name)["text"]

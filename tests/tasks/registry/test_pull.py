@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.registry import tracking
-from tasks.registry.publish import README, publish_release
+from tasks.registry.publish import publish_release
 from tasks.registry.pull import pull
 from tasks.root.run import Root
 from tests.releases import STORAGES, make_release, tell_story
@@ -17,9 +17,7 @@ CHAMPION = "models:/surf2vec-users@champion"
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    """The files of an export, without its card, which is not part of what is pulled."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != README]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture(scope="module", params=STORAGES)
