@@ -34,6 +34,7 @@ BLOCK = "surf2vec-alarms"
 ENDED = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")}
 OURS = {"prefect.resource.id": "prefect.tag.surf2vec", "prefect.resource.role": "tag"}
 RUN = "{{ labels['prefect.resource.name'] }}"
+RUN_ID = "{{ event.resource.id }}"
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
         return [CallWebhook(block_document_id=webhook, payload=json.dumps(message))] if webhook else []
 
     crash = ChangeFlowRunState(state=StateType.CRASHED, message=f"no heartbeat for {silent:g} s")
-    add("silent runs crash", _absent({beat}, {beat} | ENDED, silent), crash)
-    too_long = call("too_long", f"{RUN} did not end within {hours:g} hours and is cancelled")
-    running = _absent({"prefect.flow-run.Running"}, ENDED, hours * 3600)
+    add("silent runs crash", _absent({beat}, {beat} | ENDED, silent, names=False), crash)
+    too_long = call("too_long", f"{RUN_ID} did not end within {hours:g} hours and is cancelled")
+    running = _absent({"prefect.flow-run.Running"}, ENDED, hours * 3600, names=False)
     add("long runs are cancelled", running, CancelFlowRun(), *too_long)
     if not webhook:
         return automations
@@ -105,12 +106,15 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
     return [automation.name for automation in automations]
 
 
-def _absent(after: set[str], expect: set[str], seconds: float) -> EventTrigger:
-    """Returns a trigger: one of our runs has no `expect` event within `seconds` after an `after` event."""
+def _absent(after: set[str], expect: set[str], seconds: float, names: bool = True) -> EventTrigger:
+    """Returns a trigger: one of our runs has no `expect` event within `seconds` after an `after` event.
+
+    names: an alarm names the run. A night is named anew once its window is known, so what spans that goes by the id alone.
+    """
+    labels = {"prefect.resource.id", "prefect.resource.name"} if names else {"prefect.resource.id"}
     return EventTrigger(
         after=after, expect=expect, match={"prefect.resource.id": "prefect.flow-run.*"}, match_related=OURS,
-        for_each={"prefect.resource.id", "prefect.resource.name"}, posture=Posture.Proactive, threshold=1,
-        within=timedelta(seconds=seconds),
+        for_each=labels, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=seconds),
     )  # fmt: skip
 
 
