@@ -34,7 +34,7 @@ BLOCK = "surf2vec-alarms"
 ENDED = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")}
 OURS = {"prefect.resource.id": "prefect.tag.surf2vec", "prefect.resource.role": "tag"}
 RUN = "{{ labels['prefect.resource.name'] }}"
-RUN_ID = "{{ event.resource.id }}"
+RUN_ID = "{{ labels['prefect.resource.id'] }}"
 
 
 @dataclass(frozen=True)
