@@ -11,8 +11,9 @@ from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.context import open_night
 from flows.nightly import nightly
 from flows.progress import report_step
-from flows.steps import ingest_events, update_nights_page
+from flows.steps import ingest_events
 from tasks.corpus.window import CorpusRequest
+from tasks.queries.nights import write_nights_page
 from tasks.report.backfill import BackfillRecord, list_days, record_night
 from tasks.root.run import lock_root, private_files
 from trainer.errors import InputError
@@ -48,8 +49,8 @@ def backfill(
         for number, (day, num_events) in enumerate(days.items(), start=1):
             nights.append(run_day(record, day, num_events, config, on_event))
             log_progress(on_event, "backfill", number, len(days), "days")
-        report_path = update_nights_page(night.root, config.publish)
-    return {"nights": nights, "report": str(report_path)}
+        write_nights_page(night.root, config.publish)
+    return {"nights": nights, "report": str(night.root.nights_page)}
 
 
 def run_day(

@@ -5,7 +5,6 @@ the same inputs is not repeated.
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -14,7 +13,6 @@ from flows.artifacts import leave_night, leave_table
 from flows.context import NightContext
 from flows.progress import GATE_HELD, print_line, raise_alarm, report_step
 from flows.ray_cluster import open_fan_out
-from tasks.config import PublishConfig
 from tasks.corpus import build as corpus_task
 from tasks.corpus.window import select_window
 from tasks.evaluation.comparison import evaluate_and_compare
@@ -22,15 +20,14 @@ from tasks.evaluation.evaluate import measure_loss
 from tasks.export import export as export_task
 from tasks.gate import figures as gate_task
 from tasks.ingest import ingest as ingest_task
+from tasks.queries.nights import write_nights_page
 from tasks.registry import promotion
 from tasks.registry import publish as publish_task
-from tasks.registry.releases import list_releases
 from tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
-from tasks.report.nights import list_nights, write_nights_report
 from tasks.report.report import write_report
 from tasks.report.tables import describe_gate, list_notes
 from tasks.root import story as record
-from tasks.root.run import Root, Run
+from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown_values
 from tasks.training import beginning as night_task
 from tasks.training import choice, trials
@@ -176,13 +173,8 @@ def try_settings(night: NightContext, run: Run) -> None:
         if story.steps.train and not story.steps.trial:
             return  # an earlier version, which tried nothing, trained this run
         space = night_task.open_base(night.root, story.space.release) if story.space else None
-        arguments = (
-            night.root,
-            night.job(story),
-            space.generation if space else None,
-            story.base is not None,
-            on_event,
-        )
+        present = space.generation if space else None
+        arguments = (night.root, night.job(story), present, story.base is not None, on_event)
         run.step(record.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
 
 
@@ -333,15 +325,8 @@ def write_reports(night: NightContext, run: Run) -> None:
         return {"report": str(path)}
 
     run.step(record.ReportStep, _digest_verdict(run), make)
-    update_nights_page(night.root, night.config.publish)
+    write_nights_page(night.root, night.config.publish)
     leave_night(night.config.publish, run)
-
-
-def update_nights_page(root: Root, publish: PublishConfig) -> Path:
-    """Write the page of all nights of a root. Returns its path."""
-    aliases = {number: alias for alias, number in list_releases(root, publish).aliases.items()}
-    write_nights_report(list_nights(root, aliases), root.nights_page)
-    return root.nights_page
 
 
 def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:

@@ -77,13 +77,9 @@ def backfill(call: Call, logs: Logs = None, since: Since = None, until: Until = 
 @command("surf2vec nights --root my-root", show_nights)
 def nights(call: Call) -> dict[str, Any]:
     """All nights of a root: quality, users, seconds, and what was held and why. Writes their page, runs/index.html."""
-    from tasks.registry.releases import list_releases
-    from tasks.report.nights import list_nights, write_nights_report
+    from tasks.queries.nights import write_nights_page
 
-    numbers = list_releases(call.root, call.config.publish).aliases
-    found = list_nights(call.root, {number: alias for alias, number in numbers.items()})
-    write_nights_report(found, call.root.nights_page)
-    return {"nights": found, "report": str(call.root.nights_page)}
+    return {"nights": write_nights_page(call.root, call.config.publish), "report": str(call.root.nights_page)}
 
 
 @command("surf2vec settings train", show_settings, ("as_json",))

@@ -31,6 +31,7 @@ from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_
 from trainer.training.vectors import BothParts, join_parts
 
 TOP = 20
+LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
 POPULARITY_BYTES_AN_ITEM = 56  # counts, and their positions during the sort
 
@@ -241,6 +242,19 @@ def _merge(group: tuple[Question, ...]) -> Question:
         np.concatenate([one.seen_rows + start for one, start in zip(group, starts.tolist(), strict=True)]),
         np.concatenate([one.seen_items for one in group]),
     )
+
+
+def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
+    """Return the ranks of the items of the users by whom settings are chosen, float64[m]."""
+    scores = score_of(generation, corpus.count_training_tokens())
+    asked = join_questions(questions(corpus, BothParts(generation, corpus), by_choosing=True))
+    return np.concatenate([rank_held_out(question, scores, with_top=False).ranks for question in asked])
+
+
+def measure_gain(differences: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean of the differences of the same users, float64[m], and its standard error; 0 for one user."""
+    error = float(differences.std(ddof=1)) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
+    return float(differences.mean()), error
 
 
 def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:

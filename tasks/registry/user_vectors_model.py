@@ -164,8 +164,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         near: dict[str, list[Any]] = {"neighbours": [], "scores": []}
         if not len(vectors):
             return near
-        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-        scores, rows = self.index.search(units, min(k + 1, self.index.ntotal))
+        scores, rows = self.index.search(unit_rows(vectors), min(k + 1, self.index.ntotal))
         names = self.read_ids(set(rows.ravel().tolist()) - {-1})
         for own_row, *found in zip(own_rows.tolist(), rows.tolist(), scores.tolist(), strict=True):
             pairs = zip(*found, strict=True)
@@ -229,17 +228,18 @@ class EveryUser:
         best = np.full((len(units), k), -np.inf, np.float32), np.full((len(units), k), -1, np.int64)
         for number, first in enumerate(self.model.first[:-1]):
             part = self.model.part(number)
-            columns = [name for name in ("vector", "scale") if name in part.metadata.schema.to_arrow_schema().names]
-            for group, table in part.read(list(range(part.metadata.num_row_groups)), columns).items():
-                vectors = decode_vectors(table)
-                vectors = vectors / np.maximum(
-                    np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny
-                )
+            for group, table in part.read(list(range(part.metadata.num_row_groups)), ["vector", "scale"]).items():
+                vectors = unit_rows(decode_vectors(table))
                 rows = np.broadcast_to(first + part.starts[group] + np.arange(len(vectors)), (len(units), len(vectors)))
                 found = np.hstack((best[0], units @ vectors.T)), np.hstack((best[1], rows))
                 order = np.argsort(-found[0], axis=1, kind="stable")[:, :k]
                 best = tuple(np.take_along_axis(one, order, axis=1) for one in found)
         return best
+
+
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors float32[n, D] with the length 1; zeros stay."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
 
 def read_columns(frame: pd.DataFrame) -> dict[str, pd.Series]:

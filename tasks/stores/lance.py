@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancedb.index import BTree, IvfSq
 from numpy.typing import NDArray
 
-from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, lock_folder, parse_side
+from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
 
 INDEXED_ROWS = 50_000  # below, LanceDB compares with every row, in milliseconds
 REMOVED_ROWS = 5_000  # in one condition
@@ -58,7 +58,7 @@ class LanceStore:
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
         rows = self._open(name, kind).search().select([KEYS[kind], "digest"]).to_arrow()
-        return pl.DataFrame(rows, schema={KEYS[kind]: pl.String, "digest": pl.Int64})
+        return pl.DataFrame(rows, schema=empty_digests(kind).schema)
 
     def change(self, name: str, kind: str, change: Change) -> None:
         table = self._open(name, kind)

@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, lock_folder, parse_side
+from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
 from trainer.errors import InputError
 from trainer.system.files import read_json, replace_file, sync_folder, sync_folders, write_json
 
@@ -62,8 +62,8 @@ class ParquetStore:
             (folder / f"{kind[:-1]}_vectors").mkdir()
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
-        schema = pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})
-        return pl.concat([schema, *(pl.read_parquet(path, columns=schema.columns) for path in self._files(name, kind))])
+        empty = empty_digests(kind)
+        return pl.concat([empty, *(pl.read_parquet(path, columns=empty.columns) for path in self._files(name, kind))])
 
     def change(self, name: str, kind: str, change: Change) -> None:
         side = next(side for side in self.read_sides() if side.name == name)

@@ -237,6 +237,11 @@ def as_vectors(rows: pa.Table) -> NDArray[np.float32]:
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1).astype(np.float32, copy=False)
 
 
+def empty_digests(kind: str) -> pl.DataFrame:
+    """Return digests of no rows, with the columns that `Store.read_digests` returns: the key and `digest`."""
+    return pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})
+
+
 def slice_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:
     """Yield tables in pieces of at most so many rows."""
     for rows in tables:

@@ -14,7 +14,7 @@ import polars as pl
 import psycopg2
 from numpy.typing import NDArray
 
-from tasks.stores.places import KEYS, Change, Place, Side, parse_side
+from tasks.stores.places import KEYS, Change, Place, Side, empty_digests, parse_side
 from tasks.stores.postgres_wire import encode_rows
 
 OPERATORS = {"users": "vector_cosine_ops", "items": "vector_ip_ops"}
@@ -67,11 +67,11 @@ class PostgresStore:
                     cursor.execute(f"insert into {table} select * from {self.place.table(kind, since.name)}")
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
-        frames = [pl.DataFrame(schema=(schema := {KEYS[kind]: pl.String, "digest": pl.Int64}))]
+        frames = [empty_digests(kind)]
         with self.connection, self.connection.cursor("digests") as cursor:  # named: it fetches in parts
             cursor.execute(f"select {KEYS[kind]}, digest from {self.place.table(kind, name)}")
             while rows := cursor.fetchmany(FETCH_ROWS):
-                frames.append(pl.DataFrame(rows, schema, orient="row"))
+                frames.append(pl.DataFrame(rows, frames[0].schema, orient="row"))
         return pl.concat(frames)
 
     def change(self, name: str, kind: str, change: Change) -> None:

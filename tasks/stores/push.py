@@ -26,7 +26,7 @@ from tasks.export.vector_files import ITEM_BATCH_ROWS, VECTOR_COLUMNS
 from tasks.registry.pull import find_version, pull
 from tasks.registry.tracking import Version
 from tasks.root.run import Root
-from tasks.stores.places import KEYS, Change, Side, Store
+from tasks.stores.places import KEYS, Change, Side, Store, empty_digests
 from tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
 from trainer.errors import DamageError, InputError
 from trainer.events import OnEvent, ignore_event
@@ -83,8 +83,7 @@ class Release:
 
     def read_digests(self, kind: str) -> pl.DataFrame:
         """Return the key and the digest of every row."""
-        empty = pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})
-        return pl.concat([empty, *(pl.DataFrame(rows.drop(["vector"])) for rows in self.read_rows(kind))])
+        return pl.concat([empty_digests(kind), *(pl.DataFrame(rows.drop(["vector"])) for rows in self.read_rows(kind))])
 
     def read_some(self, kind: str, keys: pl.Series) -> Iterator[pa.Table]:
         """Yield the rows with these keys."""
@@ -282,9 +281,4 @@ def _agrees(vector: NDArray[np.float32] | None, digest: int) -> bool:
 
 def _read_held(store: Store, side: Side | None, kind: str) -> pl.DataFrame:
     """Return the digests of a side; none without a side."""
-    return store.read_digests(side.name, kind) if side else make_empty(kind)
-
-
-def make_empty(kind: str) -> pl.DataFrame:
-    """Return digests of no rows."""
-    return pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})
+    return store.read_digests(side.name, kind) if side else empty_digests(kind)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException
 
-from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, parse_side, slice_rows
+from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, parse_side, slice_rows
 
 WRITTEN_ROWS, READ_ROWS = 500, 5_000
 TIMEOUT_SECONDS = 60
@@ -64,12 +64,11 @@ class QdrantStore:
             self.client.create_collection(table, vectors_config=vectors)
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
-        schema, offset = {KEYS[kind]: pl.String, "digest": pl.Int64}, None
-        frames = [pl.DataFrame(schema=schema)]
+        frames, offset = [empty_digests(kind)], None
         while True:
             table = self.place.table(kind, name)
             points, offset = self.client.scroll(table, limit=READ_ROWS, offset=offset, with_payload=True)
-            frames.append(pl.DataFrame([point.payload for point in points], schema))
+            frames.append(pl.DataFrame([point.payload for point in points], frames[0].schema))
             if offset is None:
                 return pl.concat(frames)
 

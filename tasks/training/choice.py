@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tasks.evaluation.evaluate import TOP, Question, Ranking, join_questions, questions
+from tasks.evaluation.evaluate import LEAST_GAIN, TOP, Question, Ranking, join_questions, measure_gain, questions
 from tasks.evaluation.scores import Scores, score_of
 from tasks.root.run import Root
 from tasks.training.beginning import open_base
@@ -25,8 +25,6 @@ from trainer.training.vectors import PATH_WEIGHT, BothParts, columns_of, weight_
 
 WEIGHTS = (0.2, 0.35, 0.5, PATH_WEIGHT, 0.7, 0.8, 0.9)
 ALL_WEIGHTS = (0.0, *WEIGHTS, 1.0)
-LIMIT = 2.0
-"""The gain that is needed, in standard errors."""
 
 
 def choose_weights(root: Root, corpus: Corpus, space: str | None, on_event: OnEvent) -> dict[str, Any]:
@@ -107,8 +105,7 @@ def pick(hits: dict[float, np.ndarray]) -> dict[str, Any]:
         "num_users": len(usual),
         "hit_at_20": {f"{weight:g}": float(each.mean()) for weight, each in hits.items()},
     }
-    gains = hits[best] - usual
-    error = float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-    if best == PATH_WEIGHT or gains.mean() <= LIMIT * error:
+    gain, error = measure_gain(hits[best] - usual)
+    if best == PATH_WEIGHT or gain <= LEAST_GAIN * error:
         return choice
-    return choice | {"path_weight": best, "gain": float(gains.mean()), "standard_error": error}
+    return choice | {"path_weight": best, "gain": gain, "standard_error": error}

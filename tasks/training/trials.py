@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.corpus.sample import write_user_sample
-from tasks.evaluation.evaluate import TOP, join_questions, questions, rank_held_out
-from tasks.evaluation.scores import score_of
+from tasks.evaluation.evaluate import LEAST_GAIN, TOP, measure_gain, rank_choosing
 from tasks.root.run import Root, open_scratch_folder
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError, TrainingError
@@ -26,7 +25,6 @@ from trainer.store.generation import Generation, open_generation
 from trainer.store.tokens import Corpus, open_corpus
 from trainer.training.job import Job
 from trainer.training.loop import train
-from trainer.training.vectors import BothParts
 
 VALUES: dict[str, tuple[float, ...]] = {
     "path_l2": (0.1, 0.2),
@@ -108,34 +106,27 @@ def find_hits(job: Job, sample: Corpus) -> NDArray[np.float64] | None:
     """
     try:
         train(job)
-        generation = open_generation(job.store_dir)
-        asked = join_questions(questions(sample, BothParts(generation, sample), by_choosing=True))
-        scores = score_of(generation, sample.count_training_tokens())
-        return np.concatenate(
-            [rank_held_out(question, scores, with_top=False).ranks <= TOP for question in asked]
-        ).astype(float)
+        return (rank_choosing(sample, open_generation(job.store_dir)) <= TOP).astype(float)
     except (TrainingError, ResourceError):
         return None
     finally:
         shutil.rmtree(job.store_dir, ignore_errors=True)
 
 
-def pick_settings(
-    trials: list[dict[str, float]], hits: list[NDArray[np.float64] | None]
-) -> dict[str, Any]:  # fmt: skip
+def pick_settings(trials: list[dict[str, float]], hits: list[NDArray[np.float64] | None]) -> dict[str, Any]:
     """Return the chosen settings and the gain of each trial over the first, by the hits of the same users, float64[m] each."""
     start, first = trials[0], hits[0]
-    gains, chosen = [], dict(start)
+    gains: list[dict[str, Any]] = []
+    chosen = dict(start)
     for settings, each in zip(trials[1:], hits[1:], strict=True):
         if first is None or each is None:
             continue
         ((name, value),) = settings.items() - start.items()
-        difference = each - first
-        error = float(difference.std(ddof=1)) / len(difference) ** 0.5
-        gains.append({"name": name, "value": value, "gain": float(difference.mean()), "standard_error": error})
+        gain, error = measure_gain(each - first)
+        gains.append({"name": name, "value": value, "gain": gain, "standard_error": error})
     for name in start:
-        best = max((gain for gain in gains if gain["name"] == name), key=lambda gain: gain["gain"], default=None)
-        if best and best["gain"] > 2 * best["standard_error"]:
+        best = max((one for one in gains if one["name"] == name), key=lambda one: one["gain"], default=None)
+        if best and best["gain"] > LEAST_GAIN * best["standard_error"]:
             chosen[name] = best["value"]
-    named = [gain | {"is_chosen": chosen[gain["name"]] == gain["value"]} for gain in gains]
+    named = [one | {"is_chosen": chosen[one["name"]] == one["value"]} for one in gains]
     return {"settings": chosen, "hit_at_20": None if first is None else float(first.mean()), "gains": named}

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from tasks.config import PublishConfig
+from tasks.evaluation.evaluate import measure_gain
 from tasks.registry import mlflow_runs
 from tasks.root.credentials import mask_credentials
 from tasks.root.failures import check_out
@@ -110,9 +111,8 @@ class Study:
         if not self.trials:
             with replace_file(self.path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
                 np.save(file, reciprocals, allow_pickle=False)
-        gains = reciprocals - np.load(self.path.with_suffix(".npy"), allow_pickle=False)
-        error = float(gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else 0.0
-        self.trials.append(trial | {"gain": {"mrr": float(gains.mean()), "standard_error": error}})
+        gain, error = measure_gain(reciprocals - np.load(self.path.with_suffix(".npy"), allow_pickle=False))
+        self.trials.append(trial | {"gain": {"mrr": gain, "standard_error": error}})
         write_json(self.path, self.story)
         self.log_trials()
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.corpus.sample import write_user_sample
-from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
-from tasks.evaluation.scores import score_of
+from tasks.evaluation.evaluate import rank_choosing
 from tasks.root.credentials import mask_credentials
 from tasks.root.run import Root, lock_root, open_scratch_folder, private_files
 from tasks.tuning.study import Search, Study, apply_settings, find_importances, propose, search_space, write_config
@@ -28,7 +27,6 @@ from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus, open_corpus
 from trainer.training.job import Job
 from trainer.training.loop import train
-from trainer.training.vectors import BothParts
 
 MIN_USERS = 250
 MAX_ASKED = 20_000
@@ -114,7 +112,7 @@ def run_trial(
         trained = train(job, lambda name, values: on_event(name, values) if name == "progress" else None)
         seconds = time.monotonic() - started
         tokens_per_second = trained["tokens_per_second"] or 0.0
-        ranks = rank(sample, store_dir)
+        ranks = rank_choosing(sample, open_generation(store_dir))
     except TrainingError as error:
         seconds, failure = time.monotonic() - started, str(error)
     finally:
@@ -128,14 +126,6 @@ def run_trial(
         "metrics": metrics, "failure": failure, "ended_at_ms": round(1000 * time.time()),
     }  # fmt: skip
     return trial, 1 / ranks
-
-
-def rank(sample: Corpus, store_dir: Path) -> NDArray[np.float64]:
-    """Returns the ranks of the sample's held-out items by a store's vectors, float64[m]."""
-    generation = open_generation(store_dir)
-    scores = score_of(generation, sample.count_training_tokens())
-    asked = join_questions(questions(sample, BothParts(generation, sample), by_choosing=True))
-    return np.concatenate([rank_held_out(one, scores, with_top=False).ranks for one in asked])
 
 
 def conclude(study: Study) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConf
 from tasks.corpus.build import build_corpus
 from tasks.corpus.sample import write_user_sample
 from tasks.corpus.window import Base, CorpusRequest
-from tasks.evaluation.evaluate import evaluate, measure_loss
+from tasks.evaluation.evaluate import evaluate, measure_loss, rank_choosing
 from tasks.export.export import Export, export_vectors
 from tasks.ingest.ingest import ingest
 from tasks.queries.infer import Inference, infer
 from tasks.queries.similar import similar_users
 from tasks.root.run import Root, lock_root
-from tasks.tuning import tune
 from tasks.upkeep.doctor import examine
 from tasks.upkeep.gc import collect_garbage
 from tasks.upkeep.repartition import repartition
@@ -167,7 +166,7 @@ def test_a_search_samples_it(made: tuple[Root, Corpus, Corpus], tmp_path: Path) 
     assert 60 < sample.num_users <= corpus.num_users  # without those whose only token is held out
     assert None not in sample.read_ids(0).to_pylist()
     assert train(Job(sample.folder, tmp_path / "store", TRAIN, MEMORY_BYTES))["tokens_per_second"]
-    assert len(tune.rank(sample, tmp_path / "store")) == sample.manifest["num_choosing"] > 0
+    assert len(rank_choosing(sample, open_generation(tmp_path / "store"))) == sample.manifest["num_choosing"] > 0
 
 
 def test_changed_rows_are_trained_ranked_and_fitted_again(made: tuple[Root, Corpus, Corpus], tmp_path: Path) -> None:
