@@ -10,6 +10,7 @@
 Frames are Polars. Every error that the caller can mend is a `SurfError`; its message says what to do.
 """
 
+import glob
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ import polars as pl
 from flows.cli import nights, options, roots, users
 from flows.config import load_config
 from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from tasks.export.served_export import describe_token, find_other, read_token
 from tasks.root.run import Root
 from trainer.errors import InputError, SurfError
 
-__all__ = ["Release", "SurfError", "open_release", "pull", "run"]
+__all__ = ["Release", "SurfError", "check_pair", "open_release", "pull", "run"]
 
 
 def run(
@@ -63,6 +65,18 @@ def open_release(place: str | Path, release: str | None = None) -> "Release":
 
     call = _call(place, {})
     return Release(call.root.export(release or current_release(call.root, call.config.publish)), call.root)
+
+
+def check_pair(*files: str | Path) -> None:
+    """Raise InputError unless these files of vectors are all of one release: only then users rank items by dot product.
+
+    files: Parquet files or globs, such as "vectors/user_vectors/*.parquet". A `Release` checks its own files by itself.
+    """
+    paths = [path for one in files for path in sorted(glob.glob(str(one))) or [str(one)]]
+    found = {describe_token(token) if (token := read_token(Path(path))) else "no release": path for path in paths}
+    if len(found) > 1 or "no release" in found:
+        named = "; ".join(f"{path} is of {release}" for release, path in found.items())
+        raise InputError(f"{named}: vectors of two releases do not belong together; read both from one folder")
 
 
 @dataclass(frozen=True)
@@ -105,7 +119,7 @@ class Release:
     def infer(self, events: pl.DataFrame, **settings: Any) -> pl.DataFrame:
         """Return vectors of the users in a frame of events (user_id, url, ts), whom the release need not know: user_id, vector.
 
-        The events are cleaned like those of a night. The release must be the one that its root serves.
+        The events are cleaned like those of a night. Raises InputError if the root serves another release by now.
         """
         if self.root is None:
             raise InputError(
@@ -115,6 +129,8 @@ class Release:
             logs, out = Path(name) / "events.parquet", Path(name) / "vectors.parquet"
             events.write_parquet(logs)
             users.infer(_call(self.root.path, settings), [str(logs)], out)
+            if other := find_other(out, self.manifest):
+                raise InputError(f"what was inferred {other}; open the release that serves")
             return pl.read_parquet(out)
 
     def _scan(self, kind: str) -> pl.LazyFrame:

@@ -12,12 +12,8 @@ from flows.config import DEFAULT_CONFIG, PipelineConfig
 from flows.context import open_night
 from flows.progress import report_step
 from flows.push import push_release
-from tasks.config import PublishConfig
-from tasks.registry.promotion import find_alias
-from tasks.report.measured import list_train_metrics
-from tasks.report.tables import list_losses, list_notes
-from tasks.root import story as record
-from tasks.root.run import Run, lock_root
+from flows.summary import summarize, summarize_finished
+from tasks.root.run import lock_root
 
 
 @flow(name="nightly", validate_parameters=True)
@@ -56,9 +52,9 @@ def nightly(
         run = steps.open_run(night, ingested, logs)
         steps.build_corpus(night, run)
         name_flow_run(run)
-        if base := steps.find_unchanged(night, run):
+        if steps.find_unchanged(night, run):
             push_release(night, run)
-            return summarize(base, night.config.publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
+            return summarize_finished(run, night.config.publish)
         steps.try_settings(night, run)
         steps.train_vectors(night, run)
         steps.choose_weights(night, run)
@@ -71,44 +67,3 @@ def nightly(
         push_release(night, run)
         steps.write_reports(night, run)
         return summarize(run, night.config.publish)
-
-
-def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
-    """Returns what `surf2vec run --json` prints, from the run's story. The alias is the version's current one."""
-    story = run.story()
-    recorded, gate_keys = story.require, {"passes", "verdict", "held_by", "overridden", "table"}
-    ingest, export = recorded(record.IngestStep), recorded(record.ExportStep)
-    registered = recorded(record.RegisterStep)
-    corpus, settled = recorded(record.CorpusStep), story.steps.settle or record.SettleStep()
-    return {
-        "run_id": run.run_id,
-        "release": export.release,
-        "model_name": registered.model_name,
-        "model_version": registered.model_version,
-        "alias": find_alias(run.root, publish, registered),
-        "gate": recorded(record.GateStep).model_dump(include=gate_keys),
-        "tracking_uri": registered.tracking_uri,
-        "users": export.num_users,
-        "items": export.num_items,
-        "events": ingest.events,
-        "rejected": ingest.num_rejected,
-        "tokens": corpus.num_tokens,
-        "funnel": list_losses(story),
-        "notes": list_notes(story),
-        "night": {
-            "kind": settled.kind,
-            "base": story.base.release if story.base else None,
-            "full_because": story.full_because,
-            "space_id": settled.space_id or story.run_id,
-            "alignment": settled.cosine,
-            "changed": corpus.num_users if corpus.num_changed is None else corpus.num_changed,
-            "new_users": corpus.num_new_users,
-            "left": corpus.num_left,
-            "new_items": corpus.num_new_items,
-        },
-        "export_dir": export.export_dir,
-        "report": recorded(record.ReportStep).report,
-        "training": list_train_metrics(recorded(record.TrainStep)),
-        "metrics": recorded(record.EvaluateStep).metrics | export.metrics,
-        "seconds": {name: step.seconds for name, step in story.steps.ended().items() if step.seconds is not None},
-    }

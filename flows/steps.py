@@ -13,6 +13,7 @@ from flows.artifacts import leave_night, leave_table
 from flows.context import NightContext
 from flows.progress import GATE_HELD, print_line, raise_alarm, report_step
 from flows.ray_cluster import open_fan_out
+from flows.summary import announce_run, digest_gate, digest_verdict
 from tasks.corpus import build as corpus_task
 from tasks.corpus.window import select_window
 from tasks.evaluation.comparison import evaluate_and_compare
@@ -23,6 +24,7 @@ from tasks.ingest import ingest as ingest_task
 from tasks.queries.nights import write_nights_page
 from tasks.registry import promotion
 from tasks.registry import publish as publish_task
+from tasks.registry.faults import is_served
 from tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from tasks.report.report import write_report
 from tasks.report.tables import describe_gate, list_notes
@@ -30,7 +32,7 @@ from tasks.root import story as record
 from tasks.root.run import Run
 from tasks.root.wording import as_markdown, shown_values
 from tasks.training import beginning as night_task
-from tasks.training import choice, trials
+from tasks.training import choice, runs, trials
 from tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
 from tasks.upkeep.restore import restore_story
 from trainer.errors import DamageError, UnavailableError
@@ -90,15 +92,15 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     request = night.corpus_request(record.NightPlan())
     inputs = request.inputs(request.select_window(root))
     settings = config.outcome_settings()
-    digest = night_task.name_asked(inputs, settings, night.is_full)
-    found = night_task.find_run(root, digest)
+    digest = runs.name_asked(inputs, settings, night.is_full)
+    found = runs.find_run(root, digest)
     if found:
-        night_task.reopen_gone(found)
+        runs.reopen_gone(found)
         if found.story().steps.train:
             return found
     champion = promotion.find_champion(root, config.publish)
     if champion and restore_story(root, config.publish, champion, on_event) and not found:
-        found = night_task.find_run(root, digest)
+        found = runs.find_run(root, digest)
     if found and champion in (found.story().champion, found.run_id):
         return found
     night_request = night_task.NightRequest(config.train, config.nightly, inputs, night.is_full)
@@ -115,22 +117,6 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
             **dict(plan),
         )
     return run
-
-
-def announce_run(story: record.Story) -> str:
-    """Returns one line about what a run will do: train all users, train the changed users, do the remaining steps, or nothing."""
-    run, ended = story.run_id, [name for name in story.steps.ended() if name != "ingest"]
-    begun_at = story.created_at[:16].replace("T", " ")
-    if story.steps.unchanged:
-        release = story.steps.unchanged.release
-        return f"nothing to do: run {run}, of {begun_at}, found no user whose pages changed since release {release}"
-    if story.steps.report:
-        return f"nothing to do: run {run}, of {begun_at}, is complete already; its results follow"
-    if ended:
-        return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
-    if story.base:
-        return f"run {run} goes on from release {story.base.release}: only users whose pages changed are trained"
-    return f"run {run} trains all users: {story.full_because or 'as asked'}"
 
 
 @task(name="corpus")
@@ -172,7 +158,7 @@ def try_settings(night: NightContext, run: Run) -> None:
         story = run.story()
         if story.steps.train and not story.steps.trial:
             return  # an earlier version, which tried nothing, trained this run
-        space = night_task.open_base(night.root, story.space.release) if story.space else None
+        space = runs.open_base(night.root, story.space.release) if story.space else None
         present = space.generation if space else None
         arguments = (night.root, night.job(story), present, story.base is not None, on_event)
         run.step(record.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
@@ -302,15 +288,15 @@ def register_release(night: NightContext, run: Run) -> None:
             return registered
 
         done = run.story().steps.registered
-        if done and not publish_task.is_served(root, publish, done):
+        if done and not is_served(root, publish, done):
             run.reopen(record.RegisterStep)
         try:
-            run.step(record.RegisterStep, _digest_verdict(run), make)
+            run.step(record.RegisterStep, digest_verdict(run), make)
         except promotion.ChampionMovedError as error:
             on_event("log", {"message": str(error)})
             run.reopen(record.GateStep)
             _judge(night, run, on_event)
-            run.step(record.RegisterStep, _digest_verdict(run), make)
+            run.step(record.RegisterStep, digest_verdict(run), make)
 
 
 @task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
@@ -324,7 +310,7 @@ def write_reports(night: NightContext, run: Run) -> None:
         publish_task.attach_report(night.root, night.config.publish, story.require(record.RegisterStep), path)
         return {"report": str(path)}
 
-    run.step(record.ReportStep, _digest_verdict(run), make)
+    run.step(record.ReportStep, digest_verdict(run), make)
     write_nights_page(night.root, night.config.publish)
     leave_night(night.config.publish, run)
 
@@ -346,13 +332,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
         on_event("log", {"message": message if is_first else describe_gate(record.GateStep(**judged))})
         return judged
 
-    result = run.step(record.GateStep, digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")}), make)
+    result = run.step(record.GateStep, digest_gate(run, gate), make)
     if result.is_held:
         raise_alarm(GATE_HELD, run.run_id, held_by=", ".join(result.held_by))
     leave_table(night.config.publish, "gate", shown_values(result.table), as_markdown(describe_gate(result)))
-
-
-def _digest_verdict(run: Run) -> str:
-    """Returns a digest of the gate's verdict, as the input of the steps "register" and "report"."""
-    gate = run.story().require(record.GateStep)
-    return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})

@@ -10,8 +10,9 @@ import json
 import os
 import sys
 import warnings
+from importlib.abc import MetaPathFinder
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,6 +43,8 @@ def main() -> None:
     """The entry point: an expected error becomes its message and its exit code, never a traceback."""
     # On the terminal the steps print their own lines; Prefect's server keeps all of Prefect's.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    if {"similar", "explain", "doctor"} & set(sys.argv[1:2]):
+        skip_pandas()
     warnings.filterwarnings("ignore")  # libraries' deprecation warnings are for developers
     heed_signals()
     exit_code = 1  # for an unexpected error, whose traceback the interpreter prints
@@ -68,6 +71,23 @@ def main() -> None:
         exit_code = fail(*described)
         if described[0] == "server_ended":  # Prefect's exit handler would try for a minute to reach the server
             leave()
+
+
+class NoPandas(MetaPathFinder):
+    """Pretends that pandas is not installed."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def skip_pandas() -> None:
+    """Let pyarrow do without pandas in this process: it would import it at its first array, for half a second."""
+    import pyarrow
+
+    sys.meta_path.insert(0, NoPandas())
+    pyarrow.scalar(0)  # it looks for pandas now, and never again
+    sys.meta_path.pop(0)
 
 
 def describe_error(error: BaseException) -> tuple[str, str, int]:

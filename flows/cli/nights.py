@@ -6,6 +6,7 @@ import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,24 @@ def start_nights(call: Call, logs: list[str]) -> AbstractContextManager[None]:
     return start_server(call.path)
 
 
+def find_finished(
+    call: Call, logs: list[str], since: date | None, until: date | None, *, full: bool
+) -> dict[str, Any] | None:  # fmt: skip
+    """Return the result of a night that is complete already, without Prefect; None if there may be something to do.
+
+    Where a Prefect server is named every run is a flow, so that it is recorded.
+    """
+    from flows.context import NightContext
+    from flows.summary import announce_run, find_finished, summarize_finished
+    from tasks.root.run import Root
+
+    night = NightContext(Root(call.path), since, until, call.config, full)
+    if not night.root.sources.exists() or not (run := find_finished(night, logs)):
+        return None
+    call.log(announce_run(run.story()))
+    return summarize_finished(run, call.config.publish)
+
+
 def held_exit_code(result: dict[str, Any]) -> int:
     """Returns 3 if the gate held the release back, else 0."""
     return 0 if result["gate"]["passes"] or result["gate"]["overridden"] else HeldBackError.exit_code
@@ -57,6 +76,9 @@ def run(
     full: Annotated[bool, typer.Option("--full", help="Train everything anew, whatever serves.")] = False,
 ) -> dict[str, Any]:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
+    days = [day.date() if day else None for day in (since, until)]
+    if not os.environ.get("PREFECT_API_URL") and (finished := find_finished(call, logs or [], *days, full=full)):
+        return finished
     server = start_nights(call, logs or [])
     from flows.nightly import nightly  # takes seconds, in which the server starts
 

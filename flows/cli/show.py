@@ -7,8 +7,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tasks.report.tables import describe_gate
-from tasks.root.story import GateStep
 from tasks.root.wording import amount, count, duration, share
 from trainer.system.units import size
 
@@ -50,6 +48,9 @@ def show_run(result: dict[str, Any]) -> None:
 
 def show_gate(gate: dict[str, Any]) -> None:
     """Print the gate's rules and its verdict."""
+    from tasks.report.tables import describe_gate  # takes a quarter of a second, which every command would wait for
+    from tasks.root.story import GateStep
+
     rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in gate["table"])
     title = describe_gate(GateStep.model_validate(gate))
     show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=title)

@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.export.served_export import token_of
 from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_rows
 from trainer.errors import DamageError
 from trainer.system.files import describe_file, digest_file, read_json, replace_file, verify_once
@@ -93,7 +94,8 @@ def write_difference(
             before, now = read_keys(old_path, key), read_keys(new_path, key)
             removed[kind].append(before.filter(~before.is_in(now.implode())))
             pairs = zip_longest(_read_rows(old_path, kind), _read_rows(new_path, kind))
-            files |= write_changed(folder, path, (_find_changed(*pair) for pair in pairs if pair[1] is not None))
+            changed = (_find_changed(*pair) for pair in pairs if pair[1] is not None)
+            files |= write_changed(folder, path, changed, token_of(new))
             done_bytes += new_path.stat().st_size if new_path else 0
             changed_bytes = sum(about["bytes"] for about in files.values())
             if max_share and changed_bytes > max_share * max(done_bytes, min(total_bytes, SURE_BYTES)):
@@ -124,14 +126,14 @@ def _find_changed(old: pa.Table | None, new: pa.Table) -> pa.Table:
     return new.take(rows.join(before, on=new.column_names, how="anti")["row"].sort().to_arrow())
 
 
-def write_changed(folder: Path, name: str, tables: Iterable[pa.Table]) -> dict[str, Any]:
+def write_changed(folder: Path, name: str, tables: Iterable[pa.Table], token: dict[str, str]) -> dict[str, Any]:
     """Write rows as the file `name` of an export; return {name: entry}. Without rows it writes no file and returns {}."""
     some = (table for table in tables if len(table))
     first = next(some, None)
     if first is None:
         return {}
     group_rows = USER_ROW_GROUP_ROWS if name.startswith("user_vectors/") else ITEM_ROW_GROUP_ROWS
-    write_rows(folder / name, chain([first], some), group_rows)
+    write_rows(folder / name, chain([first], some), group_rows, token)
     return {name: {"rows": pq.read_metadata(folder / name).num_rows} | describe_file(folder / name)}
 
 

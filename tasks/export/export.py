@@ -21,17 +21,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig
-from tasks.export.changes import write_changes
 from tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
+from tasks.export.served_export import find_other, token_of
 from tasks.export.served_export import list_files as list_served
 from tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
@@ -120,7 +118,7 @@ def export_vectors(
         manifest["item_files"] = {}
         if generation.has_item_vectors:
             path = folder / "item_vectors" / "part-00000.parquet"
-            write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS)
+            write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS, write.token)
             manifest["item_files"][path.name] = {"rows": generation.num_items} | describe_file(path)
         if generation.config.path_size:
             manifest["path"] = _write_path(write)
@@ -128,6 +126,8 @@ def export_vectors(
         manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
         if job.since_dir is not None:
+            from tasks.export.changes import write_changes  # Polars; `surf2vec similar` reads exports without
+
             changes, message = write_changes(folder, manifest, job.since_dir)
             manifest |= {"changes": changes} if changes else {}
             on_event("log", {"message": message})
@@ -136,10 +136,16 @@ def export_vectors(
 
 
 def read_export(export_dir: Path) -> dict[str, Any]:
-    """Return the manifest of an export. Raises InputError if there is no export."""
+    """Return the manifest of an export. Raises InputError if there is no export, or only changes between two."""
     if not (export_dir / EXPORT_MANIFEST).exists():
         raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
-    return read_json(export_dir / EXPORT_MANIFEST)
+    manifest = read_json(export_dir / EXPORT_MANIFEST)
+    if "since" in manifest:
+        raise InputError(
+            f"{export_dir} has only what changed from release {manifest['since']} to {manifest['release']}: these vectors "
+            f"belong together with those of release {manifest['since']}; pull the whole release without --since"
+        )
+    return manifest
 
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -148,10 +154,18 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:
-    """Return the path of a file of an export. Raises DamageError unless its bytes are those of the manifest."""
+    """Return the path of a file of an export. Raises DamageError unless its bytes are those of the manifest.
+
+    If the file is of another release, as in a folder that was copied by half, the message names both.
+    """
     pull = f"`surf2vec pull models:/NAME/VERSION --out {export_dir}`"
     way_out = f"bring release {manifest['release']} back with {pull}, or serve another"
-    return verify_once(export_dir / name, list_files(manifest)[name], way_out)
+    try:
+        return verify_once(export_dir / name, list_files(manifest)[name], way_out)
+    except DamageError:
+        if other := find_other(export_dir / name, manifest):
+            raise DamageError(f"{export_dir / name} {other}; {way_out}") from None
+        raise
 
 
 def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> pa.Table | None:
@@ -194,6 +208,11 @@ class Writing:
     corpus: dict[str, Any]
     generation: Generation
     partitions: range
+
+    @property
+    def token(self) -> dict[str, str]:
+        """The pairing token of the release."""
+        return token_of({"release": self.job.release, "space_id": self.job.space_id})
 
     def read_projection(self) -> np.ndarray | None:
         """Return the projection, float32 (D, k), or None."""
@@ -263,7 +282,7 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
             continue
         path = write.folder / "user_vectors" / part_name(partition)
         rows = encode_rows(users, project(vectors, projection), write.job.config.dtype)
-        write_rows(path, [rows], USER_ROW_GROUP_ROWS)
+        write_rows(path, [rows], USER_ROW_GROUP_ROWS, write.token)
         files[path.name] = {"rows": len(users)} | describe_users(path)
         num_done += len(users)
         on_event("progress", {"step": "export", "done": num_done, "total": write.corpus["num_users"], "unit": "users"})
@@ -310,7 +329,7 @@ def _write_path(write: Writing) -> dict[str, Any]:
             yield encode_rows(names, project(vectors, block), "float32")
 
     path = write.folder / PATH_FILE
-    write_rows(path, read_inputs(), ITEM_ROW_GROUP_ROWS)
+    write_rows(path, read_inputs(), ITEM_ROW_GROUP_ROWS, write.token)
     about = {"file": PATH_FILE, "rows": write.generation.num_items, "columns": columns, "weight": found.weight}
     numbers = {"lags": found.lags.tolist(), "bias": project(found.bias[None], block)[0].tolist()}
     return about | numbers | describe_file(path)
@@ -325,6 +344,8 @@ def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict
         manifest["vector_size"],
         lambda every: ((rows, unit_rows(vectors)) for rows, vectors in read_vectors(paths, every, BATCH_ROWS)),
     )
+    import faiss
+
     with replace_file(folder / INDEX_FILE) as temporary:
         try:
             faiss.write_index(index, str(temporary))
@@ -341,6 +362,8 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
     users = pa.table({"user_id": corpus.read_ids(partition)})
     if not write.corpus.get("base"):  # they are in order, without holes
         return users, vectors
+    import pyarrow.compute as pc  # a tenth of a second, which `surf2vec similar` would wait for
+
     order = pc.sort_indices(users["user_id"])[: len(users) - users["user_id"].null_count]  # nulls come last
     return users.take(order), vectors[order.to_numpy()]
 

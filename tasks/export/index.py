@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,6 +73,8 @@ def plan_index(num_rows: int, dim: int, room_bytes: int, quantise_above: int) ->
 
 def build_index(plan: IndexPlan, num_rows: int, dim: int, read_rows: ReadRows) -> tuple[Any, dict[str, Any]]:
     """Return the index and its manifest entry: `kind`, and for a quantised index `nprobe` and `recall_at_10`."""
+    import faiss  # commands that only read an export do without
+
     index: Any = faiss.index_factory(dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
     if plan.num_lists == 0:
         index.codes.resize(num_rows * index.code_size)  # reserves memory: growing would hold the codes twice

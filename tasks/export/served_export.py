@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 DIGEST_DIGITS = 16
+TOKEN = ("release", "space_id")
+"""What makes vectors a pair: users rank items of the same release only. In the metadata of each Parquet file of vectors."""
 
 
 class ExportError(RuntimeError):
@@ -54,6 +56,7 @@ class Export:
         self.stamps = {name: self.stamp(name) for name in [*self.files, "manifest.json"]}
         for name, about in self.files.items():
             if self.stamps[name][0] != about["bytes"]:
+                self.refuse_other(name)
                 raise self.error(f"{name} there has {self.stamps[name][0]:,} bytes, registered were {about['bytes']:,}")
         # The manifest is checked last, so that a folder that is replaced meanwhile is noticed.
         with self.reading("manifest.json") as path:
@@ -107,7 +110,13 @@ class Export:
     def compare(self, name: str, found: str, registered: str) -> None:
         """Raise ExportError unless a digest is the registered one."""
         if found != registered:
+            self.refuse_other(name)
             raise self.error(f"{name} there does not have the sha256 that was registered: its bytes were altered")
+
+    def refuse_other(self, name: str) -> None:
+        """Raise ExportError if a file is of another release."""
+        if other := find_other(self.folder / name, self.manifest):
+            raise self.error(f"{name} there {other}")
 
     def check(self, name: str) -> None:
         if self.stamp(name) != self.stamps[name]:
@@ -136,6 +145,37 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
     others = [about for about in manifest.values() if isinstance(about, dict) and "file" in about]
     return users | items | {about["file"]: about for about in others}
+
+
+def token_of(manifest: dict[str, Any]) -> dict[str, str]:
+    """Return the pairing token of a release, as the metadata of its Parquet files has it."""
+    return {f"surf2vec.{key}": manifest[key] for key in TOKEN}
+
+
+def read_token(path: Path) -> dict[str, str]:
+    """Return the pairing token of a file; empty if it is no Parquet file, or has none."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return {}
+    names = {key.decode(): value.decode() for key, value in metadata.items() if key.startswith(b"surf2vec.")}
+    return {f"surf2vec.{key}": names[f"surf2vec.{key}"] for key in TOKEN if f"surf2vec.{key}" in names}
+
+
+def describe_token(token: dict[str, str]) -> str:
+    """Return a pairing token in words."""
+    return "release {} (space {})".format(*token.values())
+
+
+def find_other(path: Path, manifest: dict[str, Any]) -> str:
+    """Return in words that a file is of another release than the manifest; empty if it is not, or has no token."""
+    own, found = token_of(manifest), read_token(path)
+    if found in ({}, own):
+        return ""
+    return (
+        f"is of {describe_token(found)}, and the manifest of {describe_token(own)}: vectors of two releases do not belong "
+        "together"
+    )
 
 
 class Part:

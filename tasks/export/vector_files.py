@@ -6,7 +6,7 @@ int8      vector fixed_size_list<int8> and scale float32: the row's greatest num
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -56,9 +56,12 @@ def encode_rows(names: pa.Table, vectors: NDArray[np.float32], dtype: str) -> pa
     return names
 
 
-def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int) -> None:
+def write_rows(
+    path: Path, tables: Iterable[pa.Table], group_rows: int, token: Mapping[str, str] | None = None
+) -> None:  # fmt: skip
     """Write rows as Parquet with `group_rows` rows per group, durably. The same rows give the same bytes.
 
+    token: the pairing token, for the metadata of the file.
     One table is in memory at a time; each but the last must have complete groups. Lookups use the first column's statistics.
     Float vectors are not compressed: their bits are noise, and a plain column is read faster. Compression makes int8 a sixth
     smaller.
@@ -71,7 +74,7 @@ def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int) -> None:
             columns = {name: table[name] for name in table.column_names}
             columns["vector"] = columns["vector"].cast(pa.list_(kind.value_type, kind.list_size))
             columns[key] = columns[key].cast(pa.string())
-            table = pa.table(columns)
+            table = pa.table(columns).replace_schema_metadata(token)
             if writer is None:
                 is_bytes = kind.value_type == pa.int8()
                 names = [name for name in table.column_names if name not in VECTOR_COLUMNS]

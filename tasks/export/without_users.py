@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tasks.export.export import EXPORT_MANIFEST, list_files, path_of, replace_folder, write_index
 from tasks.export.index import plan_index
+from tasks.export.served_export import token_of
 from tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, part_name, write_rows
 from tasks.users.user_set import UserSet
 from trainer.system.files import link_file, read_json, write_manifest_json
@@ -53,7 +54,7 @@ def erase_from_export(
             del user_files[name]
             if not is_gone.all():
                 table = pq.read_table(folder / path).filter(pa.array(~is_gone)).combine_chunks()
-                write_rows(new / path, [table], USER_ROW_GROUP_ROWS)
+                write_rows(new / path, [table], USER_ROW_GROUP_ROWS, token_of(manifest))
                 user_files[name] = {"rows": len(table)} | describe_users(new / path)
         for name in list_files(manifest):
             if name not in remade and not name.startswith(_CHANGES):

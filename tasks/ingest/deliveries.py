@@ -10,7 +10,17 @@ from typing import Any
 
 from tasks.config import IngestConfig
 from tasks.ingest.remote_logs import RemoteLogs
-from tasks.ingest.sources import Catalog, SourceFile, Stamp, events_files, expand, is_remote, read_stamp
+from tasks.ingest.sources import (
+    Catalog,
+    SourceFile,
+    Stamp,
+    events_files,
+    expand,
+    is_remote,
+    read_catalog,
+    read_stamp,
+)
+from tasks.ingest.user_key import read_user_key
 from tasks.root.run import Root
 from tasks.root.wording import several
 from trainer.errors import ConfigError, DamageError, InputError
@@ -43,10 +53,8 @@ class Delivery:
     changes: list[str]
 
 
-def find_sources(
-    patterns: Sequence[str], known: Mapping[str, tuple[tuple[int, ...], str]], remote: RemoteLogs, on_event: OnEvent
-) -> list[SourceFile]:
-    """Return the files of the globs, each once, sorted by name. Does not read a file again if `known` has its stamp.
+def list_stamps(patterns: Sequence[str], remote: RemoteLogs) -> dict[str, Stamp]:
+    """Return the stamps of the files of the globs by name, each file once. Reads none of them.
 
     Raises InputError when a glob matches nothing, or something that is not a readable file.
     """
@@ -59,6 +67,14 @@ def find_sources(
             for path in expand(pattern):
                 paths.setdefault(os.path.realpath(path), path)
     stamps |= {path: read_stamp(path) for path in paths.values()}
+    return stamps
+
+
+def find_sources(
+    patterns: Sequence[str], known: Mapping[str, tuple[tuple[int, ...], str]], remote: RemoteLogs, on_event: OnEvent
+) -> list[SourceFile]:
+    """Return the files of the globs, each once, sorted by name. Does not read a file again if `known` has its stamp."""
+    stamps = list_stamps(patterns, remote)
     unread = [name for name in stamps if name not in known or known[name][0] != stamps[name]]
     if unread:
         num_bytes = sum(stamps[name][0] for name in unread)
@@ -75,6 +91,21 @@ def find_sources(
     with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
         digests = {name: known[name][1] for name in known} | dict(zip(unread, pool.map(digest, unread), strict=True))
     return [SourceFile(name, digests[name], stamps[name]) for name in sorted(stamps)]
+
+
+def find_known(root: Root, patterns: Sequence[str], config: IngestConfig, partitions: int | None) -> bool:
+    """Return whether an ingest of these globs would change nothing: their files were read, with the same settings, and the events
+    of them are whole. Reads no log.
+    """
+    catalog = read_catalog(root)
+    read_user_key(root, config)
+    stamps, known = list_stamps(patterns, RemoteLogs(root.temporary, config)), catalog.stamps
+    if not catalog.entries or (partitions and partitions != catalog.partitions):
+        return False
+    if any(name not in known or known[name][0] != stamp for name, stamp in stamps.items()):
+        return False
+    sources = [SourceFile(name, known[name][1], stamp) for name, stamp in stamps.items()]
+    return not plan_delivery(root, catalog, sources, config).to_ingest
 
 
 def rules_of(config: IngestConfig) -> dict[str, Any]:

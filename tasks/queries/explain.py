@@ -19,7 +19,7 @@ from tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.path_sums import scale_of
 from tasks.ingest.sources import Catalog, events_files, read_catalog
-from tasks.queries.similar import find_history, find_vector
+from tasks.queries.similar import find_history, find_vector, read_rows_of
 from tasks.registry.releases import list_releases
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
@@ -71,10 +71,10 @@ def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> 
     """Events of the user: how many, the first and the last, and how many a day."""
     days: Counter[str] = Counter()
     times: list[datetime] = []
-    where = [("micro_partition", "==", partition), ("user_id", "==", user_id)]
     verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
     for name in sorted(catalog.files):
-        found = pq.read_table(root.path / name, columns=["ts"], filters=where, partitioning=None)["ts"]
+        where = {"micro_partition": partition, "user_id": user_id}
+        found = read_rows_of(root.path / name, where, ["ts"])["ts"]
         day = Path(name).parent.name.removeprefix("day=")
         days[day] += len(found)
         if day != "undated":

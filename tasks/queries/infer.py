@@ -28,6 +28,7 @@ from tasks.corpus.token_pass import write_part
 from tasks.corpus.window import explain_unreadable, select_window
 from tasks.export.export import path_of, read_export
 from tasks.export.reduction import project, read_projection
+from tasks.export.served_export import token_of
 from tasks.export.vector_files import encode_vectors
 from tasks.ingest.deliveries import list_changes, rules_of
 from tasks.ingest.ingest import ingest
@@ -71,7 +72,7 @@ class Inference:
 @dataclass(frozen=True)
 class Release:
     """What inference needs of a release. config: that of its training. counts: file of the training tokens of each item,
-    int64[V]. projection_path: set if the release's vectors were reduced.
+    int64[V]. projection_path: set if the release's vectors were reduced. token: the pairing token.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Release:
     vocabulary: Path
     counts: Path
     projection_path: Path | None
+    token: dict[str, str]
 
     @cached_property
     def items(self) -> FrozenItems:
@@ -97,8 +99,9 @@ class Release:
         return self.generation.vector_size if self.projection is None else self.projection.shape[1]
 
     def open_writer(self, path: Path) -> pq.ParquetWriter:
-        """Returns a writer of the columns `user_id` and `vector`."""
-        schema = pa.schema([("user_id", pa.string()), ("vector", pa.list_(pa.float32(), self.vector_size))])
+        """Returns a writer of the columns `user_id` and `vector`, with the pairing token of the release."""
+        fields = [("user_id", pa.string()), ("vector", pa.list_(pa.float32(), self.vector_size))]
+        schema = pa.schema(fields, metadata=self.token)
         return pq.ParquetWriter(
             path, schema, use_dictionary=False, write_statistics=["user_id"],
             column_encoding={"user_id": "DELTA_BYTE_ARRAY"},
@@ -198,7 +201,7 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
         wanted, used = getattr(settings, field.name), getattr(config, field.name)
         if wanted not in (used, field.default) and field.name != "commit_seconds":
             on_event("log", {"message": f"train.{field.name} is {used}, as in release {release}, not {wanted}"})
-    return Release(release, generation, config, vocabulary, folder / COUNTS, projection)
+    return Release(release, generation, config, vocabulary, folder / COUNTS, projection, token_of(export))
 
 
 def _link(path: Path, folder: Path) -> Path:

@@ -12,7 +12,6 @@ from typing import Any
 import faiss
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -20,7 +19,7 @@ from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.export.export import path_of, read_export
 from tasks.export.index import unit_rows
 from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import part_name
+from tasks.export.vector_files import VECTOR_COLUMNS, part_name
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
 from trainer.errors import InputError
@@ -104,12 +103,30 @@ def find_vector(export_dir: Path, manifest: dict[str, Any], user_id: str) -> NDA
     if name not in manifest["user_files"]:
         return None
     path = path_of(export_dir, manifest, f"user_vectors/{name}")
-    rows = pq.read_table(path, filters=[("user_id", "==", user_id)], partitioning=None)
+    rows = read_rows_of(path, {"user_id": user_id}, [*VECTOR_COLUMNS])
     return decode_vectors(rows)[0] if rows.num_rows else None
+
+
+def read_rows_of(path: Path, where: dict[str, Any], columns: list[str]) -> pa.Table:
+    """Return the rows of a user in a Parquet file in which they are consecutive. where: `user_id`, and what else they all have.
+
+    Reads only row groups that can have them. Arrow's filters do the same, but take a fifth of a second to import.
+    """
+    with pq.ParquetFile(path) as file:
+        groups = []
+        for group in range(file.num_row_groups):
+            found = [file.metadata.row_group(group).column(file.schema.names.index(name)).statistics for name in where]
+            bounds = zip(found, where.values(), strict=True)
+            if all(one is None or not one.has_min_max or one.min <= value <= one.max for one, value in bounds):
+                groups.append(group)
+        names = [name for name in ("user_id", *columns) if name in file.schema_arrow.names]
+        table = file.read_row_groups(groups, columns=names)
+    rows = [row for row, name in enumerate(table["user_id"].to_pylist()) if name == where["user_id"]]
+    return table.slice(rows[0], len(rows)) if rows else table.slice(0, 0)
 
 
 def find_history(corpus: Corpus, user_id: str) -> tuple[int, int, Histories] | None:
     """Returns a user's micro-partition, the row in it, and the histories of all its users; None if the user has no history."""
     partition = user_hash(user_id) % corpus.num_partitions
-    row = pc.index(corpus.read_ids(partition), user_id).as_py()
-    return None if row < 0 else (partition, row, corpus.read(partition))
+    ids = corpus.read_ids(partition).to_pylist()
+    return (partition, ids.index(user_id), corpus.read(partition)) if user_id in ids else None

@@ -10,13 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST, list_files, path_of, read_export
 from tasks.export.served_export import decode_vectors
 from tasks.export.vector_files import VECTOR_COLUMNS
 from trainer.errors import ConfigError, DamageError
 from trainer.events import OnEvent, ignore_event
 from trainer.gensim.word2vec_format import write_word2vec
-from trainer.system.files import read_json, verify_once
 
 _KEYS = {"users": "user_id", "items": "url"}
 _BATCH_ROWS = 8192
@@ -42,7 +41,7 @@ def export_word2vec(
         raise ConfigError(f"{out} is a folder: name the file to write, such as {out / which}.bin")
     if out.resolve().is_relative_to(export_dir.resolve()):
         raise ConfigError(f"{out} is inside the export, which holds its own files only: name another place")
-    manifest = read_json(export_dir / EXPORT_MANIFEST)
+    manifest = read_export(export_dir)
     try:
         prefix = f"{which[:-1]}_vectors/"
         files = {name: about for name, about in list_files(manifest).items() if name.startswith(prefix)}
@@ -52,7 +51,7 @@ def export_word2vec(
         raise DamageError(f"{export_dir / EXPORT_MANIFEST} is not an export's: {_WAY_OUT}") from None
     if not files:
         raise ConfigError(f"{export_dir} has no {which[:-1]} vectors: it was trained with train.hs = 1, a tree")
-    batches = _read_batches(export_dir, files, which, vector_size, total, on_event)
+    batches = _read_batches(export_dir, manifest, which, total, on_event)
     num_renamed = write_word2vec(out, batches, total, vector_size, binary)
     return {
         "release": release, "out": str(out), "which": which, "format": "binary" if binary else "text", "rows": total,
@@ -61,16 +60,16 @@ def export_word2vec(
 
 
 def _read_batches(
-    export_dir: Path, files: dict[str, dict[str, Any]], which: str, vector_size: int, total: int, on_event: OnEvent
+    export_dir: Path, manifest: dict[str, Any], which: str, total: int, on_event: OnEvent
 ) -> Iterator[tuple[pa.Array, Any]]:
     """Yield names and vectors of the files in order, for `write_word2vec`. Raises DamageError for an altered file."""
     done = 0
-    for name, about in sorted(files.items()):
+    for name in sorted(name for name in list_files(manifest) if name.startswith(f"{which[:-1]}_vectors/")):
         path = export_dir / name
         try:
-            verify_once(path, about, _WAY_OUT)
+            path_of(export_dir, manifest, name)
             for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=[_KEYS[which], *VECTOR_COLUMNS]):
-                yield batch.column(_KEYS[which]), decode_vectors(batch).reshape(-1, vector_size)
+                yield batch.column(_KEYS[which]), decode_vectors(batch).reshape(-1, manifest["vector_size"])
                 done += len(batch)
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise DamageError(f"{path} cannot be read ({type(error).__name__}): {_WAY_OUT}") from None

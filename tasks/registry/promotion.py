@@ -17,18 +17,17 @@ from tasks.config import PublishConfig
 from tasks.corpus.window import ends_before
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.registry import tracking
+from tasks.registry.releases import CHALLENGER, CHAMPION, alias_of
 from tasks.registry.tracking import Ownership, Registered, Version
 from tasks.root.identity import has_registry, registry_uri
 from tasks.root.run import Root, Run, private_files
-from tasks.root.story import GateStep, Promotion, RegisterStep, Step, Story
+from tasks.root.story import GateStep, Promotion, Step, Story
 from tasks.root.wording import shown
-from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
+from trainer.errors import DamageError, HeldBackError, InputError
 from trainer.events import OnEvent, ignore_event
 from trainer.store.generation import open_generation
 from trainer.store.writer import lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_generations
 from trainer.system.files import digest_file, read_json, verify_size
-
-CHALLENGER, CHAMPION = "challenger", "champion"
 
 
 class ChampionMovedError(HeldBackError):
@@ -89,19 +88,7 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateSt
                 )
             tags |= _promotion_tags(registered.aliases.get(CHAMPION))
         _move(root, publish, version, tags, aliases)
-    return _alias_of(registered.aliases | dict.fromkeys(aliases, number), number)
-
-
-def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
-    """Return the current alias of a version, or the one in the story if MLflow cannot be reached."""
-    try:
-        return _alias_of(read_registry(root, publish).aliases, registered.model_version)
-    except UnavailableError:
-        return registered.alias
-
-
-def _alias_of(aliases: dict[str, int], number: int) -> str | None:
-    return next((name for name in (CHAMPION, CHALLENGER) if aliases.get(name) == number), None)
+    return alias_of(registered.aliases | dict.fromkeys(aliases, number), number)
 
 
 def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> list[str]:

@@ -7,7 +7,6 @@ A version is identified by the sha256 of its export's manifest. So registering a
 completes an interrupted one: the model's files come first, then the version with its tags, then the aliases.
 """
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST, list_files
 from tasks.registry import mlflow_runs, tracking
+from tasks.registry.faults import TAG_PATH, TAG_SHA256, find_faults
 from tasks.registry.mlflow_runs import Metric
 from tasks.registry.promotion import settle_aliases
-from tasks.registry.release_state import TAG_PATH, TAG_SHA256, open_state
+from tasks.registry.release_state import open_state
 from tasks.registry.tracking import Content, Version
 from tasks.report.cards import list_night, model_card, name_night, version_card
 from tasks.report.measured import list_train_metrics
@@ -27,9 +27,8 @@ from tasks.root.credentials import mask_credentials, mask_values
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from tasks.root.run import Root
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
-from trainer.errors import DamageError
 from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, sync_folders, verify_all, verify_file
+from trainer.system.files import digest_file, read_json, sync_folders, verify_all
 from trainer.system.units import parse_bytes
 
 COST = ("seconds", "predicted_seconds", "peak_bytes", "predicted_peak_bytes", "stall")
@@ -70,7 +69,9 @@ def publish_release(
         return is_same and not one.is_copied
 
     version = next(filter(is_ours, tracking.get_registered(uri, publish.model_name).versions), None)
-    if version is None or any(find_faults(uri, version)):
+    if version is None or (
+        uri.startswith("sqlite:///") and any(find_faults(tracking.find_folder(uri, version), version.tags))
+    ):
         version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
     alias = settle_aliases(root, publish, version.number, story.steps.gate)
 
@@ -125,50 +126,9 @@ def _copy_release(
     return tracking.register(uri, publish.model_name, model_id, mlflow_run, cards, tags)
 
 
-def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> bool:
-    """Return whether the registered version has an intact copy. True if the version was deleted."""
-    uri = registry_uri(root, publish)
-    if not uri.startswith("sqlite:///"):  # a server checks its own copies, and may be unreachable
-        return True
-    version = tracking.get_registered(uri, publish.model_name).get(registered.model_version)
-    return version is None or not any(find_faults(uri, version))
-
-
 def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, report_path: Path) -> None:
     """Add the report to the MLflow run of a release."""
     mlflow_runs.log_files(registry_uri(root, publish), registered.mlflow_run_id, [report_path], {})
-
-
-def find_faults(tracking_uri: str, version: Version) -> Iterator[str]:
-    """Yield a line for each missing or altered file of a version's copy in the root's own registry.
-
-    For a version by reference only the manifest is read. `surf2vec pull` and the served model check copies on a server.
-    """
-    is_own = tracking_uri.startswith("sqlite:///") and "export_path" in version.tags
-    folder = tracking.find_folder(tracking_uri, version) if is_own else None
-    if folder is None:
-        return
-    is_copy = "export_uri" not in version.tags
-    if not (folder / "MLmodel").exists():
-        yield f"{folder / 'MLmodel'} is missing"
-    yield from (f"{path} is empty" for path in sorted(folder.rglob("*")) if path.is_file() and not path.stat().st_size)
-    yield from _find_altered(folder / version.tags["export_path"], version.tags["manifest_sha256"], is_copy)
-    if is_copy and TAG_SHA256 in version.tags:
-        yield from _find_altered(folder / version.tags[TAG_PATH], version.tags[TAG_SHA256], is_copy)
-
-
-def _find_altered(folder: Path, digest: str, has_files: bool) -> Iterator[str]:
-    """Yield a line for each altered file: the manifest of an export or a state, and with `has_files` the files that it names."""
-    path = folder / EXPORT_MANIFEST
-    if not path.exists() or digest_file(path) != digest:
-        yield f"{path} is missing or not the one that was registered"
-        return
-    manifest = read_json(path) if has_files else {"files": {}}
-    for name, about in (manifest["files"] if "files" in manifest else list_files(manifest)).items():
-        try:
-            verify_file(folder / name, about)
-        except DamageError as error:
-            yield str(error)
 
 
 def _describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:

@@ -29,6 +29,7 @@ from tasks.export.changes import (
     write_removed,
 )
 from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.served_export import token_of
 from tasks.registry import tracking
 from tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place
 from tasks.registry.tracking import Version
@@ -93,7 +94,7 @@ def pull_since(
             for link in links:
                 for name, about in link.files.items():
                     fetcher.get(link.version, name, about, link.folder / name)
-        files = join_changes(gathered, links, forgotten)
+        files = join_changes(gathered, links, forgotten, token_of(manifest))
         counts = count_rows(files)
         kept = ("release", "space_id", "vector_size", "storage", "parts", "path")
         about = {name: manifest[name] for name in kept if name in manifest}
@@ -148,8 +149,11 @@ def _find_links(
     return links, ""
 
 
-def join_changes(folder: Path, links: list[Link], forgotten: Tombstones) -> dict[str, Any]:
-    """Join the changes of consecutive releases; return the entries of the files. Forgotten users are listed as removed."""
+def join_changes(folder: Path, links: list[Link], forgotten: Tombstones, token: dict[str, str]) -> dict[str, Any]:
+    """Join the changes of consecutive releases; return the entries of the files. Forgotten users are listed as removed.
+
+    token: the pairing token of the newest release.
+    """
     files: dict[str, Any] = {}
     gone: dict[str, pl.Series] = {}
     for kind, key in KEYS.items():
@@ -167,7 +171,7 @@ def join_changes(folder: Path, links: list[Link], forgotten: Tombstones) -> dict
                 removed.append(rows.filter(is_forgotten).select(key))
                 rows = rows.filter(~is_forgotten)
             changed.append(rows[key])
-            files |= write_changed(folder, name, [rows.sort(key).to_arrow()])
+            files |= write_changed(folder, name, [rows.sort(key).to_arrow()], token)
         gone[kind] = pl.concat(removed)[key]
         gone[kind] = gone[kind].filter(~gone[kind].is_in(pl.concat(changed).implode()))
     return files | write_removed(folder, gone)

@@ -22,6 +22,7 @@ import numpy as np
 from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import read_catalog
+from tasks.registry.faults import TAG_PATH, TAG_SHA256
 from tasks.registry.tracking import Content
 from tasks.root.credentials import mask_values
 from tasks.root.identity import read_root_id
@@ -34,7 +35,6 @@ from trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
 from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
 
 FOLDER = "state"
-TAG_SHA256, TAG_PATH = "state_sha256", "state_path"
 STATE_MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from tasks.config import PublishConfig
 from tasks.root.identity import has_registry, registry_uri
 from tasks.root.run import Root
-from trainer.errors import InputError
+from tasks.root.story import RegisterStep
+from trainer.errors import InputError, UnavailableError
 
+CHALLENGER, CHAMPION = "challenger", "champion"
 _VERSIONS = """
 select t.value, v.version from model_versions v join model_version_tags t on t.name = v.name and t.version = v.version
 where v.name = :model and t.key = 'release' and v.current_stage <> 'Deleted_Internal' order by v.version
@@ -30,7 +32,7 @@ class Releases:
     @property
     def serving(self) -> str | None:
         """The release with the alias champion."""
-        champion = self.aliases.get("champion")
+        champion = self.aliases.get(CHAMPION)
         return next((release for release, number in self.numbers.items() if number == champion), None)
 
 
@@ -51,6 +53,19 @@ def list_releases(root: Root, publish: PublishConfig) -> Releases:
     registered = tracking.get_registered(uri, publish.model_name)
     numbers = {one.tags["release"]: one.number for one in registered.versions if "release" in one.tags}
     return Releases(numbers, registered.aliases)
+
+
+def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
+    """Return the current alias of a version, or the one in the story if MLflow cannot be reached."""
+    try:
+        return alias_of(list_releases(root, publish).aliases, registered.model_version)
+    except UnavailableError:
+        return registered.alias
+
+
+def alias_of(aliases: dict[str, int], number: int) -> str | None:
+    """Return the alias of a version: that which counts more, if it has both."""
+    return next((name for name in (CHAMPION, CHALLENGER) if aliases.get(name) == number), None)
 
 
 def current_release(root: Root, publish: PublishConfig) -> str:

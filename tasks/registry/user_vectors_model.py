@@ -47,7 +47,7 @@ from mlflow.models import set_model
 for name in ("path_sums", "served_export"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
 from path_sums import PathSums, check_pages, path_of_release  # noqa: E402 (see above)
-from served_export import Export, Part, as_bytes, decode_vectors  # noqa: E402
+from served_export import TOKEN, Export, Part, as_bytes, decode_vectors  # noqa: E402
 
 MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
 SCORES_AT_ONCE = 1 << 24
@@ -92,7 +92,9 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         for name, values in columns.items():
             found = iter(values)
             told[name] = pd.Series([next(found) if one else None for one in is_found], index, dtype=object)
-        return pd.DataFrame(told)
+        told = pd.DataFrame(told)
+        told.attrs |= {key: self.manifest[key] for key in TOKEN}  # what the vectors are a pair with
+        return told
 
     def gather_users(self, ids: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
         """Return rows in the index int64[n], -1 for who has no vector, and vectors float32[n, D], zeros for them."""

@@ -13,7 +13,9 @@ from trainer.system.files import read_json
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True, defer_build=True
+    )
 
 
 class Step(_Record):

@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.config import NightlyConfig
-from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.corpus.window import ends_before, list_differences
-from tasks.evaluation.comparison import match_items, match_unchanged
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.root.run import Root, Run, current_generation, read_stories
-from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, NightPlan, RegisterStep, ReleaseBefore, Story
+from tasks.root.run import Root
+from tasks.root.story import EvaluateStep, NightPlan, ReleaseBefore, Story
+from tasks.training.runs import BaseRelease, open_base
 from tasks.training.space import begin_new_items, find_space_rotations
 from tasks.training.trials import VALUES
 from trainer.config import TrainConfig
@@ -28,11 +26,9 @@ from trainer.errors import DamageError
 from trainer.events import OnEvent
 from trainer.model.rows import Rows
 from trainer.store.align import align_generation
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, open_corpus, whole_window
-from trainer.store.writer import find_pinned
+from trainer.store.generation import open_generation
+from trainer.store.tokens import Corpus, open_corpus
 from trainer.system.fan_out import FanOut
-from trainer.system.files import digest_json, read_json
 from trainer.training.infer import refit_held_out
 from trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
 from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
@@ -46,14 +42,6 @@ MIN_ALIGNMENT = 0.5
 
 
 @dataclass(frozen=True)
-class BaseRelease:
-    """The record of a release in a story, and its generation."""
-
-    record: ReleaseBefore
-    generation: Generation
-
-
-@dataclass(frozen=True)
 class NightRequest:
     """The request for a night. inputs: the inputs of its corpus (tasks/corpus/window.py)."""
 
@@ -61,21 +49,6 @@ class NightRequest:
     nightly: NightlyConfig
     inputs: dict[str, Any]
     is_full: bool
-
-
-def open_base(root: Root, release: str) -> BaseRelease | None:
-    """Open a release that a night is to build on; return None if the root no longer has all of it."""
-    try:
-        generation = find_pinned(root.store, release)
-        export = read_json(root.export(release) / EXPORT_MANIFEST)
-    except DamageError:
-        return None
-    window_id = generation.manifest["window_id"] if generation else ""
-    if generation is None or not (root.corpus(window_id) / CORPUS_MANIFEST).exists():
-        return None
-    full_until = Run(root, release).story().full_until
-    record = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
-    return BaseRelease(record, generation)
 
 
 def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, Any]) -> str | None:
@@ -103,48 +76,9 @@ def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, 
     return None
 
 
-def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
-    """Return a digest of the request for a night. Repeating a command with the same sources gives the same digest."""
-    return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
-
-
 def night_schedule(config: TrainConfig) -> Schedule:
     """Return the schedule of an incremental night: few epochs and low rates, as items and most users hardly change."""
     return Schedule(NIGHT_EPOCHS, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
-
-
-def find_run(root: Root, digest: str) -> Run | None:
-    """Return the newest run with this digest (`name_asked`), except unfinished ones whose base is no longer in the root."""
-    same = [story for story in read_stories(root) if story.asked == digest]
-    for story in sorted(same, key=lambda story: story.created_at, reverse=True):
-        is_done = story.steps.report or story.steps.unchanged
-        if is_done or story.base is None or open_base(root, story.base.release):
-            return Run(root, story.run_id)
-    return None
-
-
-def reopen_gone(run: Run) -> None:
-    """Reopen the steps of a run whose results are gone, for example because a person removed damaged files."""
-    root, story = run.root, run.story()
-    steps, before = story.steps, story.base.window_id if story.base else story.retained
-    has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
-    is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
-    is_done = steps.registered is not None and has_export
-    if steps.train and not (is_done or is_kept or _is_current(root, story.window_id)):
-        run.forget_steps()
-    elif steps.export and not has_export:
-        run.reopen(ExportStep)
-        run.reopen(RegisterStep)
-    is_gone = not (root.corpus(story.window_id) / CORPUS_MANIFEST).exists()
-    can_be_built = before is None or (root.corpus(before) / CORPUS_MANIFEST).exists()
-    if (is_kept or not is_done) and is_gone and can_be_built:
-        run.reopen(CorpusStep)
-
-
-def _is_current(root: Root, window_id: str) -> bool:
-    """Return whether the store's generation was trained on this corpus."""
-    generation = current_generation(root)
-    return generation is not None and whole_window(generation.manifest["window_id"]) == window_id
 
 
 def plan_night(root: Root, champion: str | None, request: NightRequest, digest: str) -> NightPlan:
@@ -231,6 +165,8 @@ class HeldOutBeginning:
 
 def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     """Return what a full night takes from the champion: its items, and the users with the same tokens."""
+    from tasks.evaluation.comparison import match_items, match_unchanged  # torch
+
     other = open_corpus(root.corpus(space.record.window_id))
     to_other, _ = match_items(corpus.vocabulary, other.vocabulary)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks.evaluation.evaluate import LEAST_GAIN, TOP, Question, Ranking, join_questions, measure_gain, questions
 from tasks.evaluation.scores import Scores, score_of
 from tasks.root.run import Root
-from tasks.training.beginning import open_base
+from tasks.training.runs import open_base
 from trainer.events import OnEvent, log
 from trainer.store.generation import Generation, open_generation
 from trainer.store.manifests import next_generation

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import trainer
 from tasks.config import ResourcesConfig
 from trainer.config import TrainConfig
@@ -73,7 +71,12 @@ def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
 def count_workers(device: Device, resources: ResourcesConfig) -> int:
     """Return the number of workers here. Raises ConfigError if there are too few GPUs, or not one budget for each."""
     # 1 if the GPU kernel runs without a GPU, in Triton's interpreter
-    num_devices = max(1, torch.cuda.device_count()) if device.kernel == "gpu" else 1
+    if device.kernel != "gpu":
+        num_devices = 1
+    else:
+        import torch  # takes seconds
+
+        num_devices = max(1, torch.cuda.device_count())
     num_workers = resources.workers or num_devices
     if device.kernel == "gpu" and num_workers > num_devices:
         raise ConfigError(

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from sql.runner import connect, fetch_rows
 from tasks.corpus.check import find_misfits
 from tasks.export.export import list_files
+from tasks.registry.faults import find_faults, list_copies
 from tasks.root.run import Root, Run, list_folders
 from tasks.root.story import read_story
 from tasks.root.wording import several
@@ -155,15 +156,11 @@ def _examine_registry(root: Root) -> Problems:
             "with --full: a release is then registered in a new one, as version 1",
         )
         return
-    from tasks.registry import tracking  # MLflow takes seconds to import
-    from tasks.registry.publish import find_faults
-
     way_out = "give the `surf2vec run` again that made release {}: it mends the copy"
     try:
-        for model in tracking.list_models(root.tracking_uri):
-            for version in tracking.get_registered(root.tracking_uri, model).versions:
-                for fault in find_faults(root.tracking_uri, version):
-                    yield version.place, f"{fault}; {way_out.format(version.tags['release'])}"
+        for copy in list_copies(root.tracking_uri):
+            for fault in find_faults(copy.folder, copy.tags):
+                yield copy.place, f"{fault}; {way_out.format(copy.tags['release'])}"
     except SurfError as error:
         yield str(root.database), str(error)
 

@@ -18,9 +18,10 @@ from tasks.corpus.folder import publish as publish_corpus
 from tasks.export.export import EXPORT_MANIFEST
 from tasks.ingest.sources import Catalog, read_catalog
 from tasks.registry import mlflow_runs, tracking
+from tasks.registry.faults import TAG_PATH, TAG_SHA256
 from tasks.registry.publish import publish_release
 from tasks.registry.pull import find_version, leads_outside, pull, referenced_folder
-from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST, TAG_PATH, TAG_SHA256
+from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST
 from tasks.registry.tracking import Version
 from tasks.report.report import write_report
 from tasks.root.credentials import mask_credentials

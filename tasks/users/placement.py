@@ -1,12 +1,13 @@
 """The hash that assigns users to micro-partitions, and the user order of events files and corpora."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sql.runner import stream_rows
+if TYPE_CHECKING:
+    import duckdb
 
 
 def user_hash(user_id: str) -> int:
@@ -14,8 +15,10 @@ def user_hash(user_id: str) -> int:
     return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little")
 
 
-def place_users(con: duckdb.DuckDBPyConnection, user_ids: pa.Array, partitions: int) -> pa.Table:
+def place_users(con: "duckdb.DuckDBPyConnection", user_ids: pa.Array, partitions: int) -> pa.Table:
     """Return (user_code, user_id, hash, micro_partition) in the order of events files; user_code: the index in `user_ids`."""
+    from sql.runner import stream_rows  # DuckDB; `surf2vec similar` does without
+
     con.register("int_user_ids", pa.table({"user_code": np.arange(len(user_ids), dtype=np.int32), "user_id": user_ids}))
     placed = stream_rows(con, "intermediate/int_placed_users", {"partitions": partitions}).read_all().combine_chunks()
     con.unregister("int_user_ids")

@@ -12,7 +12,8 @@ from tasks.export.without_users import erase_from_export
 from tasks.forgetting import forget as forgetting
 from tasks.forgetting.forget import forget
 from tasks.registry import tracking
-from tasks.registry.publish import is_served, publish_release
+from tasks.registry.faults import is_served
+from tasks.registry.publish import publish_release
 from tasks.root.run import FORGET, Root, Run, lock_root
 from tasks.root.story import RegisterStep
 from tasks.upkeep.doctor import examine

@@ -4,15 +4,17 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import TrainConfig, config_from_dict
 from trainer.errors import ConfigError
 from trainer.events import OnEvent, ignore_event, log
-from trainer.gensim.warm_start import WarmStart
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.tokens import Corpus
 from trainer.system.files import digest_json, read_json, replace_file
+
+if TYPE_CHECKING:  # Arrow takes half a second to import, which every command would wait for
+    from trainer.gensim.warm_start import WarmStart
 
 RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness")
 """Settings that a resumed run may change: they do not affect the result, or the plan of the first run overrides them."""
@@ -40,7 +42,7 @@ class Job:
     host_memory_bytes: int
     kernel: str = "cpu"
     device_memory_bytes: int | None = None
-    warm_start: WarmStart | None = None
+    warm_start: "WarmStart | None" = None
     start: str = ""
     schedule: Schedule | None = None
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.registry import tracking
+from tasks.registry import releases, tracking
 from tasks.registry.promotion import (
     choose_aliases,
-    find_alias,
     find_champion,
     lock_aliases,
     pin_release,
@@ -23,6 +22,7 @@ from tasks.registry.promotion import (
     settle_aliases,
 )
 from tasks.registry.publish import publish_release
+from tasks.registry.releases import find_alias
 from tasks.root.run import Root, Run, lock_root
 from tasks.root.story import GateStep, RegisterStep
 from tests.dying import start
@@ -134,7 +134,7 @@ def test_a_run_tells_the_alias_that_its_version_has_now(root: Root, monkeypatch:
     def be_away(*arguments: Any) -> None:
         raise UnavailableError("MLflow is away")
 
-    monkeypatch.setattr(tracking, "get_registered", be_away)
+    monkeypatch.setattr(releases, "list_releases", be_away)
     assert find_alias(root, PUBLISH, registered[2]) == "champion"
 
 

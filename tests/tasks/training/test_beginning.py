@@ -11,7 +11,8 @@ from tasks.registry.promotion import find_champion
 from tasks.root.run import Root
 from tasks.root.story import ReleaseBefore
 from tasks.training import beginning
-from tasks.training.beginning import BaseRelease, NightRequest, open_base, plan_night, why_full
+from tasks.training.beginning import NightRequest, plan_night, why_full
+from tasks.training.runs import BaseRelease, open_base
 from trainer.config import TrainConfig
 from trainer.store.generation import Generation
 from trainer.system.files import write_json

@@ -1,0 +1,124 @@
+"""What a night returns, and whether it is complete already. Needs neither Prefect nor MLflow, whose imports take seconds."""
+
+from typing import Any
+
+from flows.context import NightContext
+from tasks.config import GateConfig, PublishConfig
+from tasks.ingest.deliveries import find_known
+from tasks.registry.faults import is_served
+from tasks.registry.releases import find_alias
+from tasks.report.measured import list_train_metrics
+from tasks.report.tables import list_losses, list_notes
+from tasks.root import story as record
+from tasks.root.run import Run, is_locked
+from tasks.training.runs import find_run, is_whole, name_asked
+from trainer.system.files import digest_json
+
+STEPS = (
+    record.IngestStep, record.CorpusStep, record.TrialStep, record.TrainStep, record.ChooseStep, record.EvaluateStep,
+    record.RefitStep, record.SettleStep, record.ExportStep,
+)  # fmt: skip
+"""The steps that a night never repeats once it is registered."""
+
+
+def find_finished(night: NightContext, logs: list[str]) -> Run | None:
+    """Return the run of a night that is complete, with all that it made; None if there may be something to do.
+
+    Like the night itself it compares all events with their checksums, and the registered copy with its own. It changes nothing.
+    """
+    root, config = night.root, night.config
+    is_busy = is_locked(root.path / ".lock") or root.forgetting.exists()
+    if is_busy or config.publish.stores or not find_known(root, logs, config.ingest, config.store.partitions):
+        return None
+    request = night.corpus_request(record.NightPlan())
+    inputs = request.inputs(request.select_window(root))
+    run = find_run(root, name_asked(inputs, config.outcome_settings(), night.is_full))
+    if run is None or not is_whole(run):
+        return None
+    steps = run.story().steps
+    if steps.unchanged:
+        return run if Run(root, steps.unchanged.release).story_path.exists() else None
+    if any(steps.find(step) is None for step in STEPS):
+        return None
+    gate, registered, report = steps.gate, steps.registered, steps.report
+    if gate is None or registered is None or report is None:
+        return None
+    verdict = digest_verdict(run)
+    is_current = gate.digest == digest_gate(run, config.gate) and registered.digest == report.digest == verdict
+    return run if is_current and is_served(root, config.publish, registered) else None
+
+
+def summarize_finished(run: Run, publish: PublishConfig) -> dict[str, Any]:
+    """Return what `surf2vec run --json` prints of a run that is complete."""
+    if unchanged := run.story().steps.unchanged:
+        base = Run(run.root, unchanged.release)
+        return summarize(base, publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
+    return summarize(run, publish)
+
+
+def digest_gate(run: Run, gate: GateConfig) -> str:
+    """Return a digest of the gate's settings, as the input of the step "gate"."""
+    return digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")})
+
+
+def digest_verdict(run: Run) -> str:
+    """Returns a digest of the gate's verdict, as the input of the steps "register" and "report"."""
+    gate = run.story().require(record.GateStep)
+    return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})
+
+
+def announce_run(story: record.Story) -> str:
+    """Returns one line about what a run will do: train all users, train the changed users, do the remaining steps, or nothing."""
+    run, ended = story.run_id, [name for name in story.steps.ended() if name != "ingest"]
+    begun_at = story.created_at[:16].replace("T", " ")
+    if story.steps.unchanged:
+        release = story.steps.unchanged.release
+        return f"nothing to do: run {run}, of {begun_at}, found no user whose pages changed since release {release}"
+    if story.steps.report:
+        return f"nothing to do: run {run}, of {begun_at}, is complete already; its results follow"
+    if ended:
+        return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
+    if story.base:
+        return f"run {run} goes on from release {story.base.release}: only users whose pages changed are trained"
+    return f"run {run} trains all users: {story.full_because or 'as asked'}"
+
+
+def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
+    """Returns what `surf2vec run --json` prints, from the run's story. The alias is the version's current one."""
+    story = run.story()
+    recorded, gate_keys = story.require, {"passes", "verdict", "held_by", "overridden", "table"}
+    ingest, export = recorded(record.IngestStep), recorded(record.ExportStep)
+    registered = recorded(record.RegisterStep)
+    corpus, settled = recorded(record.CorpusStep), story.steps.settle or record.SettleStep()
+    return {
+        "run_id": run.run_id,
+        "release": export.release,
+        "model_name": registered.model_name,
+        "model_version": registered.model_version,
+        "alias": find_alias(run.root, publish, registered),
+        "gate": recorded(record.GateStep).model_dump(include=gate_keys),
+        "tracking_uri": registered.tracking_uri,
+        "users": export.num_users,
+        "items": export.num_items,
+        "events": ingest.events,
+        "rejected": ingest.num_rejected,
+        "tokens": corpus.num_tokens,
+        "funnel": list_losses(story),
+        "notes": list_notes(story),
+        "night": {
+            "kind": settled.kind,
+            "base": story.base.release if story.base else None,
+            "full_because": story.full_because,
+            "space_id": settled.space_id or story.run_id,
+            "alignment": settled.cosine,
+            "changed": corpus.num_users if corpus.num_changed is None else corpus.num_changed,
+            "new_users": corpus.num_new_users,
+            "left": corpus.num_left,
+            "new_items": corpus.num_new_items,
+        },
+        "export_dir": export.export_dir,
+        "report": recorded(record.ReportStep).report,
+        "training": list_train_metrics(recorded(record.TrainStep)),
+        "metrics": recorded(record.EvaluateStep).metrics | export.metrics,
+        "seconds": {name: step.seconds for name, step in story.steps.ended().items() if step.seconds is not None},
+    }

@@ -1,0 +1,108 @@
+"""Finds damage in the copies of releases in a root's own registry. The database is read without MLflow, which takes seconds to
+import.
+
+The tables are MLflow's own; a database that does not have them as expected is read by MLflow.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tasks.config import PublishConfig
+from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.root.identity import registry_uri
+from tasks.root.run import Root
+from tasks.root.story import RegisterStep
+from trainer.errors import DamageError
+from trainer.system.files import digest_file, read_json, verify_file
+
+TAG_SHA256, TAG_PATH = "state_sha256", "state_path"
+_VERSIONS = """
+select name, version, coalesce(storage_location, source) from model_versions where current_stage <> 'Deleted_Internal'
+order by name, version
+"""
+_TAGS = "select key, value from model_version_tags where name = ? and version = ?"
+
+
+@dataclass(frozen=True)
+class RegisteredCopy:
+    """A version in the root's own registry, its tags, and the folder of its files, if that is on this machine."""
+
+    name: str
+    number: int
+    tags: dict[str, str]
+    folder: Path | None
+
+    @property
+    def place(self) -> str:
+        return f"models:/{self.name}/{self.number}"
+
+
+def list_copies(tracking_uri: str) -> list[RegisteredCopy]:
+    """Return every version in a registry that is a SQLite file. Raises ResourceError if neither SQLite nor MLflow can read it."""
+    path = Path(tracking_uri.removeprefix("sqlite:///"))
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            return [
+                RegisteredCopy(name, version, dict(database.execute(_TAGS, (name, version)).fetchall()), _local(place))
+                for name, version, place in database.execute(_VERSIONS).fetchall()
+            ]
+    except sqlite3.Error:
+        from tasks.registry import tracking
+
+        models = tracking.list_models(tracking_uri)
+        found = [one for model in models for one in tracking.get_registered(tracking_uri, model).versions]
+        return [
+            RegisteredCopy(one.name, one.number, one.tags, tracking.find_folder(tracking_uri, one)) for one in found
+        ]
+
+
+def _local(place: str) -> Path | None:
+    parts = urlsplit(place)
+    return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
+
+
+def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> bool:
+    """Return whether the registered version has an intact copy. True if the version was deleted, or is on a server, which checks
+    its own copies and may be away.
+    """
+    uri = registry_uri(root, publish)
+    if not uri.startswith("sqlite:///"):
+        return True
+    wanted = (registered.model_name, registered.model_version)
+    copies = [one for one in list_copies(uri) if (one.name, one.number) == wanted]
+    return not any(fault for one in copies for fault in find_faults(one.folder, one.tags))
+
+
+def find_faults(folder: Path | None, tags: dict[str, str]) -> Iterator[str]:
+    """Yield a line for each missing or altered file of a version's copy in `folder`.
+
+    For a version by reference only the manifest is read. `surf2vec pull` and the served model check copies on a server.
+    """
+    if folder is None or "export_path" not in tags:
+        return
+    is_copy = "export_uri" not in tags
+    if not (folder / "MLmodel").exists():
+        yield f"{folder / 'MLmodel'} is missing"
+    yield from (f"{path} is empty" for path in sorted(folder.rglob("*")) if path.is_file() and not path.stat().st_size)
+    yield from _find_altered(folder / tags["export_path"], tags["manifest_sha256"], is_copy)
+    if is_copy and TAG_SHA256 in tags:
+        yield from _find_altered(folder / tags[TAG_PATH], tags[TAG_SHA256], is_copy)
+
+
+def _find_altered(folder: Path, digest: str, has_files: bool) -> Iterator[str]:
+    """Yield a line for each altered file: the manifest of an export or a state, and with `has_files` the files that it names."""
+    path = folder / EXPORT_MANIFEST
+    if not path.exists() or digest_file(path) != digest:
+        yield f"{path} is missing or not the one that was registered"
+        return
+    manifest: dict[str, Any] = read_json(path) if has_files else {"files": {}}
+    for name, about in (manifest["files"] if "files" in manifest else list_files(manifest)).items():
+        try:
+            verify_file(folder / name, about)
+        except DamageError as error:
+            yield str(error)

@@ -1,0 +1,89 @@
+"""The runs that a root has: which one is the same night, whether all that it made is still there, and what a night may build on.
+
+Imports nothing slow: `surf2vec run` with nothing to do needs only this.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.corpus.folder import CORPUS_MANIFEST
+from tasks.export.export import EXPORT_MANIFEST
+from tasks.root.run import Root, Run, current_generation, read_stories
+from tasks.root.story import CorpusStep, ExportStep, RegisterStep, ReleaseBefore
+from trainer.errors import DamageError
+from trainer.store.generation import Generation
+from trainer.store.tokens import whole_window
+from trainer.store.writer import find_pinned
+from trainer.system.files import digest_json, read_json
+
+
+@dataclass(frozen=True)
+class BaseRelease:
+    """The record of a release in a story, and its generation."""
+
+    record: ReleaseBefore
+    generation: Generation
+
+
+def open_base(root: Root, release: str) -> BaseRelease | None:
+    """Open a release that a night is to build on; return None if the root no longer has all of it."""
+    try:
+        generation = find_pinned(root.store, release)
+        export = read_json(root.export(release) / EXPORT_MANIFEST)
+    except DamageError:
+        return None
+    window_id = generation.manifest["window_id"] if generation else ""
+    if generation is None or not (root.corpus(window_id) / CORPUS_MANIFEST).exists():
+        return None
+    full_until = Run(root, release).story().full_until
+    record = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
+    return BaseRelease(record, generation)
+
+
+def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
+    """Return a digest of the request for a night. Repeating a command with the same sources gives the same digest."""
+    return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
+
+
+def find_run(root: Root, digest: str) -> Run | None:
+    """Return the newest run with this digest (`name_asked`), except unfinished ones whose base is no longer in the root."""
+    same = [story for story in read_stories(root) if story.asked == digest]
+    for story in sorted(same, key=lambda story: story.created_at, reverse=True):
+        is_done = story.steps.report or story.steps.unchanged
+        if is_done or story.base is None or open_base(root, story.base.release):
+            return Run(root, story.run_id)
+    return None
+
+
+def is_whole(run: Run) -> bool:
+    """Return whether a run that ended still has its corpus and its export: then `reopen_gone` changes nothing."""
+    root, story = run.root, run.story()
+    has_corpus = (root.corpus(story.window_id) / CORPUS_MANIFEST).exists()
+    if story.steps.unchanged:
+        return has_corpus
+    is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
+    return (root.export(run.run_id) / EXPORT_MANIFEST).exists() and (has_corpus or not is_kept)
+
+
+def reopen_gone(run: Run) -> None:
+    """Reopen the steps of a run whose results are gone, for example because a person removed damaged files."""
+    root, story = run.root, run.story()
+    steps, before = story.steps, story.base.window_id if story.base else story.retained
+    has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
+    is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
+    is_done = steps.registered is not None and has_export
+    if steps.train and not (is_done or is_kept or _is_current(root, story.window_id)):
+        run.forget_steps()
+    elif steps.export and not has_export:
+        run.reopen(ExportStep)
+        run.reopen(RegisterStep)
+    is_gone = not (root.corpus(story.window_id) / CORPUS_MANIFEST).exists()
+    can_be_built = before is None or (root.corpus(before) / CORPUS_MANIFEST).exists()
+    if (is_kept or not is_done) and is_gone and can_be_built:
+        run.reopen(CorpusStep)
+
+
+def _is_current(root: Root, window_id: str) -> bool:
+    """Return whether the store's generation was trained on this corpus."""
+    generation = current_generation(root)
+    return generation is not None and whole_window(generation.manifest["window_id"]) == window_id
