@@ -180,12 +180,17 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
     show_pages(heading, [pages.names[i] for i in best], likes)
     hit, popularity = (result["metrics"].get(name, 0) for name in ("hit_at_10", "popularity_hit_at_10"))
     console.print(f"\nHeld-out next page among the first 10: [bold]{hit:.1%}[/bold], by popularity {popularity:.1%}")
-    program = "surf2vec" if shutil.which("surf2vec") else os.path.relpath(Path(sys.executable).with_name("surf2vec"))
+    program, mlflow = (
+        name if shutil.which(name) else os.path.relpath(Path(sys.executable).with_name(name))
+        for name in ("surf2vec", "mlflow")
+    )
     for name, text in (
-        ("report", result["report"]),
+        ("report", f"open {result['report']} in a browser"),
+        ("MLflow", f"{mlflow} ui --backend-store-uri {result['tracking_uri']}, then open http://127.0.0.1:5000"),
         ("vectors", result["export_dir"]),
         ("then try", f"{program} similar {user_id} --root {root}"),
         ("", f"{program} doctor --root {root}"),
+        ("", f"{program} push parquet://{(root / 'store').resolve()} --root {root}"),
         ("on your logs", f"{program} run --root my-root --logs 'my-logs/*.csv' --set ingest.columns.user=my_column"),
     ):
         console.print(Text.assemble((f"{name:>13}  ", "bold"), text), soft_wrap=True)
@@ -197,7 +202,10 @@ def show_second_night(first: dict[str, Any], second: dict[str, Any]) -> None:
     rows = [
         ("users trained", f"{first['users']:,}", f"{night['changed']:,}"),
         ("of them new", f"{first['users']:,}", f"{night['new_users']:,}"),
-        ("seconds of training", *(f"{one['seconds']['train']:.1f}" for one in (first, second))),
+        (
+            "seconds of training",
+            *(f"{one['training']['train_seconds']:.1f}" for one in (first, second)),
+        ),  # not compiling
         ("space", first["night"]["space_id"], night["space_id"]),
     ]
     show_table(("", ">first night", ">second night"), rows, box=SIMPLE)
@@ -219,7 +227,7 @@ def demo(folder: Path, users: int, seed: int) -> int:
     totals = write_sample_logs(logs, users, DAYS, ITEMS, seed, "csv")
     console.print(f"{totals['events']:,} events of {totals['users']:,} users, {totals['bytes'] / 1e6:,.0f} MB")
     *before, day, half_day = sorted(logs.glob("*.csv"))
-    command = ["surf2vec", "run", "--root", str(root), "--logs", f"{delivered}/*.csv", "--json"]
+    command = ["surf2vec", "run", "--root", str(root), "--logs", f"{delivered}/*.csv"]
     results: list[dict[str, Any]] = []
     for title, files, share, expected in (
         (f"Night 1: the logs of {len(before)} days", before, 1.0, 0),
@@ -228,7 +236,7 @@ def demo(folder: Path, users: int, seed: int) -> int:
     ):
         deliver(files, delivered, share)
         console.print(f"\n[bold]{title}[/bold]\n[bold]$ {shlex.join(command)}")
-        code, result = run_job(command)
+        code, result = run_job([*command, "--json"])  # whose numbers are printed below
         if code != expected or "error" in result:
             message = result.get("error", {}).get("message", "no reason was given")
             console.print(f"surf2vec run ended with exit code {code}: {message}", style="red", markup=False)

@@ -6,6 +6,7 @@ dictionary serves several steps; a missing parameter raises KeyError.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def connect(memory_bytes: int, temporary_folder: Path, threads: int) -> duckdb.D
             "autoload_known_extensions": "false",
         },
     )
-    con.execute("set enable_progress_bar = false")  # in `python -c` and notebooks it would print to standard output
+    with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is none, and nothing to set
+        con.execute("set enable_progress_bar = false")  # in `python -c` and notebooks it would print to standard output
     con.execute("set TimeZone = 'UTC'")
     return con
 

@@ -62,9 +62,27 @@ def find_finished(
     return summarize_finished(run, call.config.publish)
 
 
+def foresee_night(
+    call: Call, logs: list[str], since: date | None, until: date | None, *, full: bool
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a night would do. Like the night it checks the registry and the logs first."""
+    from flows.context import NightContext
+    from flows.dry_run import dry_run
+    from tasks.root.identity import registry_uri
+    from tasks.root.run import Root
+
+    call.check_logs(logs)
+    registry_uri(Root(call.path), call.config.publish)
+    return dry_run(NightContext(Root(call.path), since, until, call.config, full), logs, call.on_event)
+
+
 def held_exit_code(result: dict[str, Any]) -> int:
     """Returns 3 if the gate held the release back, else 0."""
-    return 0 if result["gate"]["passes"] or result["gate"]["overridden"] else HeldBackError.exit_code
+    return (
+        0
+        if "dry_run" in result or result["gate"]["passes"] or result["gate"]["overridden"]
+        else HeldBackError.exit_code
+    )
 
 
 @command("surf2vec run --root my-root --logs 'logs/*.csv.gz'", show_run, MEMORY, held_exit_code)
@@ -74,9 +92,14 @@ def run(
     since: Since = None,
     until: Until = None,
     full: Annotated[bool, typer.Option("--full", help="Train everything anew, whatever serves.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and what it would cost. Writes nothing.")
+    ] = False,
 ) -> dict[str, Any]:
     """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
     days = [day.date() if day else None for day in (since, until)]
+    if dry_run:
+        return foresee_night(call, logs or [], *days, full=full)
     if not os.environ.get("PREFECT_API_URL") and (finished := find_finished(call, logs or [], *days, full=full)):
         return finished
     server = start_nights(call, logs or [])

@@ -26,6 +26,9 @@ def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], **style: A
 
 
 def show_run(result: dict[str, Any]) -> None:
+    if "dry_run" in result:
+        show_dry_run(result)
+        return
     values = {name: f"{result[name]:,}" for name in ("users", "items", "events", "rejected", "tokens")}
     if metrics := result["metrics"]:
         values["hit@10"] = f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}"
@@ -44,6 +47,34 @@ def show_run(result: dict[str, Any]) -> None:
     show_funnel(result["funnel"], result["notes"])
     if gate["verdict"] != "first":
         show_gate(gate)
+
+
+def show_dry_run(result: dict[str, Any]) -> None:
+    """Print what a night would do."""
+    new, kind = result["sources"]["new"], result["kind"]
+    shown = ", ".join(new[:3]) + (", ..." if len(new) > 3 else "")
+    values = {
+        "sources": f"{len(new):,} new{f' ({shown})' if new else ''}, {result['sources']['known']:,} known",
+        "events": f"{result['events']:,}, {result['rejected']:,} lines rejected",
+        "night": result["message"] if kind == "none" else f"{kind}: {result['message']}",
+    }
+    if predicted := result.get("predicted"):
+        spent = predicted["seconds"]
+        for name in ("users", "items"):
+            values[name] = f"{result[name]:,}, before {count(result[f'{name}_before'])}"
+        values["users"] += f"; trained {count(result['changed_users'])}, new {count(result['new_users'])}"
+        values["seconds"] = ", ".join(f"{name} {duration(spent[name])}" for name in spent)
+        values["memory"] = f"{amount(predicted['peak_bytes'])} of {amount(predicted['budget_bytes'])}"
+        values["disk"] = ", ".join(f"{name} {amount(value)}" for name, value in predicted["disk_bytes"].items())
+        values["gate"] = (
+            f"at risk: {', '.join(result['gate']['at_risk']) or 'nothing that is known before the training'}"
+        )
+    show_table(("", ""), values.items(), title="nothing was written; a night would do this", show_header=False)
+    if predicted:
+        rows = [[row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in result["gate"]["table"]]
+        known = [row for row in rows if row[1]]
+        show_table(("rule", ">tonight", ">limit", "verdict"), known, title="the gate's rules that are known before")
+        console.print(f"not known before the training: {', '.join(result['gate']['unknown'])}", soft_wrap=True)
 
 
 def show_gate(gate: dict[str, Any]) -> None:

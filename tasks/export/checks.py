@@ -39,13 +39,20 @@ def check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> N
         )
 
 
+def estimate_bytes(num_users: int, num_items: int, vector_size: int, dtype: str, num_tables: int) -> int:
+    """Return about how large an export is, without its index. Names are estimated at 40 bytes a user, 80 an item.
+
+    num_tables: of items: their vectors, and the input vectors of the path.
+    """
+    user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
+    return num_users * user_bytes + num_items * num_tables * (4 * vector_size + 80)
+
+
 def check_disk(
     folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int, num_tables: int
 ) -> None:  # fmt: skip
-    """Raise ResourceError if the export will not fit on the disk. Names are estimated at 40 bytes a user, 80 an item."""
-    user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
-    item_bytes = num_tables * (4 * vector_size + 80)
-    needed = index_bytes + corpus["num_users"] * user_bytes + corpus["num_items"] * item_bytes
+    """Raise ResourceError if the export will not fit on the disk."""
+    needed = index_bytes + estimate_bytes(corpus["num_users"], corpus["num_items"], vector_size, dtype, num_tables)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(

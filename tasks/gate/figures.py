@@ -120,17 +120,10 @@ def judge_release(case: Case) -> dict[str, Any]:
     figures: Figures = dict.fromkeys(rules, NO_CHAMPION)
     norms = measure_norms(tonight.export_dir, tonight.manifest)
     figures["norm_outliers"] = float((norms > NORM_MULTIPLE * float(np.median(norms))).mean())
-    share = arrived_share(case.days, case.days_before)
-    too_few = "too few days before it" if case.days else "events bear no dates"
-    figures["newest_day_events"] = too_few if share is None else share
+    figures |= _arrivals(case)
     if case.champion is not None:
-        # The night may build on a champion that was rolled back since: then a person must promote it.
-        figures["champion"] = float(not case.has_changed)
         figures["own_hit_at_10"] = _own_hits(case)
-        until = case.champion_steps.corpus.until if case.champion_steps.corpus else None
-        missing = missing_days(case.days, date.fromisoformat(until)) if until else None
-        figures["missing_days"] = "the champion's newest day is not known" if missing is None else float(len(missing))
-        figures |= _quality(case, rules) | _counts(case) | _vectors(case, tonight)
+        figures |= _quality(case, rules) | _vectors(case, tonight)
     findings = [_find(rule, figures[name]) for name, rule in rules.items()]
     held_by = [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None]
     metrics = {f"gate_{finding.rule.name}": finding.value for finding in findings if finding.value is not None}
@@ -142,6 +135,21 @@ def judge_release(case: Case) -> dict[str, Any]:
         "table": make_table(findings, is_first=case.champion is None),
         "metrics": metrics | {"gate_passes": float(not held_by)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
+    }
+
+
+def foresee(case: Case) -> dict[str, Any]:
+    """Return the gate as far as it is known before a training: `table`, the rules `at_risk`, and those that are `unknown` yet.
+
+    The story has the corpus, and the numbers of users and items that an export will have.
+    """
+    rules = {rule.name: rule for rule in list_rules(case.gate)}
+    figures = dict.fromkeys(rules, "it is known after the training" if case.champion else NO_CHAMPION) | _arrivals(case)
+    findings = [_find(rule, figures[name]) for name, rule in rules.items()]
+    return {
+        "at_risk": [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None],
+        "unknown": [finding.rule.name for finding in findings if finding.value is None],
+        "table": make_table(findings, is_first=case.champion is None),
     }
 
 
@@ -192,6 +200,21 @@ def _quality(case: Case, rules: dict[str, Rule]) -> Figures:
             "coverage": "the champion recommends nothing" if coverage is None else coverage,
         }
     return dict.fromkeys(("hit_at_10", "mrr_at_20", "coverage"), reason)
+
+
+def _arrivals(case: Case) -> Figures:
+    """Return the figures that need no vectors: what arrived, of which days, and how much of it is kept."""
+    share = arrived_share(case.days, case.days_before)
+    too_few = "too few days before it" if case.days else "events bear no dates"
+    figures: Figures = {"newest_day_events": too_few if share is None else share}
+    if case.champion is None:
+        return figures
+    # The night may build on a champion that was rolled back since: then a person must promote it.
+    figures["champion"] = float(not case.has_changed)
+    until = case.champion_steps.corpus.until if case.champion_steps.corpus else None
+    missing = missing_days(case.days, date.fromisoformat(until)) if until else None
+    figures["missing_days"] = "the champion's newest day is not known" if missing is None else float(len(missing))
+    return figures | _counts(case)
 
 
 def _counts(case: Case) -> Figures:

@@ -159,21 +159,25 @@ def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> tuple[in
     staged = []
     for source in sources:
         staged.append(source)
-        on_event("log", {"message": _describe(source, staging.config.time_format)})
+        on_event("log", {"message": _describe(source)})
+    if num_rejected := sum(source.num_rejected for source in staged):
+        num_lines = sum(source.entry["lines"] for source in staged)
+        counts = _list_counts(*(source.entry["rejected"] for source in staged))
+        bad_times = next((source.bad_times for source in staged if source.bad_times), ())
+        times = f"; {explain_bad_times(bad_times, staging.config.time_format)}" if bad_times else ""
+        message = f"{num_rejected:,} of {num_lines:,} lines rejected ({counts}), which `surf2vec rejects` prints{times}"
+        on_event("log", {"message": message})
     return partitions, staged
 
 
-def _describe(staged: Staged, time_formats: Sequence[str]) -> str:
+def _describe(staged: Staged) -> str:
     """Return a line about a source for the log."""
     entry = staged.entry
     line = (
         f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
         f"{entry['lines']:,} lines, {entry['events']:,} events"
     )
-    for word in ("left_out", "rejected"):
-        if entry[word]:
-            line += f"; {word.replace('_', ' ')}: {_list_counts(entry[word])}"
-    return f"{line}; {explain_bad_times(staged.bad_times, time_formats)}" if staged.bad_times else line
+    return f"{line}; left out: {_list_counts(entry['left_out'])}" if entry["left_out"] else line
 
 
 def _list_counts(*counts: dict[str, int]) -> str:

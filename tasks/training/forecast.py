@@ -11,6 +11,7 @@ from tasks.config import ResourcesConfig
 from tasks.training.trials import describe_plan
 from tasks.training.worker_processes import count_workers, pick_device
 from trainer.config import TrainConfig
+from trainer.events import OnEvent
 from trainer.kernels import pick_kernel
 from trainer.model.trees import make_tree
 from trainer.plan.alone import Budget, Plan, plan_training
@@ -18,8 +19,11 @@ from trainer.plan.prediction import Rates
 from trainer.plan.shares import share_users
 from trainer.plan.sizes import Sizes, Work, training_sizes
 from trainer.plan.together import Member, form_team, plan_together
+from trainer.store.tokens import open_corpus
 from trainer.system.units import parse_bytes
-from trainer.training.preparation import measure_machine, warm_up
+from trainer.training.job import Job
+from trainer.training.preparation import divide_work, measure_machine, warm_up
+from trainer.workers.group import ALONE
 
 NETWORK_BYTES_PER_SECOND = 1.25e9
 """The assumed bandwidth between two workers: 10 Gbit/s."""
@@ -67,6 +71,15 @@ def plan_size(
         plan = replace(plan, reasons=(among, *plan.reasons))
     plan = replace(plan, reasons=(*plan.reasons, describe_plan(config, volume.users)))
     return {"kernel": kernel.name, "kernel_reason": kernel.reason, "workers": num_workers} | plan.to_json()
+
+
+def plan_job(job: Job, folder: Path, on_event: OnEvent) -> Plan:
+    """Return the plan that one worker would make for a training with its store in `folder`, whose disk is tried."""
+    corpus, config = open_corpus(job.corpus_dir), job.training_config
+    kernel = pick_kernel(job.kernel, config)
+    warm_up(kernel, config, on_event)
+    tried = replace(job, store_dir=folder)
+    return divide_work(kernel, tried, corpus, corpus.count_training_tokens(), {}, ALONE)[0]
 
 
 def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget, Rates], num_workers: int) -> Plan:

@@ -139,7 +139,8 @@ def held_night(export: Path) -> dict[str, Any]:
         "release": "aaaa",
         "model_version": 3,
         "alias": "challenger",
-        "seconds": {"train": 12.5},
+        "training": {"train_seconds": 12.5},
+        "tracking_uri": "sqlite:////x/mlflow.db",
         "night": {"space_id": "space-1", "changed": 77, "new_users": 11},
         "gate": {
             "verdict": "held",
@@ -170,15 +171,18 @@ def test_demo_prints_what_a_perfect_export_holds(
     write_vectors(export / "item_vectors/part-00000.parquet", "url", urls, directions[topics])
     (export / "manifest.json").write_text("{}")
     result = held_night(export)
-    answers = iter([(0, result), (0, result), (3, result)])
+    answers = iter([(0, result), (0, result), (3, result)] * 2)
     monkeypatch.setattr(demo, "run_job", lambda command: next(answers))
+    assert demo.demo(tmp_path / "demo", 50, seed) == 0
+    assert "--json" not in capfd.readouterr().out
     assert demo.demo(tmp_path / "demo", 50, seed) == 0
     printed = " ".join(capfd.readouterr().out.split())
     assert float(printed.partition("main interest")[2].split("%")[0]) > 95
     assert "Nearest to https://kitchen-table.example/recipes/p0 (cooking)" in printed
     assert "25.0%, by popularity 5.0%" in printed
     for text in (
-        "runs/x/report.html", str(export), "surf2vec similar ", "who likes ", "surf2vec run --root my-root",
+        "open runs/x/report.html in a browser", "mlflow ui --backend-store-uri sqlite:////x/mlflow.db", str(export),
+        "seconds of training", "12.5", "surf2vec similar ", "who likes ", "surf2vec run --root my-root",
         "100.0% have the same interest", "100.0% of a user's", "held back, 0.1 short", "release aaaa goes on serving",
     ):  # fmt: skip
         assert text in printed

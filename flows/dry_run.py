@@ -1,0 +1,184 @@
+"""`surf2vec run --dry-run`: what a night would do, without writing into the root.
+
+The logs are ingested and the corpus is built beside the root, in a folder that is removed at the end. There the root's files are
+links. So the numbers of sources, users and pages are those of the night, at the price of these two steps. Training is planned as
+the night would plan it, with this machine's present speed.
+"""
+
+import os
+import tempfile
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.context import NightContext
+from flows.summary import announce_run
+from tasks.corpus.build import build_corpus
+from tasks.export.checks import estimate_bytes
+from tasks.export.export import QUANTISE_ABOVE
+from tasks.export.index import plan_index
+from tasks.gate.figures import foresee, open_case
+from tasks.ingest.ingest import ingest
+from tasks.ingest.sources import read_catalog
+from tasks.registry.releases import list_releases
+from tasks.root import story as record
+from tasks.root.run import Root, Run, is_locked, open_root, read_stories
+from tasks.training.beginning import NightRequest, plan_night
+from tasks.training.forecast import plan_job
+from tasks.training.runs import find_run, name_asked
+from trainer.errors import ResourceError, SurfError
+from trainer.events import OnEvent
+from trainer.store.tokens import open_corpus
+
+MIRRORED = ("events", "rejects")
+"""Folders of the root in which a night writes and removes files."""
+LISTED = ("corpus", "runs")
+"""Folders in which it only makes new folders."""
+RUN_ID = "dry-run"
+OTHERS = ("trial", "choose", "evaluate", "refit", "settle", "export", "gate", "register", "report")
+
+
+def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str, Any]:
+    """Return what a night would do. Raises what the night would raise until its training.
+
+    1. Make a root of links beside the root.
+    2. Ingest the logs, plan the night and build its corpus there.
+    3. Plan the training, and judge what the gate's rules can know before it.
+    """
+    place = night.root.path
+    if is_locked(place / ".lock"):
+        raise ResourceError(f"a writer is at work in {place}: wait until it has ended")
+    beside = next(one for one in place.absolute().parents if one.is_dir())
+    disk = beside if os.access(beside, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix=".surf2vec-dry-run-", dir=disk) as name:
+        shadow = replace(night, root=make_shadow(place, Path(name) / "root"))
+        known, started = read_catalog(shadow.root).entries.keys(), time.monotonic()
+        try:
+            ingested = _ingest(shadow, logs, on_event)
+            ingest_seconds = time.monotonic() - started
+            run, is_known = _plan(shadow, list_releases(night.root, night.config.publish).serving)
+            entries = read_catalog(shadow.root).entries
+            told = {
+                "dry_run": True,
+                "sources": {
+                    "new": sorted(one["name"] for digest, one in entries.items() if digest not in known),
+                    "known": len(known),
+                },
+                **{name: ingested[name] for name in ("lines", "events")},
+                "rejected": ingested["num_rejected"],
+            }
+            if is_known:
+                return told | {
+                    "kind": "none",
+                    "message": announce_run(run.story()).removesuffix("; its results follow"),
+                }
+            return told | _foresee(shadow, run, ingest_seconds, on_event)
+        except SurfError as error:  # in words of the root, and not of the folder that is gone then
+            raise type(error)(str(error).replace(str(shadow.root.path), str(place))) from None
+
+
+def make_shadow(place: Path, shadow: Path) -> Root:
+    """Return a new root in the folder `shadow` with links to the files of the root at `place`, which may not exist yet."""
+    made = open_root(shadow)
+    for path in place.iterdir() if place.exists() else ():
+        linked = [path]
+        if path.name in MIRRORED:
+            linked = [file for file in path.rglob("*") if file.is_file()]
+        elif path.name in LISTED:
+            linked = list(path.iterdir())
+        elif path.name.startswith("."):  # locks, scratch folders, Prefect's server
+            continue
+        for one in linked:
+            target = shadow / one.relative_to(place)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(one.absolute())
+    return made
+
+
+def _ingest(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str, Any]:
+    config = night.config
+    work = (config.store.partitions, config.host_bytes, config.threads, on_event)
+    return ingest(night.root, logs, config.ingest, *work)
+
+
+def _plan(night: NightContext, champion: str | None) -> tuple[Run, bool]:
+    """Return the run of the night, planned, and whether the same night was made already."""
+    request = night.corpus_request(record.NightPlan())
+    inputs = request.inputs(request.select_window(night.root))
+    digest = name_asked(inputs, night.config.outcome_settings(), night.is_full)
+    found = find_run(night.root, digest)
+    if found and (found.story().steps.report or found.story().steps.unchanged):
+        return found, True
+    asked = NightRequest(night.config.train, night.config.nightly, inputs, night.is_full)
+    plan = plan_night(night.root, champion, asked, digest)
+    run = Run(night.root, RUN_ID)  # of no run that the root has: its folder is not a link
+    window_id = night.corpus_request(plan).name(night.root)
+    run.record(created_at=datetime.now(UTC).isoformat(timespec="seconds"), window_id=window_id, **dict(plan))
+    return run, False
+
+
+def _foresee(night: NightContext, run: Run, ingest_seconds: float, on_event: OnEvent) -> dict[str, Any]:
+    """Build the corpus and return what follows: the kind of night, its numbers, its costs and the gate."""
+    config, started = night.config, time.monotonic()
+    work = (config.host_bytes, config.threads, on_event)
+    corpus = record.CorpusStep(**build_corpus(night.root, night.corpus_request(run.story()), *work))
+    seconds = {"ingest": ingest_seconds, "corpus": time.monotonic() - started}
+    run.record_steps(corpus, record.ExportStep(num_users=corpus.num_users, num_items=corpus.num_items))
+    story = run.story()
+    before = Run(night.root, story.champion).story().steps.export if story.champion else None
+    changed = corpus.num_users if corpus.num_changed is None else corpus.num_changed
+    told = {
+        "kind": "incremental" if story.base else "full",
+        "message": announce_run(story.replace(steps=record.Steps())).removeprefix(f"run {RUN_ID} "),
+        "full_because": story.full_because,
+        "champion": story.champion,
+        "users": corpus.num_users, "items": corpus.num_items, "tokens": corpus.num_tokens,
+        "users_before": before.num_users if before else None, "items_before": before.num_items if before else None,
+        "changed_users": changed, "new_users": corpus.num_new_users, "users_left": corpus.num_left,
+        "new_items": corpus.num_new_items,
+    }  # fmt: skip
+    if not changed:
+        return told | {
+            "kind": "none",
+            "message": f"no user's pages changed since release {story.champion}, which stays",
+        }
+    return told | {"predicted": _predict(night, story, seconds, on_event), "gate": _judge(night, run)}
+
+
+def _predict(night: NightContext, story: record.Story, seconds: dict[str, float], on_event: OnEvent) -> dict[str, Any]:
+    """Return seconds of each step, and bytes. `others`: of the newest night of the same kind; null if there was none."""
+    job, corpus = night.job(story), open_corpus(night.root.corpus(story.window_id))
+    plan = plan_job(job, night.root.path, on_event)
+    kind = "incremental" if story.base else "full"
+    same = [
+        one
+        for one in read_stories(night.root)
+        if one.steps.report and one.steps.settle and one.steps.settle.kind == kind
+    ]
+    newest = max(same, key=lambda one: one.created_at, default=None)
+    ended = newest.steps.ended() if newest else {}
+    others = sum(ended[name].seconds or 0.0 for name in OTHERS if name in ended) if newest else None
+    all_seconds = {**seconds, "train": plan.seconds, "others": others}
+    size, dtype = night.config.export.pca_dim or job.config.vector_size, night.config.export.dtype
+    num_users, num_items = int(corpus.manifest["num_users"]), corpus.num_items
+    index = plan_index(num_users, size, night.config.host_bytes, QUANTISE_ABOVE)
+    export_bytes = estimate_bytes(num_users, num_items, size, dtype, 1 + bool(job.config.path_size)) + index.index_bytes
+    return {
+        "seconds": {name: None if value is None else round(value, 3) for name, value in all_seconds.items()},
+        "peak_bytes": plan.peak_bytes,
+        "budget_bytes": plan.budget_bytes,
+        "disk_bytes": {
+            "corpus": story.require(record.CorpusStep).bytes,
+            "store": plan.disk_bytes,
+            "export": export_bytes,
+        },
+        "reasons": list(plan.reasons),
+    }
+
+
+def _judge(night: NightContext, run: Run) -> dict[str, Any]:
+    """Return the gate as far as it is known before a training."""
+    window = night.corpus_request(record.NightPlan()).select_window(night.root)
+    return foresee(open_case(run, night.config.gate, run.story().champion, {}, window))
