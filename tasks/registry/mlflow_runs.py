@@ -18,7 +18,7 @@ from tasks.root.credentials import mask_credentials
 from tasks.root.identity import ROOT_TAG
 from tasks.root.wording import shown
 from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from trainer.system.files import read_json, replace_file
+from trainer.system.files import read_json, replace_file, sync_folder
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -65,12 +65,15 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            path = Path(tracking_uri.removeprefix("sqlite:///"))
-            if tracking_uri.startswith("sqlite:///") and not path.exists():
+            path, is_file = Path(tracking_uri.removeprefix("sqlite:///")), tracking_uri.startswith("sqlite:///")
+            if is_file and not path.exists():
                 # MLflow makes dozens of tables one by one, and cannot open a database in which a kill left only some of them.
                 with replace_file(path) as temporary:
                     MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
             yield MlflowClient(tracking_uri, tracking_uri)
+            if is_file:
+                # SQLite ends a transaction by removing its journal: if that name came back, it would undo what was done.
+                sync_folder(path.parent)
     except SurfError:
         raise
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:

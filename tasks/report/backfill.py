@@ -13,7 +13,7 @@ from typing import Any
 from tasks.ingest.sources import read_catalog
 from tasks.root.run import Root, Run
 from trainer.errors import InputError
-from trainer.system.files import read_json, write_json
+from trainer.system.files import read_json, write_manifest_json
 
 FORMAT_VERSION = 1
 Night = dict[str, Any]
@@ -41,7 +41,8 @@ class BackfillRecord:
 
     def add(self, night: dict[str, Any]) -> None:
         """Record a night that ended; the write is synced to disk."""
-        write_json(self.path, {"format_version": FORMAT_VERSION, "nights": self.read() | {night["day"]: night}})
+        nights = self.read() | {night["day"]: night}
+        write_manifest_json(self.path, {"format_version": FORMAT_VERSION, "nights": nights})
 
 
 def list_days(root: Root, since: date | None, until: date | None) -> dict[date, int]:

@@ -23,7 +23,7 @@ from trainer.errors import ResourceError
 from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from trainer.store.upkeep import has_waiting, settle_manifest
 from trainer.store.writer import lock_store
-from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_json
+from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_manifest_json
 
 FORGET = "forget"
 """The purpose of the only writer that may run after an interrupted `surf2vec forget`."""
@@ -228,7 +228,7 @@ class Run:
         make_folder(self.folder)
         with open(self.folder / ".lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            write_json(self.story_path, change(self.story()).to_json())
+            write_manifest_json(self.story_path, change(self.story()).to_json())
 
     def record(self, **values: Any) -> None:
         """Set top-level values of the story."""

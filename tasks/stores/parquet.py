@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 
 from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
 from trainer.errors import InputError
-from trainer.system.files import read_json, replace_file, sync_folder, sync_folders, write_json
+from trainer.system.files import (
+    TEMPORARY_SUFFIX,
+    read_json,
+    replace_file,
+    sync_folder,
+    sync_folders,
+    write_manifest_json,
+)
 
 FILE_ROWS = 1 << 18
 SIDES = ("a", "b")
@@ -51,6 +58,8 @@ class ParquetStore:
         sides, folder = self.read_sides(), self._side(side.name)
         taken = [] if side.name in [one.name for one in sides] else [folder]
         taken += [] if any(one.serves for one in sides) else [self.current]
+        for left in folder.glob(f".{self.log}.*{TEMPORARY_SUFFIX}"):  # a record that was cut off, of a side not begun
+            left.unlink()
         for path in taken:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise InputError(
@@ -111,7 +120,7 @@ class ParquetStore:
     def _record(self, side: Side) -> None:
         folder = self._side(side.name)
         folder.mkdir(exist_ok=True)
-        write_json(folder / self.log, side.record())
+        write_manifest_json(folder / self.log, side.record())
 
     def _side(self, name: str) -> Path:
         return self.folder / f"{self.place.prefix}{name}"

@@ -32,7 +32,7 @@ from tasks.root.wording import shown
 from trainer.config import MAX_DRAWS, TrainConfig
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, ResourceError
-from trainer.system.files import digest_json, read_json, replace_file, write_json
+from trainer.system.files import digest_json, read_json, replace_file, write_manifest_json
 from trainer.training.job import RESULT_NEUTRAL
 
 _FORMAT_VERSION = 2
@@ -113,7 +113,7 @@ class Study:
                 np.save(file, reciprocals, allow_pickle=False)
         gain, error = measure_gain(reciprocals - np.load(self.path.with_suffix(".npy"), allow_pickle=False))
         self.trials.append(trial | {"gain": {"mrr": gain, "standard_error": error}})
-        write_json(self.path, self.story)
+        write_manifest_json(self.path, self.story)
         self.log_trials()
 
     @cached_property
@@ -132,7 +132,7 @@ class Study:
                 self._log_metrics(run_id, trial["metrics"], trial["ended_at_ms"])
                 mlflow_runs.end_run(self.uri, run_id, has_failed=trial["failure"] is not None)
                 trial["mlflow_run_id"] = run_id
-                write_json(self.path, self.story)
+                write_manifest_json(self.path, self.story)
 
     def end_runs(self, result: dict[str, Any]) -> None:
         """Log the winner and the story to the search's run, and end it."""

@@ -18,7 +18,8 @@ from tasks.ingest.ingest import ingest
 from tasks.queries.explain import explain_user
 from tasks.queries.similar import similar_users
 from tasks.queries.word2vec import export_word2vec
-from tasks.root.run import Root
+from tasks.root.run import Root, Run
+from tasks.root.story import EvaluateStep
 from tests.flips import draw_places, flipped
 from tests.releases import export_release, make_release, read_users
 from tests.tasks.registry.test_serving_model import ask, load
@@ -45,7 +46,7 @@ def check(path: Path, answer: Answer, seed: int = 0, error: type[Exception] = Da
                 assert answer() == expected, (path, place)
             except error as refused:
                 assert path.name in str(refused), (path, place)
-                assert re.search(r"surf2vec (run|pull|doctor)|load another version", str(refused)), refused
+                assert re.search(r"surf2vec (run|pull|doctor)|load another version|run again", str(refused)), refused
                 num_refused += 1
     return num_refused
 
@@ -73,6 +74,17 @@ def test_no_corpus_is_made_of_altered_events(trained: tuple[Root, str], tmp_path
     for place in draw_places(root.sources, NUM_PLACES):
         with flipped(root.sources, place), pytest.raises(DamageError, match=r"sources\.json"):
             build_anew(root, trained[1])
+
+
+def test_an_altered_story_is_refused(tmp_path: Path) -> None:
+    """The gate reads the figures of the nights before in it."""
+    run = Run(Root(tmp_path), "r1")
+    run.record(created_at="2026-11-26", window_id="0123456789abcdef")
+    run.record_steps(EvaluateStep(metrics={"hit_at_10": 0.4321}, num_users=1000))
+    for seed in range(10):
+        assert (
+            check(run.story_path, lambda: run.story().to_json(), seed) >= NUM_PLACES - 1
+        )  # a line's end may turn to a blank
 
 
 def test_giving_the_log_again_repairs_altered_events(trained: tuple[Root, str], tmp_path: Path) -> None:

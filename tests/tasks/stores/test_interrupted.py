@@ -50,6 +50,18 @@ def test_a_first_push_that_was_killed_is_completed(tmp_path: Path) -> None:
     assert read_served(url) == as_lists(SECOND)
 
 
+def test_a_side_that_was_cut_off_before_its_record_was_there_is_begun_anew(tmp_path: Path) -> None:
+    """What a kill, or a power loss, leaves between the folder of a side and its record."""
+    url, store = f"parquet://{tmp_path / 'store'}", tmp_path / "store"
+    push_to(url, write_release(tmp_path / "r1", "r1"))
+    (record,) = (store / "a").glob("*.json")
+    (store / "b").mkdir()
+    (store / "b" / f".{record.name}.0a1b2c3d.4711.tmp").write_text("{")
+    push_to(url, write_release(tmp_path / "r2", "r2", SECOND, number=2))
+    assert read_served(url) == as_lists(SECOND)
+    assert list(store.rglob("*.tmp")) == []
+
+
 def test_forgotten_users_leave_the_release_before_too(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
