@@ -22,7 +22,7 @@ from tasks.root.story import (
     parse_story,
 )
 from trainer.errors import DamageError
-from trainer.system.files import write_json
+from trainer.system.files import read_json, write_json
 
 OLD = r"""
 {
@@ -116,7 +116,7 @@ def test_a_story_that_is_written_again_has_what_was_recorded(tmp_path: Path) -> 
     run, old = read_old(tmp_path), json.loads(OLD)
     run.record(command="another")
     old["steps"]["refit"] = {"digest": run.run_id}
-    assert json.loads(run.story_path.read_text()) == old | {"command": "another"}
+    assert read_json(run.story_path) == old | {"command": "another"}
 
 
 @pytest.mark.parametrize(
