@@ -48,7 +48,7 @@ def test_a_copy_is_on_the_disk_before_its_version_is_made(tmp_path: Path, monkey
 
 
 def test_what_the_registry_holds_is_on_the_disk(served: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite ends a transaction by removing its journal: were that name back after a power loss, it would undo the transaction."""
+    """SQLite ends a transaction by removing its journal: if that name were back after a power loss, it would undo it."""
     disk = Disk(monkeypatch)
     tracking.set_alias(served.tracking_uri, CONFIG.model_name, "tried", 1)
     assert ("fsync", str(served.path)) in disk.events
