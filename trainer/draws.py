@@ -40,9 +40,12 @@ def counter(position: int, purpose: int, draw: int) -> int:
 
 def mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return `mix` of every element; arithmetic modulo 2**64."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX_2)
-    return x ^ (x >> np.uint64(31))
+    x = x ^ (x >> np.uint64(30))
+    x *= np.uint64(MIX_1)  # in place: new pages would take longer than the arithmetic
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(MIX_2)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def user_keys(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

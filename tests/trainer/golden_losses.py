@@ -12,6 +12,7 @@ import numpy as np
 from tests.trainer.kernels import reference_path
 from tests.trainer.kernels.test_path import make_tables
 from tests.trainer.kernels.work import SETTINGS, make_config, make_rows, make_work, train_users_of
+from trainer.kernels.cpu import score_rows
 from trainer.kernels.path import path_vectors, train_path
 from trainer.store.tokens import Histories
 from trainer.training.curve import Curve, Targets, draw_sample, softmax_losses
@@ -51,7 +52,8 @@ def run_path_steps(kernel: str) -> Iterator[float]:
         step = slice(start, start + num_users)
         train(path, replace(work, order=work.order[step], alphas=work.alphas[step]), tables, 0.3, 0)
         vectors = path_vectors(path, work.tokens, starts, ends - 1, 3, items)
-        losses = softmax_losses(vectors, path.outputs.vectors, items.astype(int), others, tables.corrections, 0.0)
+        scores = score_rows(vectors, path.outputs.vectors, np.column_stack((items, others)))
+        losses = softmax_losses(scores, items.astype(int), others, tables.corrections, 0.0)
         yield float(losses.mean())
 
 

@@ -103,13 +103,20 @@ Launch = Callable[[DeviceRows, DeviceRows, DevicePass, Scratch], None]
 """`launch(users, items, work, scratch)` starts the training of users on the device, in the current stream, without waiting."""
 
 
+RoundUsers = Callable[[DeviceRows, torch.Tensor, DevicePass, Scratch], None]
+"""`round_users(users, halves, work, scratch)` writes a pass's users as bfloat16, in the current stream, without waiting."""
+
+
 @dataclass(frozen=True)
 class Accelerator:
-    """A device, and the function that trains on it. free_bytes: of the device before this process used it, if known."""
+    """A device, and the functions that train and, with bfloat16, round on it. free_bytes: of the device before this process used
+    it, if known.
+    """
 
     device: torch.device
     launch: Launch
     free_bytes: int | None = None
+    round_users: RoundUsers | None = None
 
 
 class Event:

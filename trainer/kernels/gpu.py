@@ -23,7 +23,7 @@ import triton
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
 from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, Scratch, Stream, make_scratch
-from trainer.kernels.programs import keep_tokens, train_user
+from trainer.kernels.programs import keep_tokens, round_user, train_user
 from trainer.kernels.signature import Pass
 from trainer.kernels.tile_program import list_users, train_stream
 from trainer.model.objectives import Sampling
@@ -120,8 +120,7 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
     config, num_users = work.config, len(work.order)
     if num_users == 0:
         return
-    key = np.uint64(work.epoch_key).view(np.int64).item()
-    keys = torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])
+    keys = _unmixed_keys(work, scratch)
     keep_tokens[(num_users,)](
         work.tokens, work.starts, work.ends, keys, work.order, work.sampling.keep, scratch.kept, scratch.num_kept,
         CHUNK=KEEP_CHUNK, num_warps=1,
@@ -152,6 +151,20 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
         *users_and_items, *noise_and_rates, **constants,
         IS_SOFTMAX=config.objective == "sampled_softmax", IS_FROZEN=not work.update_items,
     )  # fmt: skip
+
+
+def round_users(users: DeviceRows, halves: torch.Tensor, work: DevicePass, scratch: Scratch) -> None:
+    """Write the vectors of a pass's users as bfloat16 to halves int16[n, D], with the bits of first_rows.round_to_bfloat16."""
+    num_users, num_dims = users.vectors.shape
+    round_user[(num_users,)](
+        users.vectors.view(torch.int32), _unmixed_keys(work, scratch), halves, D=num_dims, num_warps=1
+    )
+
+
+def _unmixed_keys(work: DevicePass, scratch: Scratch) -> torch.Tensor:
+    """Return the users' keys of the epoch, int64[N], which each program mixes."""
+    key = np.uint64(work.epoch_key).view(np.int64).item()
+    return torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])
 
 
 def num_warps(config: TrainConfig, is_tile: bool, capability: int) -> int:

@@ -11,7 +11,7 @@ from trainer.model.objectives import MAX_SCORE
 from trainer.model.rows import EPSILON
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
-_SUBSAMPLE, _NEGATIVE = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.NEGATIVE)
+_SUBSAMPLE, _NEGATIVE, _ROUND = (tl.constexpr(purpose) for purpose in (draws.SUBSAMPLE, draws.NEGATIVE, draws.ROUND))
 _DRAW_BITS, _PURPOSE_BITS = tl.constexpr(draws.DRAW_BITS), tl.constexpr(draws.PURPOSE_BITS)
 _LOW_32, _EPSILON = tl.constexpr(2**32 - 1), tl.constexpr(EPSILON)
 _MAX_SCORE = tl.constexpr(MAX_SCORE)
@@ -173,3 +173,15 @@ def _pulls(score, scores_K, row, rows_K, has_K, corrections, handicap, IS_SOFTMA
         pulls_K = tl.where(counts_K, -p_K, 0.0)
         pull = tl.where(tl.abs(score) < _MAX_SCORE, 1.0 / (1.0 + tl.exp(score)), 0.0)
     return pull, pulls_K
+
+
+@triton.jit
+def round_user(numbers, keys, halves, D: tl.constexpr):
+    """Write the upper halves of a user's numbers, float32 bits int32[n, D], rounded at random as compiled_draws.round_vectors."""
+    user = tl.program_id(0).to(tl.int64)
+    d = _range(D)
+    key = _mix(tl.load(keys + user).to(tl.uint64))
+    bits_D = tl.load(numbers + user * D + d, mask=d < D, other=0).to(tl.uint32).to(tl.uint64)
+    shifts_D = ((d & 3) * 16).to(tl.uint64)
+    noise_D = (_draw(key, (d >> 2).to(tl.uint64), _ROUND, tl.full(d.shape, 0, tl.uint64)) >> shifts_D) & 0xFFFF
+    tl.store(halves + user * D + d, ((bits_D + noise_D) >> 16).to(tl.int16), mask=d < D)

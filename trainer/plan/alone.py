@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.errors import ResourceError
-from trainer.plan.in_flight import explain_in_flight
+from trainer.plan.in_flight import explain_in_flight, launches_at_once
 from trainer.plan.prediction import Rates, Traffic, predict
 from trainer.plan.sharing import ALONE, Sharing
 from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
@@ -56,7 +56,8 @@ class Plan:
     tokens are mapped. moved_bytes: the bytes that an epoch reads from the store, and writes to it, because of the division.
     commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to
     other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_a_chunk:
-    with several workers, equal for all.
+    with several workers, equal for all. at_once: micro-partitions that a GPU trains at the same time; stays_on_device: whether
+    all users stay on it.
     """
 
     num_partitions: int
@@ -82,6 +83,8 @@ class Plan:
     sharing: Sharing = ALONE
     places_a_chunk: int | None = None
     sent_bytes: int = 0
+    at_once: int = 1
+    stays_on_device: bool = False
 
     @property
     def chunk_places(self) -> int:
@@ -132,7 +135,8 @@ def lay_out(
     place_bytes = None if is_resident else _place_bytes(work, sizes)
     slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
     num_slots = 1 if is_resident else 3
-    item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
+    at_once, stays, on_device_bytes = _choose_device(work, sizes, budget, division, is_resident)
+    item_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
     users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
     read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
@@ -144,9 +148,9 @@ def lay_out(
     cost = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
-        item_bytes, _device_bytes(work, sizes, budget, division.num_blocks) if budget.device_bytes else 0, budget.overhead_bytes,
+        item_bytes, on_device_bytes, budget.overhead_bytes,
         peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
-        cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (),
+        cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (), at_once=at_once, stays_on_device=stays,
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 
@@ -181,14 +185,37 @@ def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> in
     return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, budget, num_blocks)
 
 
-def _device_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
-    return budget.context_bytes + device_bytes(work, sizes, num_blocks)
+def _device_bytes(
+    work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1, stays: bool = False
+) -> int:
+    return budget.context_bytes + device_bytes(work, sizes, num_blocks, at_once, stays)
 
 
-def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
+def _choose_device(
+    work: Work, sizes: Sizes, budget: Budget, division: Division, is_resident: bool
+) -> tuple[int, bool, int]:
+    """Return how many micro-partitions the GPU trains at once, whether all users stay on it, and its bytes: what fits of that.
+
+    Several only where nothing goes to the disk: what is evicted there may not be in progress for long.
+    """
+    if budget.device_bytes is None:
+        return 1, False, 0
+    is_free = is_resident and sizes.sharing.is_alone
+    most = launches_at_once(sizes.config, work.num_users, work.most_users) if is_free else 1
+    room_bytes = budget.host_bytes - budget.overhead_bytes - _all_bytes(work, sizes)
+    for stays in (True, False) if is_free and division.num_blocks == 1 else (False,):
+        for at_once in range(most, 0, -1):
+            num_bytes = _device_bytes(work, sizes, budget, division.num_blocks, at_once, stays)
+            host_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
+            if num_bytes <= budget.device_bytes and (at_once == 1 or host_bytes <= room_bytes):
+                return at_once, stays, num_bytes
+    return 1, False, _device_bytes(work, sizes, budget, division.num_blocks)
+
+
+def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1) -> int:
     """Return the bytes in memory beside the slots: items, and work space for a micro-partition."""
     users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_A_USER)
-    pinned_bytes = tray_bytes(work, sizes, num_blocks) if budget.device_bytes else 0
+    pinned_bytes = tray_bytes(work, sizes, at_once) if budget.device_bytes else 0
     accumulation_bytes = sizes.accumulation_bytes(work, num_blocks)
     return sizes.item_bytes(num_blocks) + accumulation_bytes + users_bytes + BUFFER_BYTES + pinned_bytes
 
@@ -245,10 +272,16 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         f"two generations on disk {size(plan.disk_bytes)} of {size(budget.disk_free_bytes)} free"
     )
     if budget.device_bytes is not None:
+        stay = "; all users stay there over all epochs" if plan.stays_on_device else ""
         lines.append(
-            f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, {size(budget.context_bytes)} of it its context"
+            f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, {size(budget.context_bytes)} of it its "
+            f"context{stay}"
         )
         lines.append(explain_in_flight(sizes.config, work.num_users))
+        if plan.at_once > 1:
+            lines.append(
+                f"{plan.at_once} micro-partitions are trained at once, so that the longest histories do not run alone"
+            )
     if rates and plan.seconds is not None:
         lines.append(
             f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "

@@ -1,12 +1,16 @@
-"""How many users one launch of the GPU kernel trains. Pure.
+"""How many users one launch of the GPU kernel trains, and how many launches run at once. Pure.
 
 Users in flight read item rows that others move meanwhile. If they are much of the log, the items learn less: with 13 % of the
 users in step hit@20 is 1.2 % lower on one of two logs, with 1.6 % not measurably (docs/gpu.md, with all epochs). So
 a launch has at most one user in 64 of the log. A card runs at most about 4,000 programs, so that larger logs need no limit. In
 tiles a program trains 32 users of a stream of hundreds, so that a limit is less needed; this was not simulated.
+
+The last programs of a launch have long histories, and run alone. So that others run beside them, several micro-partitions are
+trained at once, each by a launch of its own, as long as one user in 64 is in flight (python -m tests.benchmarks.gpu_tail).
 """
 
 from trainer.config import TrainConfig
+from trainer.kernels.signature import STREAM_USERS
 
 USERS_FOR_ONE_IN_FLIGHT = 64
 LEAST_USERS = 64
@@ -18,6 +22,20 @@ def users_a_launch(config: TrainConfig, num_users: int) -> int | None:
     """Return the most users of a launch for a log of `num_users` users; None: no limit."""
     most = max(LEAST_USERS, num_users // USERS_FOR_ONE_IN_FLIGHT)
     return None if config.has_tiles or most >= MOST_PROGRAMS else most
+
+
+MOST_AT_ONCE = 4
+"""Launches that run at once, at most: more would only take memory."""
+
+
+def launches_at_once(config: TrainConfig, num_users: int, most_users: int) -> int:
+    """Return how many micro-partitions, of at most `most_users` of a log's users, are trained at once; at least 1."""
+    if users_a_launch(config, num_users) is not None:
+        return 1
+    if not config.has_tiles:  # a card has no more programs in flight, however many launches they are from
+        return MOST_AT_ONCE
+    in_flight = max(1, most_users * config.tile_users // STREAM_USERS)
+    return min(max(num_users // USERS_FOR_ONE_IN_FLIGHT // in_flight, 1), MOST_AT_ONCE)
 
 
 def explain_in_flight(config: TrainConfig, num_users: int) -> str:

@@ -23,8 +23,25 @@ def partition_order(seed: int, epoch: int, num_partitions: int) -> NDArray[np.in
 def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the order of the users of one micro-partition in an epoch, a permutation int64[n]."""
     keys = draws(user_keys(seed, epoch, hashes), np.array([counter(0, ORDER, 0)], dtype=np.uint64))
-    order = np.argsort(keys)  # a fourth of a stable sort's time; different keys have only one order
-    return order if np.all(np.diff(keys[order])) else np.argsort(keys, kind="stable")
+    return argsort_keys(keys)
+
+
+def argsort_keys(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the order of random keys uint64[n], int64[n]; equal ones stay in order.
+
+    Numbers are sorted in half the time of an argsort. So each key gives its lowest bits to its place. Where the other bits of
+    two keys are the same, that order would not be theirs.
+    """
+    bits = np.uint64(len(keys).bit_length())
+    packed = keys >> bits
+    packed <<= bits
+    packed |= np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    upper = packed >> bits
+    if np.any(upper[1:] == upper[:-1]):
+        return np.argsort(keys, kind="stable")
+    packed &= (np.uint64(1) << bits) - np.uint64(1)
+    return packed.view(np.int64)
 
 
 def place_offsets(places: Sequence[NDArray[np.int64]], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -40,8 +57,12 @@ def learning_rates(
     `first_token` counts the tokens before the first of these users over all epochs, `lengths` [n] are the users'
     tokens in their order, `total_tokens` those of all planned epochs.
     """
-    before = first_token + np.cumsum(lengths) - lengths
-    return (alpha - (alpha - min_alpha) * (before / max(total_tokens, 1))).astype(np.float32)
+    before = np.cumsum(lengths, dtype=np.float64)
+    before += first_token  # in place: new pages would take longer than the arithmetic
+    before -= lengths
+    before /= max(total_tokens, 1)
+    before *= alpha - min_alpha
+    return np.subtract(alpha, before, out=before).astype(np.float32)
 
 
 @dataclass(frozen=True)

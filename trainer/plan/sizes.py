@@ -24,10 +24,9 @@ STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # starts and number of its entries; temporar
 LONG_HISTORIES = 8  # assumes that users of a step have at most this many times the mean tokens
 DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, and temporary memory
 DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
-DEVICE_SAMPLE_BYTES = (
-    2 * 512 * 32_768 * 4
-)  # tokens measured of a micro-partition, by the numbers the kernel holds for one
-PASS_BYTES_A_USER = 8 * 4 + 4  # start, end, hash, place in the order; learning rate
+MEASURED_TOKENS = 2 * 512  # of a micro-partition, for the curve
+FIXED_BYTES_A_USER = 8 * 3  # start, end, hash
+PASS_BYTES_A_USER = 8 + 4  # place in the order, learning rate
 PASS_BYTES_A_STREAM = 8  # its start
 SCRATCH_BYTES_A_USER = 8 + 4 + 4  # key, tokens kept, place among those with tokens
 SCRATCH_BYTES_A_STREAM = 4  # users with tokens
@@ -150,38 +149,42 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
     )
 
 
-def device_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
-    """Return the bytes on the GPU beside its context: an item block with its tables; two micro-partitions, one trained and one
-    being copied; scratch arrays; and the item rows for the curve.
+def device_bytes(work: Work, sizes: Sizes, num_blocks: int, at_once: int = 1, stays: bool = False) -> int:
+    """Return the bytes on the GPU beside its context: an item block with its tables; for each micro-partition that is trained
+    at once, and one that is copied meanwhile, scratch arrays and rows for the curve; and their users, or all users if they stay.
     """
-    users, tokens = work.most_users, work.most_tokens
+    users, tokens, seats = work.most_users, work.most_tokens, at_once + 1
     block_bytes = sizes.block_bytes(num_blocks)
     tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // _row_bytes(sizes) + 1)
-    halves_bytes = users * (sizes.user_bytes - 4) if sizes.work_bytes else 0
-    streams = most_streams(users)
-    place_bytes = users * _row_bytes(sizes) + _pass_bytes(work)
-    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES + streams * SCRATCH_BYTES_A_STREAM
-    sample_bytes = min(block_bytes, DEVICE_SAMPLE_BYTES)
-    index_bytes = 2 * 8 * (sample_bytes // _row_bytes(sizes) + 1)
+    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES + most_streams(users) * SCRATCH_BYTES_A_STREAM
+    seat_bytes = scratch_bytes + _pass_bytes(work, sizes) + _sample_bytes(sizes)
+    user_bytes = _row_bytes(sizes) + FIXED_BYTES_A_USER + (sizes.user_bytes - 4 if sizes.work_bytes else 0)
+    num_users, num_tokens = (work.num_users, work.num_tokens) if stays else (seats * users, seats * tokens)
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
     copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # the last state, and exchanges in progress
-    held_bytes = copies_bytes + (
-        block_bytes + tables_bytes + 2 * place_bytes + halves_bytes + scratch_bytes + sample_bytes + index_bytes
-    )
-    return DEVICE_ROUNDING_BYTES + held_bytes
+    places_bytes = num_users * user_bytes + num_tokens * TOKEN_BYTES
+    return DEVICE_ROUNDING_BYTES + copies_bytes + block_bytes + tables_bytes + seats * seat_bytes + places_bytes
 
 
-def tray_bytes(work: Work, sizes: Sizes, num_blocks: int) -> int:
+def tray_bytes(work: Work, sizes: Sizes, at_once: int = 1) -> int:
     """Return the pinned bytes on the host: a pass's arrays beside rows, on their way to the GPU, and rows for the curve."""
-    sample_bytes = min(sizes.block_bytes(num_blocks), DEVICE_SAMPLE_BYTES)
-    index_bytes = 8 * (sample_bytes // _row_bytes(sizes) + 1)
-    return _pass_bytes(work) + sample_bytes + index_bytes
+    fixed_bytes = work.most_users * FIXED_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
+    return fixed_bytes + _pass_bytes(work, sizes) + (at_once + 1) * _sample_bytes(sizes)
 
 
-def _pass_bytes(work: Work) -> int:
-    """Return the bytes of a pass's arrays: of its users and tokens, and the bounds of its streams."""
-    users, tokens = work.most_users, work.most_tokens
-    return users * PASS_BYTES_A_USER + tokens * TOKEN_BYTES + (most_streams(users) + 1) * PASS_BYTES_A_STREAM
+def _pass_bytes(work: Work, sizes: Sizes) -> int:
+    """Return the bytes of the arrays of a pass that change: of its users, the bounds of its streams, the rows of its sample."""
+    users = work.most_users
+    return users * PASS_BYTES_A_USER + (most_streams(users) + 1) * PASS_BYTES_A_STREAM + 8 * _sampled_rows(sizes)
+
+
+def _sample_bytes(sizes: Sizes) -> int:
+    return _sampled_rows(sizes) * _row_bytes(sizes)
+
+
+def _sampled_rows(sizes: Sizes) -> int:
+    """Return the rows that the curve needs of a micro-partition: of a token's user, item and negatives."""
+    return MEASURED_TOKENS * (2 + sizes.config.negative)
 
 
 def _row_bytes(sizes: Sizes) -> int:

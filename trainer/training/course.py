@@ -77,11 +77,17 @@ class Visit:
 
 @dataclass(frozen=True)
 class Ended:
-    """A finished visit, and its users' vectors float32[n, D]; is_finite: whether all of them are finite."""
+    """A finished visit, its users' vectors float32[n, D], and the items' outputs as they were at its end.
+
+    is_finite: whether all vectors are finite; is_stored: whether the users are as they are stored; both tables then have only the
+    rows of the visit's sample.
+    """
 
     visit: Visit
     vectors: NDArray[np.float32]
+    outputs: NDArray[np.float32]
     is_finite: bool
+    is_stored: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,27 +40,29 @@ class Targets:
 
 def token_losses(
     targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
-    negatives: NDArray[np.int64],
+    negatives: NDArray[np.int64], rows: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return the loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K]."""
+    """Return the loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K].
+
+    rows [m, 1 + K]: where `outputs` has the rows of item and negatives, if not by their numbers.
+    """
     if targets.tree is not None:  # nothing is drawn
         return tree_losses(targets.tree, users, outputs, items)
     from trainer.kernels.cpu import score_rows  # numba takes half a second to import
 
+    scores = score_rows(users, outputs, np.column_stack((items, negatives)) if rows is None else rows)
     if targets.config.objective == "sampled_softmax":
-        return softmax_losses(users, outputs, items, negatives, targets.sampling.corrections, targets.config.handicap)
-    scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
+        return softmax_losses(scores, items, negatives, targets.sampling.corrections, targets.config.handicap)
+    scores = scores.astype(np.float64)
     return np.logaddexp(0, -scores[:, 0]) + np.logaddexp(0, scores[:, 1:]).sum(axis=1)
 
 
 def softmax_losses(
-    users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
-    negatives: NDArray[np.int64], corrections: NDArray[np.float32], handicap: float,
+    scores: NDArray[np.float32], items: NDArray[np.int64], negatives: NDArray[np.int64],
+    corrections: NDArray[np.float32], handicap: float,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return the loss of each token by a sampled softmax, float64[m]; arguments as for `token_losses`."""
-    from trainer.kernels.cpu import score_rows  # numba takes half a second to import
-
-    scores = score_rows(users, outputs, np.column_stack((items, negatives))).astype(np.float64)
+    """Return the loss of each token by a sampled softmax, float64[m]; scores [m, 1 + K] of items [m] and negatives [m, K]."""
+    scores = scores.astype(np.float64)
     own, other = scores[:, 0] - (corrections[items] + handicap), scores[:, 1:] - corrections[negatives]
     other[negatives == items[:, None]] = -np.inf
     highest = np.maximum(own, other.max(axis=1, initial=-np.inf))
@@ -95,9 +97,12 @@ class Sample:
     users: tuple[NDArray[np.int64], ...]
     places: tuple[NDArray[np.int64], ...]
 
-    def item_rows(self) -> NDArray[np.int64]:
-        """Return the rows of the item table, or block, that the losses need; not for a tree."""
-        return np.unique(np.concatenate([rows.ravel() for _, *both in self.parts for rows in both]))
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows that the losses need, in the sample's order: of users int64[m], and of the item table, or block,
+        int64[m * (1 + K)]; not for a tree.
+        """
+        items = [np.column_stack(both).ravel() for _, *both in self.parts]
+        return np.concatenate([users for users, *_ in self.parts]), np.concatenate(items)
 
 
 def draw_sample(targets: Targets, histories: Histories) -> Sample:
@@ -138,12 +143,23 @@ class Curve:
     epoch_sums: list[float] = field(default_factory=lambda: [0.0] * NUM_SUMS)
 
     def measure(
-        self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], sample: Sample
-    ) -> None:
-        """Add the losses of a micro-partition's sample to the sums; users float32[n, D]."""
+        self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], sample: Sample,
+        is_gathered: bool = False,
+    ) -> None:  # fmt: skip
+        """Add the losses of a micro-partition's sample to the sums; users float32[n, D].
+
+        is_gathered: users and outputs are only the rows of `Sample.rows`.
+        """
         sums: list[float] = []
+        first = 0
         for user_rows, items, negatives in sample.parts:
-            sums += [float(token_losses(targets, users[user_rows], outputs, items, negatives).sum()), len(user_rows)]
+            rows = np.column_stack((items, negatives))
+            if is_gathered:
+                user_rows = np.arange(first, first + len(items))
+                rows = np.arange(first * rows.shape[1], (first + len(items)) * rows.shape[1]).reshape(rows.shape)
+                first += len(items)
+            losses = token_losses(targets, users[user_rows], outputs, items, negatives, rows)
+            sums += [float(losses.sum()), len(items)]
         self.add_sums([*sums, 0.0, 0.0, 0.0, 0.0])
 
     def measure_path(self, sums: list[float]) -> None:

@@ -1,20 +1,24 @@
-"""The engine for a GPU: the item block stays on the device; users are copied in before their visit and out after it.
+"""The engine for a GPU: the item block stays on the device; users are copied in before their visit and out after it, or stay.
 
-Three streams: `ahead` copies the next micro-partition in, `compute` trains one, `home` copies the last one out. They wait for
-events, never for the complete device. Two places for micro-partitions on the device suffice: a third would be empty while one is
-copied in. Users are copied directly from and to the pinned image of their file. Of the items only the rows for the curve are
-copied to the host, until a commit or a change of block needs all.
+One stream copies the next micro-partition in (`ahead`), one or several train (`compute`), one copies what was trained out
+(`home`). They wait for events, never for the complete device. Each visit has a seat, and its users a place; one more than visits
+are trained at once suffices, as a further one would be empty while one is copied in. Users are copied directly from and to the
+pinned image of their file. Another thread of the host makes the next visit. Of a visit the host sees only what the curve
+measures; items, and users who stay, are copied to it before a commit or a change of block.
 
     ahead     | copy 2 in    |          | copy 3 in    |
     compute   | train 1                 | train 2                 | train 3
     home                     | 0 home   |              | 1 home   |
-    the host  | conclude 0, make 2      | conclude 1, make 3
+    the host  | conclude 0              | conclude 1
+    its thread| make 2                  | make 3
 
 On a CPU (Triton's interpreter) the same steps run one after the other (trainer/kernels/device.py).
 """
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,101 +37,46 @@ from trainer.kernels.device import (
     PinnedPages,
     Stream,
     as_tensor,
-    make_scratch,
 )
-from trainer.kernels.signature import most_streams
-from trainer.model.rows import Items, Rows
+from trainer.model.rows import Items
 from trainer.training.course import Ended, Visit
-from trainer.training.curve import MAX_SAMPLES, Targets
+from trainer.training.curve import Targets
+from trainer.training.device_memory import DeviceMemory, Largest, Place, Seat
 from trainer.training.engine import Engine
 from trainer.training.path_slot import PathSlot
 from trainer.training.record import Record
+from trainer.training.slots import Resident
 from trainer.workers.exchange import Exchange
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The most users and tokens of a micro-partition, rows of an item block, and users of a launch (None: no limit)."""
-
-    users: int
-    tokens: int
-    items: int
-    launch: int | None = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """Device memory of a micro-partition: its rows, and by name the arrays of its pass and of its sample's items."""
-
-    rows: DeviceRows
-    arrays: dict[str, torch.Tensor]
-
-
-class DeviceMemory:
-    """All memory of the engine, allocated once at the beginning; trainer/plan/sizes.py counts it.
-
-    On the device: tables of sampling, the items' outputs, scratch, two places for micro-partitions, halves (users' rows in
-    bfloat16 while they are copied in), sample and bounds (for the curve and the check for finite numbers).
-    Pinned on the host: the tray, from which a visit's arrays are copied, and the targets of copies of users, sample and bounds.
-    """
-
-    def __init__(self, device: torch.device, config: TrainConfig, largest: Largest, pinned: PinnedPages) -> None:
-        self.device, self.dims = device, config.interest_size
-        users, halved_users = largest.users, largest.users * (config.dtype == "bfloat16")
-        num_sampled = min(MAX_SAMPLES * (1 + config.negative), largest.items)
-        arrays = dict.fromkeys(("starts", "ends", "hashes", "order"), (np.int64, users)) | {
-            "alphas": (np.float32, users), "tokens": (np.int32, largest.tokens), "sampled": (np.int64, num_sampled),
-            "streams": (np.int64, most_streams(users) + 1),
-        }  # fmt: skip
-        self.tables = [
-            self._empty(dtype, largest.items + 1) for dtype in (torch.int64, torch.int32, torch.int64, torch.float32)
-        ]
-        self.outputs = self._make_rows(largest.items)
-        self.scratch = make_scratch(users, largest.tokens, device)
-        self.sample, self.bounds = self._empty(torch.float32, num_sampled, self.dims), self._empty(torch.float32, 2)
-        self.halves = self._empty(torch.int16, halved_users, self.dims)
-        self.tray = {name: pinned.make(dtype, num) for name, (dtype, num) in arrays.items()}
-        self.places = [
-            Place(
-                self._make_rows(users),
-                {name: self._empty(as_tensor(array).dtype, len(array)) for name, array in self.tray.items()},
-            )
-            for _ in range(2)
-        ]
-        self.landed_vectors = pinned.make(np.float32, halved_users, self.dims)
-        self.landed_sample = pinned.make(np.float32, num_sampled, self.dims)
-        self.landed_bounds = pinned.make(np.float32, 2)
-
-    def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=self.device)
-
-    def _make_rows(self, num_rows: int) -> DeviceRows:
-        return DeviceRows(self._empty(torch.float32, num_rows, self.dims), self._empty(torch.float32, num_rows))
 
 
 @dataclass
 class Flight:
     """A visit on the device, and the events of its progress.
 
-    sampled int64[m]: the items of its sample; num_streams: of its pass; uploaded: it is completely on the device; started, ended:
-    its training; landed: its users are in the host's memory again; waited_seconds: the host's waiting time before its beginning.
+    lengths: of its arrays, by name; uploaded: it is completely on the device; started, ended: its training; landed: what the host
+    wants of it is in its memory; waited_seconds: the host's waiting time before its beginning.
     """
 
     visit: Visit
     place: Place
-    sampled: NDArray[np.int64]
-    num_streams: int
+    seat: Seat
+    lengths: dict[str, int]
     uploaded: Event
     started: Event = field(init=False)
     ended: Event = field(init=False)
     landed: Event = field(init=False)
     waited_seconds: float = 0.0
 
+    @property
+    def rows(self) -> DeviceRows:
+        num_users = self.visit.num_users
+        return DeviceRows(self.place.rows.vectors[:num_users], self.place.rows.squares[:num_users])
+
 
 class DeviceEngine(Engine):
     """Trains visits on a device; exchange: with the other workers, between visits.
 
-    Raises ResourceError when an item block and two micro-partitions do not fit the device.
+    Raises ResourceError when an item block and the micro-partitions do not fit the device.
     """
 
     looks_ahead = True
@@ -137,23 +86,28 @@ class DeviceEngine(Engine):
         exchange: Exchange | None = None,
     ) -> None:  # fmt: skip
         self.path, self.exchange = path, exchange
-        self.launch, self.device = accelerator.launch, accelerator.device
+        self.launch, self.round_users, self.device = accelerator.launch, accelerator.round_users, accelerator.device
         self.config, self.record, self.largest = config, record, largest
-        self.ahead, self.compute, self.home = (Stream(self.device) for _ in range(3))
+        self.ahead, self.home, *self.compute = (Stream(self.device) for _ in range(2 + largest.at_once))
         self.pinned = PinnedPages(self.device)
         try:
             self.memory = DeviceMemory(self.device, config, largest, self.pinned)
         except torch.OutOfMemoryError as error:
             raise ResourceError(
-                f"the GPU does not hold {largest.items:,} item rows and two micro-partitions of up to {largest.users:,} users "
-                f"and {largest.tokens:,} tokens within its budget: raise --device-memory or store.partitions ({error})"
+                f"the GPU does not hold {largest.items:,} item rows and {max(2, len(largest.staying))} micro-partitions of up to "
+                f"{largest.users:,} users and {largest.tokens:,} tokens within its budget: raise --device-memory or "
+                f"store.partitions ({error})"
             ) from None
         self.block: DeviceRows
         self.sampling: DeviceSampling
+        self._thread = ThreadPoolExecutor(1, "visits")
         self._staged: Flight | None = None
-        self._flying: Flight | None = None
+        self._flying: deque[Flight] = deque()
         self._before: Flight | None = None
-        self._uploaded: Event | None = None
+        self._lengths: dict[str, int] = {}
+        self._num_begun = 0
+        self._tray_is_free: Event | None = None
+        self._ahead_of_host: dict[int, tuple[Place, Resident]] = {}
         self._idle_seconds = 0.0
 
     def admit_block(self, items: Items, targets: Targets) -> None:
@@ -173,91 +127,161 @@ class DeviceEngine(Engine):
         self.sampling = DeviceSampling(
             *(table[: len(values)] for table, values in zip(self.memory.tables, tables, strict=True))
         )
-        self.compute.run(copy_in)
-        self.compute.mark().wait()
+        self.compute[0].run(copy_in)
+        self.compute[0].mark().wait()
         if self.exchange is not None:
             num_shared = self.exchange.num_rows
             shared = [self.block.vectors[:num_shared], self.block.squares[:num_shared]]
-            self.exchange.attach(shared, self.compute.run)
+            self.exchange.attach(shared, self.compute[0].run)
 
-    def update_host_items(self) -> None:
+    def update_host(self) -> None:
+        staying = list(self._ahead_of_host.values())
 
         def copy_out() -> None:
             as_tensor(self.items.outputs.vectors).copy_(self.block.vectors)
             as_tensor(self.items.outputs.squares).copy_(self.block.squares)
+            for place, resident in staying:
+                self._copy_users_out(place, resident)
 
-        self.compute.run(copy_out)
-        self.compute.mark().wait()
+        self.compute[0].run(copy_out)
+        self.compute[0].mark().wait()
+        self._ahead_of_host.clear()
 
-    def train(self, visit: Visit) -> Iterator[Ended]:
+    def is_training(self, partition: int) -> bool:
+        return any(flight.visit.partition == partition for flight in self._flying)
+
+    def prepare(self, make: Callable[[], Visit]) -> Future[Visit]:
+        def make_and_fill() -> Visit:
+            visit = make()
+            if visit.num_users:
+                self._fill_tray(visit)
+            return visit
+
+        if self._tray_is_free is not None:
+            self._tray_is_free.wait()  # until then the device reads it
+        return self._thread.submit(make_and_fill)
+
+    def stage(self, visit: Visit) -> None:
+        """Begin to copy a visit, whose arrays are in the tray, to a free seat, and its users to their place."""
+        if visit.num_users == 0:
+            return
+        taken = {id(flight.seat) for flight in self._flying}
+        index, seat = next(pair for pair in enumerate(self.memory.seats) if id(pair[1]) not in taken)
+        place = self.memory.places[visit.partition if self.largest.staying else index]
+        lengths = self._lengths
+        self.ahead.run(lambda: self._copy_arrays_in(place, seat, lengths))
+        self._tray_is_free = self.ahead.mark()
+        if not place.is_filled:
+            resident = visit.resident
+            self.pinned.pin(resident.place.users if resident.place else resident.image.pages)
+            self.ahead.run(lambda: self._copy_users_in(place, resident))
+            place.is_filled = bool(self.largest.staying)
+        self._staged = Flight(visit, place, seat, lengths, self.ahead.mark())
+
+    def begin(self, visit: Visit) -> Iterator[Ended]:
         visit.resident.landed = threading.Event()
         if visit.num_users == 0:
-            yield from self.settle()
-            yield Ended(visit, np.zeros((0, self.config.interest_size), np.float32), is_finite=True)
             return
         if self._staged is None or self._staged.visit is not visit:
             yield from self.settle()
-            self._staged = self._stage(visit)
+            self.prepare(lambda: visit).result()
+            self.stage(visit)
+        assert self._staged is not None
         flight, self._staged = self._staged, None
-        self._begin(flight)
+        self._train(flight)
+        self._flying.append(flight)
+
+    def train(self, visit: Visit) -> Iterator[Ended]:
+        if visit.num_users == 0:
+            yield from self.settle()
+            nothing = np.zeros((0, self.config.interest_size), np.float32)
+            yield Ended(visit, nothing, nothing, is_finite=True)
+            return
         if self.path is not None:  # on the host, while the device trains
             self.path.train(visit.work, visit)
-        yield from self.settle()
-        self._send_home(flight)
-        self._flying = flight
-
-    def stage(self, visit: Visit) -> None:
-        if visit.num_users:
-            self._staged = self._stage(visit)
+        yield from self._settle(self.largest.at_once)
 
     def settle(self) -> Iterator[Ended]:
-        flight = self._flying
-        if flight is None:
-            return
-        flight.landed.wait()
-        if before := self._before:  # idle time counts as stall, unless the host counted it as waiting for the disk
-            idle = flight.started.seconds_since(before.ended) - (flight.waited_seconds - before.waited_seconds)
-            self.record.stall_seconds += max(0.0, idle)
-            self._idle_seconds += max(0.0, idle)
-        self._before, self._flying = flight, None
-        self.items.outputs.vectors[flight.sampled] = self.memory.landed_sample[: len(flight.sampled)]
-        yield Ended(flight.visit, self._host_vectors(flight.visit), bool(np.isfinite(self.memory.landed_bounds).all()))
+        yield from self._settle(0)
+
+    def _settle(self, most: int) -> Iterator[Ended]:
+        """Wait until at most so many visits are in progress, and yield the others."""
+        while len(self._flying) > most:
+            flight = self._flying[0]
+            flight.landed.wait()
+            self._flying.popleft()
+            if before := self._before:  # idle time counts as stall, unless the host counted it as waiting for the disk
+                idle = flight.started.seconds_since(before.ended) - (flight.waited_seconds - before.waited_seconds)
+                self.record.stall_seconds += max(0.0, idle)
+                self._idle_seconds += max(0.0, idle)
+            if before is None or flight.ended.seconds_since(before.ended) >= 0:
+                self._before = flight
+            num_items, num_users = (flight.lengths[name] for name in ("sampled_items", "sampled_users"))
+            items, users = np.split(flight.seat.landed_sample[: num_items + num_users], [num_items])
+            yield Ended(flight.visit, users, items, bool(np.isfinite(flight.seat.landed_bounds).all()), is_stored=True)
 
     def close(self) -> None:
         """Wait for the copies in progress, which need their memory, then release it."""
-        if self._flying is not None and self._flying.visit.resident.landed is not None:
-            self._flying.visit.resident.landed.set()
-        for stream in (self.ahead, self.compute, self.home):
+        self._thread.shutdown(cancel_futures=True)
+        for flight in self._flying:
+            if flight.visit.resident.landed is not None:
+                flight.visit.resident.landed.set()
+        for stream in (self.ahead, *self.compute, self.home):
             stream.mark().wait()
         self.pinned.release()
 
-    def _stage(self, visit: Visit) -> Flight:
-        """Begin to copy a visit to the free place. Its users' rows and its arrays are on the host."""
-        place = next(place for place in self.memory.places if self._flying is None or self._flying.place is not place)
-        if self._uploaded is not None:
-            self._uploaded.wait()  # until then the device reads the tray
-        resident, work, sampled = visit.resident, visit.work, visit.sample.item_rows()
-        self.pinned.pin(resident.place.users if resident.place else resident.image.pages)
+    def _fill_tray(self, visit: Visit) -> None:
+        """Copy the arrays of a visit's pass that the device lacks to the tray, and the rows of its sample."""
+        work = visit.work
+        users, items = visit.sample.rows()
         arrays: dict[str, NDArray[Any]] = {
-            "starts": work.starts, "ends": work.ends, "hashes": work.hashes.view(np.int64), "order": work.order,
-            "alphas": work.alphas, "tokens": work.tokens, "sampled": sampled,
-            "streams": work.streams if work.has_tiles else work.order[:1],
+            "order": work.order, "alphas": work.alphas, "streams": work.streams if work.has_tiles else work.order[:1],
+            "sampled_items": items, "sampled_users": users,
         }  # fmt: skip
+        if not (self.largest.staying and self.memory.places[visit.partition].is_filled):
+            arrays |= {"starts": work.starts, "ends": work.ends, "hashes": work.hashes.view(np.int64)}
+            arrays["tokens"] = work.tokens
         for name, array in arrays.items():
             self.memory.tray[name][: len(array)] = array
-        lengths = {name: len(array) for name, array in arrays.items()}
-        self.ahead.run(lambda: self._copy_in(place, resident.rows, lengths))
-        self._uploaded = self.ahead.mark()
-        return Flight(visit, place, sampled, lengths["streams"] - 1, self._uploaded)
+        self._lengths = {name: len(array) for name, array in arrays.items()}
 
-    def _begin(self, flight: Flight) -> None:
-        work, place, num_users = flight.visit.work, flight.place, flight.visit.num_users
+    def _copy_arrays_in(self, place: Place, seat: Seat, lengths: dict[str, int]) -> None:
+        arrays = place.arrays | seat.arrays
+        for name, length in lengths.items():
+            arrays[name][:length].copy_(as_tensor(self.memory.tray[name][:length]), non_blocking=True)
+
+    def _copy_users_in(self, place: Place, resident: Resident) -> None:
+        rows = resident.rows
+        num_users = len(rows.squares)
+        place.rows.squares[:num_users].copy_(as_tensor(rows.squares), non_blocking=True)
+        if self.memory.has_halves:
+            place.halves[:num_users].copy_(as_tensor(rows.vectors), non_blocking=True)
+            widen(place, num_users)
+        else:
+            place.rows.vectors[:num_users].copy_(as_tensor(rows.vectors), non_blocking=True)
+
+    def _train(self, flight: Flight) -> None:
+        """Train a flight, and copy home what the host wants of it."""
+        stream = self.compute[self._num_begun % len(self.compute)]
+        self._num_begun += 1
+        flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
+        device_pass = self._pass_of(flight)
+        stream.after(flight.uploaded)
+        flight.started = stream.mark()
+        stream.run(lambda: self._launch(flight, device_pass))
+        flight.ended = stream.mark()
+        self.home.after(flight.ended)
+        self.home.run(lambda: self._copy_out(flight))
+        flight.landed = self.home.mark()
+
+    def _pass_of(self, flight: Flight) -> DevicePass:
+        work, num_users = flight.visit.work, flight.visit.num_users
+        arrays = flight.place.arrays | flight.seat.arrays
         starts, ends, hashes, order, alphas = (
-            place.arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
+            arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
         )
-        tokens = place.arrays["tokens"][: len(work.tokens)]
-        streams = place.arrays["streams"][: flight.num_streams + 1]
-        device_pass = DevicePass(
+        tokens, streams = arrays["tokens"][: len(work.tokens)], arrays["streams"][: flight.lengths["streams"]]
+        return DevicePass(
             work.config,
             tokens,
             starts,
@@ -270,57 +294,39 @@ class DeviceEngine(Engine):
             work.recency,
             work.epoch_key,
         )
-        rows = DeviceRows(place.rows.vectors[:num_users], place.rows.squares[:num_users])
-        flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
-        self.compute.after(flight.uploaded)
-        flight.started = self.compute.mark()
 
-        def launch_parts() -> None:
-            for part in device_pass.parts(self.largest.launch):
-                self.launch(rows, self.block, part, self.memory.scratch)
-
-        self.compute.run(launch_parts)
-        if self._flying is not None:
-            self.compute.after(self._flying.landed)  # until then the home stream reads sample and bounds
-        self.compute.run(lambda: self._gather_measured(rows, place.arrays["sampled"][: len(flight.sampled)]))
-        flight.ended = self.compute.mark()
-
-    def _send_home(self, flight: Flight) -> None:
-        self.home.after(flight.ended)
-        self.home.run(lambda: self._copy_out(flight))
-        flight.landed = self.home.mark()
-
-    def _host_vectors(self, visit: Visit) -> NDArray[np.float32]:
-        """Return the host array that receives a visit's vectors: the resident's own, or a buffer to round from."""
-        if self.config.dtype == "bfloat16":
-            return self.memory.landed_vectors[: visit.num_users]
-        return visit.resident.rows.vectors
-
-    def _copy_in(self, place: Place, rows: Rows, lengths: dict[str, int]) -> None:
-        for name, length in lengths.items():
-            place.arrays[name][:length].copy_(as_tensor(self.memory.tray[name][:length]), non_blocking=True)
-        num_users = len(rows.squares)
-        vectors = place.rows.vectors[:num_users]
-        place.rows.squares[:num_users].copy_(as_tensor(rows.squares), non_blocking=True)
-        if self.config.dtype == "bfloat16":
-            halves = self.memory.halves[:num_users]
-            halves.copy_(as_tensor(rows.vectors), non_blocking=True)
-            vectors.view(torch.int32).copy_(halves).bitwise_left_shift_(16)  # as trainer.model.rows.widen
-        else:
-            vectors.copy_(as_tensor(rows.vectors), non_blocking=True)
-
-    def _gather_measured(self, rows: DeviceRows, sampled: torch.Tensor) -> None:
-        """Copy the values for the curve and the check for finite numbers, before the next visit changes the items."""
-        torch.index_select(self.block.vectors, 0, sampled, out=self.memory.sample[: len(sampled)])
-        torch.stack(torch.aminmax(rows.vectors), out=self.memory.bounds)
+    def _launch(self, flight: Flight, device_pass: DevicePass) -> None:
+        """Train the users, gather what the curve measures before others change it, and round the users for storage."""
+        rows, seat, place = flight.rows, flight.seat, flight.place
+        for part in device_pass.parts(self.largest.launch):
+            self.launch(rows, self.block, part, seat.scratch)
+        num_items, num_users = (flight.lengths[name] for name in ("sampled_items", "sampled_users"))
+        items, users = seat.sample[: num_items + num_users].split([num_items, num_users])
+        torch.index_select(self.block.vectors, 0, seat.arrays["sampled_items"][:num_items], out=items)
+        torch.index_select(rows.vectors, 0, seat.arrays["sampled_users"][:num_users], out=users)
+        torch.stack(torch.aminmax(rows.vectors), out=seat.bounds)
+        if self.memory.has_halves:
+            assert self.round_users is not None
+            self.round_users(rows, place.halves, device_pass, seat.scratch)
+            widen(place, flight.visit.num_users)
 
     def _copy_out(self, flight: Flight) -> None:
-        """Copy the users' rows and the results of `_gather_measured` to the host."""
-        visit, rows, num_sampled = flight.visit, flight.place.rows, len(flight.sampled)
-        for host, device in (
-            (self._host_vectors(visit), rows.vectors[: visit.num_users]),
-            (visit.resident.rows.squares, rows.squares[: visit.num_users]),
-            (self.memory.landed_sample[:num_sampled], self.memory.sample[:num_sampled]),
-            (self.memory.landed_bounds, self.memory.bounds),
-        ):
-            as_tensor(host).copy_(device, non_blocking=True)
+        """Copy what the curve measures to the host, and the users, unless they stay."""
+        seat, num = flight.seat, flight.lengths["sampled_items"] + flight.lengths["sampled_users"]
+        as_tensor(seat.landed_sample[:num]).copy_(seat.sample[:num], non_blocking=True)
+        as_tensor(seat.landed_bounds).copy_(seat.bounds, non_blocking=True)
+        if self.largest.staying:
+            self._ahead_of_host[flight.visit.partition] = flight.place, flight.visit.resident
+        else:
+            self._copy_users_out(flight.place, flight.visit.resident)
+
+    def _copy_users_out(self, place: Place, resident: Resident) -> None:
+        rows = resident.rows
+        num_users, vectors = len(rows.squares), place.halves if self.memory.has_halves else place.rows.vectors
+        as_tensor(rows.vectors).copy_(vectors[:num_users], non_blocking=True)
+        as_tensor(rows.squares).copy_(place.rows.squares[:num_users], non_blocking=True)
+
+
+def widen(place: Place, num_users: int) -> None:
+    """Make float32 rows of halves, as trainer.model.rows.widen."""
+    place.rows.vectors[:num_users].view(torch.int32).copy_(place.halves[:num_users]).bitwise_left_shift_(16)

@@ -4,11 +4,11 @@ An engine may begin a visit before the previous one has ended, so `train` yields
 engines `conclude` measures, rounds and marks ended visits as changed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainer.errors import TrainingError
 from trainer.kernels import Kernel
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch takes a second to import
 class Engine:
     """Trains visits one after the other, in place; exchange: with the other workers, during a visit.
 
-    looks_ahead: whether `stage` needs the next visit while one is trained.
+    looks_ahead: whether it prepares the next visit while one is trained.
     """
 
     looks_ahead = False
@@ -40,8 +40,22 @@ class Engine:
         if self.exchange is not None:
             self.exchange.attach_items(items, self.path.items if self.path else None)
 
+    def begin(self, visit: Visit) -> Iterator[Ended]:
+        """Begin a visit, if the engine trains while the caller goes on. Yields the visits that have ended, as `train`."""
+        yield from ()
+
+    def is_training(self, partition: int) -> bool:
+        """Return whether a visit of a micro-partition is in progress."""
+        return False
+
+    def prepare(self, make: Callable[[], Visit]) -> Future[Visit]:
+        """Begin to make the next visit in another thread."""
+        raise NotImplementedError
+
     def train(self, visit: Visit) -> Iterator[Ended]:
-        """Begin a visit. Yields the visits that have ended meanwhile, in order; the caller concludes each before the next."""
+        """Train a visit that has begun. Yields the visits that have ended meanwhile, in order; the caller concludes each before
+        the next.
+        """
         rows = visit.resident.rows
         rows = Rows(rows.widened(), rows.squares)
         for work, is_exchanged in visit.parts():
@@ -51,34 +65,33 @@ class Engine:
                 self.path.train(work, visit)
             if is_exchanged and self.exchange is not None:
                 self.exchange.run()
-        yield Ended(visit, rows.vectors, bool(np.isfinite(rows.vectors).all()))
+        yield Ended(visit, rows.vectors, self.items.outputs.vectors, bool(np.isfinite(rows.vectors).all()))
 
     def stage(self, visit: Visit) -> None:
-        """Prepare the next visit while another is trained."""
+        """Bring in a prepared visit while another is trained."""
 
     def settle(self) -> Iterator[Ended]:
         """Wait for visits in progress, and yield them."""
         yield from ()
 
-    def update_host_items(self) -> None:
-        """Update the items in the host's memory. No visit is in progress."""
+    def update_host(self) -> None:
+        """Update the items and users in the host's memory. No visit is in progress."""
 
     def close(self) -> None:
         """Release all resources, also of visits in progress."""
 
 
-def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve, path: PathSlot | None = None) -> None:
+def conclude(ended: Ended, curve: Curve, path: PathSlot | None = None) -> None:
     """Add a visit to the curve, and round its users for storage. Then they may be written.
 
-    outputs: of the items, float32; those of its sample have the values at the visit's end. Raises TrainingError when the vectors
-    or the losses are not finite.
+    Raises TrainingError when the vectors or the losses are not finite.
     """
     visit, resident, config = ended.visit, ended.visit.resident, ended.visit.work.config
     try:
         if visit.num_users == 0:
             return
         if ended.is_finite and config.interest_size:
-            curve.measure(visit.targets, ended.vectors, outputs, visit.sample)
+            curve.measure(visit.targets, ended.vectors, ended.outputs, visit.sample, ended.is_stored)
         if path is not None and visit.step.turn == 0:
             curve.measure_path(path.measure(visit.sample, resident.histories))
         if not (ended.is_finite and np.isfinite(curve.point_sums).all()):
@@ -86,7 +99,7 @@ def conclude(ended: Ended, outputs: NDArray[np.float32], curve: Curve, path: Pat
                 f"vectors are no longer finite in epoch {visit.step.epoch + 1}, micro-partition {visit.partition} (learning "
                 f"rate {visit.work.alphas[-1]:.4g}); nothing of it was written: lower train.alpha (now {config.alpha:g})"
             )
-        if config.dtype != "float32":
+        if config.dtype != "float32" and not ended.is_stored:
             rows = Rows(ended.vectors, resident.rows.squares)
             resident.rows.vectors[:] = at_rest(config, visit.step.epoch, visit.work.hashes, rows).vectors
         resident.is_dirty = config.interest_size > 0

@@ -8,6 +8,7 @@ does the same arithmetic as an uninterrupted one. With `patience`, the generatio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,10 +129,13 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         log(on_event, f"resuming a stopped training: {done} are done")
     engine = Engine(kernel, path, team.exchange)
     if kernel.accelerator is not None and config.interest_size:
-        from trainer.training.device_engine import DeviceEngine, Largest  # torch takes a second to import
+        from trainer.training.device_engine import DeviceEngine  # torch takes a second to import
+        from trainer.training.device_memory import Largest
 
         most = users_a_launch(config, int(corpus.users[share.own].sum()))
-        largest = Largest(int(corpus.users.max()), int(corpus.tokens.max()), blocks.num_rows(0), most)
+        staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
+        most_tokens = int(corpus.tokens.max())
+        largest = Largest(int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying)
         engine = DeviceEngine(kernel.accelerator, config, largest, record, path, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
@@ -176,8 +180,10 @@ class Training:
             for index, partition in enumerate(self.course.partitions_at(step)):
                 resident = self.slots.admit(partition)  # waits if a commit is writing it
                 visit = ahead or self.course.visit(position, index, step, resident, self.targets)
+                self._conclude(self.engine.begin(visit))
+                following = self._prepare_next(visit)
                 self._conclude(self.engine.train(visit))
-                ahead = self._next_visit(visit) if self.engine.looks_ahead else None
+                ahead = following.result() if following else None
                 if ahead:
                     self.engine.stage(ahead)
             position += 1
@@ -226,27 +232,28 @@ class Training:
         if step.block != self.block:
             if not is_first:
                 self._conclude(self.engine.settle())
-                self.engine.update_host_items()
+                self.engine.update_host()
             self.targets = course.blocks.targets(step.block)  # while the block is still being read
             self.items, self.block = items.admit(step.block), step.block
             if following := course.step(position + step.chunk.stop - step.place):
                 items.prefetch(following.block)
             self.engine.admit_block(self.items, self.targets)
 
-    def _next_visit(self, visit: Visit) -> Visit | None:
-        """Return the visit after this one; None if it has the same micro-partition or another item block."""
+    def _prepare_next(self, visit: Visit) -> Future[Visit] | None:
+        """Begin to make the visit after this one; None if its micro-partition is in progress, or its item block another one."""
         position, index = (visit.position + 1, 0) if visit.is_last else (visit.position, visit.index + 1)
         step = self.course.step(position)
-        if step is None or step.block != visit.step.block:
+        if not self.engine.looks_ahead or step is None or step.block != visit.step.block:
             return None
         partitions = self.course.partitions_at(step)
-        if not partitions or partitions[index] == visit.partition:
+        if not partitions or partitions[index] == visit.partition or self.engine.is_training(partitions[index]):
             return None
-        return self.course.visit(position, index, step, self.slots.admit(partitions[index]), visit.targets)
+        resident = self.slots.admit(partitions[index])
+        return self.engine.prepare(lambda: self.course.visit(position, index, step, resident, visit.targets))
 
     def _conclude(self, all_ended: Iterator[Ended]) -> None:
         for ended in all_ended:
-            self.team.count(ended, self.items.outputs.vectors)
+            self.team.count(ended)
             if ended.visit.num_users:
                 self.alpha = float(ended.visit.work.alphas[-1])
             self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
@@ -300,7 +307,7 @@ class Training:
     def _commit(self) -> None:
         self.record.num_commits += 1
         with self.slots.background.stall("commit_stall_seconds"):
-            self.engine.update_host_items()
+            self.engine.update_host()
         self.slots.commit(self._manifest())
         self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
 

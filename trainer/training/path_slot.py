@@ -50,7 +50,7 @@ class PathSlot:
 
     def measure(self, sample: Sample, histories: Histories) -> list[float]:
         """Return the sum of the losses of a sample's training tokens and their number, then the same of its held-out items."""
-        from trainer.kernels.cpu import draw_negatives
+        from trainer.kernels.cpu import draw_negatives, score_rows
         from trainer.kernels.path import path_vectors
 
         config, path, sums = self.config, self.items, []
@@ -61,7 +61,8 @@ class PathSlot:
             vectors = path_vectors(path, histories.tokens, starts, places, config.path_window, items.astype(np.int32))
             keys = user_keys(config.seed, -1, histories.hashes[users])
             negatives = draw_negatives(keys, HELDOUT, self.noise, config.path_negative)
-            losses = softmax_losses(vectors, path.outputs.vectors, items, negatives, self.tables.corrections, handicap)
+            scores = score_rows(vectors, path.outputs.vectors, np.column_stack((items, negatives)))
+            losses = softmax_losses(scores, items, negatives, self.tables.corrections, handicap)
             sums += [float(losses.sum()), len(users)]
         return sums
 

@@ -42,10 +42,10 @@ class Team:
     def __init__(self, course: Course, record: Record, path: PathSlot | None) -> None:
         self.course, self.record, self.path = course, record, path
 
-    def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
-        """Record a finished visit; outputs: of the items, as for `conclude`."""
+    def count(self, ended: Ended) -> None:
+        """Record a finished visit."""
         self.begin_epoch()
-        conclude(ended, outputs, self.record.curve, self.path)
+        conclude(ended, self.record.curve, self.path)
         self.record.position = ended.visit.position + 1
         self.record.tokens_done += ended.visit.num_tokens / self.course.plan.num_blocks
 
@@ -95,9 +95,9 @@ class Together(Team):
         self._sent_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
         self._underway: deque[tuple[int, Callable[[], NDArray[np.float64]]]] = deque()
 
-    def count(self, ended: Ended, outputs: NDArray[np.float32]) -> None:
+    def count(self, ended: Ended) -> None:
         """Measure a finished visit. It is recorded at the next meeting of the workers."""
-        conclude(ended, outputs, self.curve, self.path)
+        conclude(ended, self.curve, self.path)
         self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
 
     def meets_at(self, position: int) -> bool:

@@ -26,6 +26,7 @@ from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.errors import ConfigError, ResourceError
+from trainer.kernels.first_rows import round_to_bfloat16
 from trainer.kernels.signature import Pass
 from trainer.model.objectives import make_sampling
 from trainer.model.rows import Items, Rows
@@ -250,3 +251,20 @@ def test_in_tiles_a_pair_takes_less_than_half_of_the_instructions(binaries: list
 def test_products_are_those_of_tensor_cores(binaries: list[dict[str, Any]]) -> None:
     for binary in binaries:
         assert ("HMMA" in binary["code"]) == ("shared" in binary["program"])
+
+
+def test_users_are_rounded_with_the_bits_of_the_host() -> None:
+    """Sizes beside powers of two, and numbers of all kinds."""
+    rng = np.random.default_rng(3)
+    for num_users, num_dims in ((1, 3), (5, 6), (3, 64)):
+        config = TrainConfig(parts="interest", vector_size=num_dims, tile_users=1, negative=2)
+        work = make_work(config, num_users, num_items=9, key=epoch_key(1, 4))
+        vectors = rng.normal(size=(num_users, num_dims)).astype(np.float32)
+        vectors.flat[:3] = (0, np.inf, -1e-42)[: vectors.size]
+        users = gpu.copy_rows(Rows(vectors, np.zeros(num_users, np.float32)), gpu.find_device())
+        halves = torch.full((num_users, num_dims), -1, dtype=torch.int16, device=users.vectors.device)
+        scratch = gpu.make_scratch(num_users, len(work.tokens), halves.device)
+        device_pass = gpu.copy_pass(work, gpu.copy_sampling(work.sampling, halves.device))
+        gpu.round_users(users, halves, device_pass, scratch)
+        expected = round_to_bfloat16(vectors, seed=1, epoch=4, hashes=work.hashes)
+        np.testing.assert_array_equal(halves.cpu().numpy().view(np.uint16), expected)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.plan.schedule import (
+    argsort_keys,
     learning_rates,
     partition_order,
     place_offsets,
@@ -116,3 +117,11 @@ def test_the_learning_rate_falls_to_its_least() -> None:
     lengths = np.array([40, 60, 1])
     np.testing.assert_allclose(learning_rates(0.5, 0.1, 0, lengths, 100), [0.5, 0.34, 0.1], rtol=1e-6)
     assert learning_rates(0.5, 0.1, 0, np.array([1]), 0).tolist() == [0.5]
+
+
+def test_keys_that_differ_only_in_bits_that_places_take_are_in_their_order() -> None:
+    keys = np.array([9, 8, 2**60, 3, 8, 2**60 - 1], dtype=np.uint64)
+    assert argsort_keys(keys).tolist() == [3, 1, 4, 0, 5, 2]
+    apart = keys << np.uint64(3)
+    assert argsort_keys(apart[:4]).tolist() == [3, 1, 0, 2]
+    assert argsort_keys(keys[:0]).tolist() == []

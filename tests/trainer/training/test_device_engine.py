@@ -22,6 +22,7 @@ from trainer.config import TrainConfig
 from trainer.errors import TrainingError
 from trainer.kernels import Kernel, signature
 from trainer.kernels.device import Accelerator, Launch
+from trainer.plan.alone import plan_training
 from trainer.plan.schedule import partition_order
 from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
@@ -62,7 +63,8 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Trains by the engine from now on."""
 
     def use(launch: Launch = gpu.launch) -> None:
-        kernel = Kernel("gpu", "a test's", gpu.train_users, Accelerator(gpu.find_device(), launch))
+        accelerator = Accelerator(gpu.find_device(), launch, round_users=gpu.round_users)
+        kernel = Kernel("gpu", "a test's", gpu.train_users, accelerator)
         monkeypatch.setattr("trainer.training.preparation._train_moment", lambda *_: 1e6)  # it launches, too
         monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: kernel)
 
@@ -71,6 +73,11 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
     return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
+
+
+def staying(at_once: int = 1, stays: bool = True) -> Callable[..., Any]:
+    """A planner by whom all users stay on the device, and so many micro-partitions are trained at once."""
+    return lambda *arguments: dataclasses.replace(plan_training(*arguments[:4]), stays_on_device=stays, at_once=at_once)
 
 
 Copied = Callable[..., tuple[Path, dict[str, Any]]]
@@ -211,6 +218,35 @@ def test_events_suffice_whatever_a_device_does_when(
 
 
 @exact
+@pytest.mark.parametrize(("dtype", "seed"), [("float32", 4), ("bfloat16", 5)])
+def test_users_who_stay_on_the_device_have_the_same_bits_and_are_copied_in_once(
+    corpus_dir: Path, tmp_path: Path, copied: Copied, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
+    dtype: str, seed: int,
+) -> None:  # fmt: skip
+    """Also where the training is stopped in the middle, and goes on in a device's empty memory."""
+    store_dir, expected = copied(dtype=dtype)
+    monkeypatch.setattr("trainer.training.preparation.plan_training", staying())
+    monkeypatch.setattr(device_engine, "Stream", LateDevice(seed).stream)
+    came, real = [], DeviceEngine._copy_users_in
+
+    def copy_users_in(engine: DeviceEngine, place: Any, resident: Any) -> None:
+        came.append(resident.image)
+        real(engine, place, resident)
+
+    monkeypatch.setattr(DeviceEngine, "_copy_users_in", copy_users_in)
+    use_device()
+    job, stop = make_job(corpus_dir, tmp_path, dtype=dtype), threading.Event()
+    with pytest.raises(StoppedError):
+        train(job, lambda name, values: stop.set() if name == "progress" and values["done"] == 11 else None, stop=stop)
+    num_partitions = np.count_nonzero(open_corpus(corpus_dir).users)
+    assert len(came) == num_partitions, "in two epochs, of which the second is not whole"
+    told = train(job)
+    assert len(came) <= 2 * num_partitions
+    assert_same_bits(tmp_path, store_dir)
+    assert losses_of(told) == losses_of(expected)
+
+
+@exact
 def test_a_single_micro_partition_visited_again_and_again(
     tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,9 +290,8 @@ def test_the_next_visit_begins_before_the_last_one_is_looked_at(
 
         monkeypatch.setattr(DeviceEngine, name, tell)
 
-    telling("_stage", lambda visit: visit.position)
-    telling("_begin", lambda flight: flight.visit.position)
-    telling("_send_home", lambda flight: flight.visit.position)
+    telling("stage", lambda visit: visit.position)
+    telling("_train", lambda flight: flight.visit.position)
     use_device()
     train(
         make_job(corpus_dir, tmp_path),
@@ -266,12 +301,11 @@ def test_the_next_visit_begins_before_the_last_one_is_looked_at(
     assert told.count(("ended", 15)) == 1
     num_overlapped = 0
     for position in range(15):
-        if ("_begin", position) in told and ("_begin", position + 1) in told:
+        if ("_train", position) in told and ("_train", position + 1) in told:
             order = [
-                ("_stage", position + 1),
-                ("_begin", position + 1),
+                ("stage", position + 1),
+                ("_train", position + 1),
                 ("ended", position),
-                ("_send_home", position + 1),
             ]
             places = [told.index(one) for one in order]
             num_overlapped += places == sorted(places)

@@ -15,15 +15,16 @@ import pytest
 import torch
 
 from tests.corpora import planted_histories, write_corpus
+from tests.late_device import LateDevice
 from tests.lockstep import held_out_hits, kernel_in_flight
 from tests.stores import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu
-from tests.trainer.training.test_device_engine import corpus_dir, interpret, make_job, use_device
+from tests.trainer.training.test_device_engine import corpus_dir, interpret, make_job, staying, use_device
 from tests.trainer.training.test_loop import divided
 from trainer.config import TrainConfig
 from trainer.kernels import Kernel
 from trainer.store.generation import open_generation
-from trainer.training import loop
+from trainer.training import device_engine, loop
 from trainer.training.job import Job
 from trainer.training.loop import StoppedError, train
 
@@ -84,6 +85,26 @@ def test_with_frozen_items_the_engine_ends_with_the_bits_of_copying_all(
     first, ended = (open_generation(store) for store in (expected, tmp_path))
     assert any(np.abs(ended.read_users(p)).max(initial=0) > 0.2 for p in range(8)), "the users were trained"
     np.testing.assert_array_equal(first.read_items(), ended.read_items())
+
+
+@pytest.mark.parametrize(
+    ("at_once", "stays", "dtype"),
+    [(2, False, "float32"), (3, True, "float32"), (3, True, "bfloat16"), (7, False, "float32")],
+)
+def test_several_micro_partitions_at_once_end_with_the_same_bits(
+    corpus_dir: Path, tmp_path: Path, frozen: Callable[..., Path], use_device: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch, at_once: int, stays: bool, dtype: str,
+) -> None:  # fmt: skip
+    """Without a card by a device that does what it may in any order."""
+    expected = frozen(dtype, 1)
+    monkeypatch.setattr("trainer.training.preparation.plan_training", staying(at_once, stays))
+    device = LateDevice(at_once)
+    if not HAS_GPU:
+        monkeypatch.setattr(device_engine, "Stream", device.stream)
+    use_device(launch_frozen)
+    train(make_job(corpus_dir, tmp_path, dtype=dtype))
+    assert HAS_GPU or len(device.streams) == 2 + at_once
+    assert_same_bits(tmp_path, expected)
 
 
 def test_stopped_again_and_again_it_ends_with_the_same_bits(

@@ -1,0 +1,114 @@
+"""What the engine for a GPU allocates, once, at the beginning; trainer/plan/sizes.py counts it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainer.config import TrainConfig
+from trainer.kernels.device import DeviceRows, PinnedPages, Scratch, as_tensor, make_scratch
+from trainer.kernels.signature import most_streams
+from trainer.training.curve import MAX_SAMPLES
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The most users and tokens of a micro-partition, and rows of an item block.
+
+    launch: users of a launch at most (None: no limit); at_once: micro-partitions trained at the same time; staying: where all
+    users stay on the device, users and tokens of each micro-partition.
+    """
+
+    users: int
+    tokens: int
+    items: int
+    launch: int | None = None
+    at_once: int = 1
+    staying: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass
+class Place:
+    """Device memory of a micro-partition: its users' rows, the arrays of its passes that never change, and halves int16[n, D]
+    (its rows as bfloat16). is_filled: whether it has the micro-partition that stays there.
+    """
+
+    rows: DeviceRows
+    arrays: dict[str, torch.Tensor]
+    halves: torch.Tensor
+    is_filled: bool = False
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a visit needs while it is trained: the arrays of its pass alone, and what the curve measures of it.
+
+    sample: the rows of items, then of users, that are gathered at its end; bounds: the least and largest number of its users.
+    landed_sample, landed_bounds: the same on the host.
+    """
+
+    arrays: dict[str, torch.Tensor]
+    scratch: Scratch
+    sample: torch.Tensor
+    bounds: torch.Tensor
+    landed_sample: NDArray[np.float32]
+    landed_bounds: NDArray[np.float32]
+
+
+class DeviceMemory:
+    """On the device: tables of sampling, the items' outputs, a place for each micro-partition that stays there, otherwise one a
+    seat, and one seat more than visits are trained at once. Pinned on the host: the tray, from which a visit's arrays are copied.
+    """
+
+    def __init__(self, device: torch.device, config: TrainConfig, largest: Largest, pinned: PinnedPages) -> None:
+        self.device, self.pinned, self.dims, self.has_halves = (
+            device, pinned, config.interest_size, config.dtype == "bfloat16",
+        )  # fmt: skip
+        num_items = MAX_SAMPLES * (1 + config.negative)
+        self.tables = [
+            self._empty(dtype, largest.items + 1) for dtype in (torch.int64, torch.int32, torch.int64, torch.float32)
+        ]
+        self.outputs = self._make_rows(largest.items)
+        changing = {
+            "order": (np.int64, largest.users), "alphas": (np.float32, largest.users),
+            "streams": (np.int64, most_streams(largest.users) + 1), "sampled_items": (np.int64, num_items),
+            "sampled_users": (np.int64, MAX_SAMPLES),
+        }  # fmt: skip
+        arrays = changing | fixed_arrays(largest.users, largest.tokens)
+        self.tray = {name: pinned.make(dtype, num) for name, (dtype, num) in arrays.items()}
+        self.seats = [
+            self._make_seat(list(changing), largest, num_items + MAX_SAMPLES) for _ in range(largest.at_once + 1)
+        ]
+        sizes = largest.staying or [(largest.users, largest.tokens)] * len(self.seats)
+        self.places = [self._make_place(*size) for size in sizes]
+
+    def _make_seat(self, names: list[str], largest: Largest, num_sampled: int) -> Seat:
+        return Seat(
+            {name: self._empty(as_tensor(self.tray[name]).dtype, len(self.tray[name])) for name in names},
+            make_scratch(largest.users, largest.tokens, self.device),
+            self._empty(torch.float32, num_sampled, self.dims),
+            self._empty(torch.float32, 2),
+            self.pinned.make(np.float32, num_sampled, self.dims),
+            self.pinned.make(np.float32, 2),
+        )
+
+    def _make_place(self, num_users: int, num_tokens: int) -> Place:
+        arrays = fixed_arrays(num_users, num_tokens)
+        return Place(
+            self._make_rows(num_users),
+            {name: self._empty(as_tensor(np.empty(0, dtype)).dtype, num) for name, (dtype, num) in arrays.items()},
+            self._empty(torch.int16, num_users * self.has_halves, self.dims),
+        )
+
+    def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def _make_rows(self, num_rows: int) -> DeviceRows:
+        return DeviceRows(self._empty(torch.float32, num_rows, self.dims), self._empty(torch.float32, num_rows))
+
+
+def fixed_arrays(num_users: int, num_tokens: int) -> dict[str, tuple[type, int]]:
+    """Return the types and lengths of the arrays of a pass that are the same in each epoch."""
+    users = dict.fromkeys(("starts", "ends", "hashes"), (np.int64, num_users))
+    return users | {"tokens": (np.int32, num_tokens)}
