@@ -40,7 +40,7 @@ class Step:
 
 STEPS = (
     Step("machine", 60), Step("copies", 40), Step("suites", 150), Step("memory_check", 60), Step("atomics", 40),
-    Step("pairs", 120), Step("profiled", 40), Step("swaps", 180), Step("budgets", 90), Step("team", 60), Step("quality", 90),
+    Step("pairs", 120), Step("profiled", 40), Step("swaps", 240), Step("budgets", 90), Step("team", 60), Step("quality", 90),
 )  # fmt: skip
 
 

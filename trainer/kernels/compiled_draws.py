@@ -5,7 +5,7 @@ import numba
 import numpy as np
 
 from trainer import draws
-from trainer.draws import INIT, ROUND
+from trainer.draws import INIT, ORDER, ROUND
 from trainer.kernels.llvm import OPTIONS, inlined
 
 _GAMMA = np.uint64(draws.GAMMA)
@@ -67,3 +67,22 @@ def draw_each(keys, purpose, noise, items):
     for i in range(items.shape[0]):
         for k in range(items.shape[1]):
             items[i, k] = draw_negative(draw(keys[i], 0, purpose, k), noise)
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def draw_order(hashes, epoch_key, bits, packed):
+    """Fill packed uint64[n] with the users' draws for their order, whose lowest bits are the user's number instead."""
+    for i in range(len(hashes)):
+        packed[i] = (draw(mix(hashes[i] ^ epoch_key), 0, ORDER, 0) >> bits << bits) | np.uint64(i)
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def take_numbers(packed, bits):
+    """Leave the users' numbers in packed uint64[n], which is sorted. Returns whether any two draws were the same."""
+    is_same, before, lowest = False, ~np.uint64(0), (np.uint64(1) << bits) - np.uint64(1)
+    for i in range(len(packed)):
+        upper = packed[i] >> bits
+        is_same |= upper == before
+        before = upper
+        packed[i] &= lowest
+    return is_same

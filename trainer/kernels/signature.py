@@ -60,7 +60,7 @@ class Pass:
         """The starts of the streams in the order and its end, int64[S + 1]: of about as many tokens each, so that threads
         end together. They are a function of the pass alone.
         """
-        before = np.cumsum(self.ends[self.order] - self.starts[self.order])
+        before = np.cumsum((self.ends - self.starts)[self.order])
         num = most_streams(len(self.order))
         if not len(before):
             return np.zeros(1, dtype=np.int64)

@@ -14,7 +14,7 @@ from trainer.errors import ResourceError
 from trainer.plan.in_flight import explain_in_flight, launches_at_once
 from trainer.plan.prediction import Rates, Traffic, predict
 from trainer.plan.sharing import ALONE, Sharing
-from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
+from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, kept_sample_bytes, tray_bytes
 from trainer.system.memory import DEVICE_CONTEXT_BYTES
 from trainer.system.units import size
 
@@ -221,7 +221,8 @@ def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_on
 
 
 def _all_bytes(work: Work, sizes: Sizes) -> int:
-    return work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_A_USER) + len(work.users) * IMAGE_BYTES
+    users_bytes = work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_A_USER)
+    return users_bytes + len(work.users) * (IMAGE_BYTES + kept_sample_bytes(sizes))
 
 
 def _place_bytes(work: Work, sizes: Sizes) -> tuple[int, int]:

@@ -22,26 +22,16 @@ def partition_order(seed: int, epoch: int, num_partitions: int) -> NDArray[np.in
 
 def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the order of the users of one micro-partition in an epoch, a permutation int64[n]."""
-    keys = draws(user_keys(seed, epoch, hashes), np.array([counter(0, ORDER, 0)], dtype=np.uint64))
-    return argsort_keys(keys)
+    from trainer.kernels.compiled_draws import draw_order, take_numbers  # numba takes half a second to import
+    from trainer.kernels.cpu import read_only
 
-
-def argsort_keys(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the order of random keys uint64[n], int64[n]; equal ones stay in order.
-
-    Numbers are sorted in half the time of an argsort. So each key gives its lowest bits to its place. Where the other bits of
-    two keys are the same, that order would not be theirs.
-    """
-    bits = np.uint64(len(keys).bit_length())
-    packed = keys >> bits
-    packed <<= bits
-    packed |= np.arange(len(keys), dtype=np.uint64)
-    packed.sort()
-    upper = packed >> bits
-    if np.any(upper[1:] == upper[:-1]):
+    bits, order = np.uint64(len(hashes).bit_length()), np.empty(len(hashes), dtype=np.uint64)
+    draw_order(*read_only(hashes), np.uint64(epoch_key(seed, epoch)), bits, order)
+    order.sort()  # takes half the time of an argsort, so that a draw gives its lowest bits to its user's number
+    if take_numbers(order, bits):
+        keys = draws(user_keys(seed, epoch, hashes), np.array([counter(0, ORDER, 0)], dtype=np.uint64))
         return np.argsort(keys, kind="stable")
-    packed &= (np.uint64(1) << bits) - np.uint64(1)
-    return packed.view(np.int64)
+    return order.view(np.int64)
 
 
 def place_offsets(places: Sequence[NDArray[np.int64]], tokens: NDArray[np.int64]) -> NDArray[np.int64]:

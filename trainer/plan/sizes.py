@@ -182,6 +182,11 @@ def _sample_bytes(sizes: Sizes) -> int:
     return _sampled_rows(sizes) * _row_bytes(sizes)
 
 
+def kept_sample_bytes(sizes: Sizes) -> int:
+    """Return the bytes on the host of a micro-partition's sample: rows of users, items and negatives, and places."""
+    return 8 * MEASURED_TOKENS * (4 + sizes.config.negative)
+
+
 def _sampled_rows(sizes: Sizes) -> int:
     """Return the rows that the curve needs of a micro-partition: of a token's user, item and negatives."""
     return MEASURED_TOKENS * (2 + sizes.config.negative)

@@ -71,8 +71,14 @@ class Visit:
 
     @cached_property
     def sample(self) -> Sample:
-        """The sample that the curve measures."""
-        return draw_sample(self.targets, self.histories)
+        """The sample that the curve measures. Users who stay in memory keep it, as it is the same in each epoch."""
+        resident, block = self.resident, self.step.block
+        if resident.sample is not None and resident.sample[0] == block:
+            return resident.sample[1]
+        sample = draw_sample(self.targets, self.histories)
+        if resident.place is None:
+            resident.sample = block, sample
+        return sample
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,8 @@ class Course:
         in_place = int(self.corpus.tokens[partitions[:index]].sum())
         before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
         first_token, all_tokens = step.epoch * own_tokens + before, config.epochs * own_tokens
-        alphas = learning_rates(config.alpha, config.min_alpha, first_token, lengths / num_blocks, all_tokens)
+        shares = lengths / num_blocks if num_blocks > 1 else lengths
+        alphas = learning_rates(config.alpha, config.min_alpha, first_token, shares, all_tokens)
         histories = self.blocks.histories(histories, step.block)
         work = Pass(
             config=config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,

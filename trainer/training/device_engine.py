@@ -72,6 +72,21 @@ class Flight:
         num_users = self.visit.num_users
         return DeviceRows(self.place.rows.vectors[:num_users], self.place.rows.squares[:num_users])
 
+    def device_pass(self, sampling: DeviceSampling) -> DevicePass:
+        work, arrays = self.visit.work, self.place.arrays | self.seat.arrays
+        starts, ends, hashes, order, alphas = (
+            arrays[name][: self.visit.num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
+        )
+        tokens, streams = arrays["tokens"][: len(work.tokens)], arrays["streams"][: self.lengths["streams"]]
+        return DevicePass(
+            work.config, tokens, starts, ends, hashes, order, alphas, streams, sampling, work.recency, work.epoch_key
+        )
+
+    @property
+    def sampled(self) -> tuple[int, int]:
+        """Rows of items and of users in its sample."""
+        return self.lengths["sampled_items"], self.lengths["sampled_users"]
+
 
 class DeviceEngine(Engine):
     """Trains visits on a device; exchange: with the other workers, between visits.
@@ -141,7 +156,7 @@ class DeviceEngine(Engine):
             as_tensor(self.items.outputs.vectors).copy_(self.block.vectors)
             as_tensor(self.items.outputs.squares).copy_(self.block.squares)
             for place, resident in staying:
-                self._copy_users_out(place, resident)
+                place.copy_out(resident.rows)
 
         self.compute[0].run(copy_out)
         self.compute[0].mark().wait()
@@ -154,7 +169,8 @@ class DeviceEngine(Engine):
         def make_and_fill() -> Visit:
             visit = make()
             if visit.num_users:
-                self._fill_tray(visit)
+                stays = bool(self.largest.staying) and self.memory.places[visit.partition].is_filled
+                self._lengths = self.memory.fill_tray(visit, is_fixed=not stays)
             return visit
 
         if self._tray_is_free is not None:
@@ -169,12 +185,12 @@ class DeviceEngine(Engine):
         index, seat = next(pair for pair in enumerate(self.memory.seats) if id(pair[1]) not in taken)
         place = self.memory.places[visit.partition if self.largest.staying else index]
         lengths = self._lengths
-        self.ahead.run(lambda: self._copy_arrays_in(place, seat, lengths))
+        self.ahead.run(lambda: self.memory.copy_tray(place, seat, lengths))
         self._tray_is_free = self.ahead.mark()
         if not place.is_filled:
             resident = visit.resident
             self.pinned.pin(resident.place.users if resident.place else resident.image.pages)
-            self.ahead.run(lambda: self._copy_users_in(place, resident))
+            self.ahead.run(lambda: place.copy_in(resident.rows))
             place.is_filled = bool(self.largest.staying)
         self._staged = Flight(visit, place, seat, lengths, self.ahead.mark())
 
@@ -216,7 +232,7 @@ class DeviceEngine(Engine):
                 self._idle_seconds += max(0.0, idle)
             if before is None or flight.ended.seconds_since(before.ended) >= 0:
                 self._before = flight
-            num_items, num_users = (flight.lengths[name] for name in ("sampled_items", "sampled_users"))
+            num_items, num_users = flight.sampled
             items, users = np.split(flight.seat.landed_sample[: num_items + num_users], [num_items])
             yield Ended(flight.visit, users, items, bool(np.isfinite(flight.seat.landed_bounds).all()), is_stored=True)
 
@@ -230,42 +246,12 @@ class DeviceEngine(Engine):
             stream.mark().wait()
         self.pinned.release()
 
-    def _fill_tray(self, visit: Visit) -> None:
-        """Copy the arrays of a visit's pass that the device lacks to the tray, and the rows of its sample."""
-        work = visit.work
-        users, items = visit.sample.rows()
-        arrays: dict[str, NDArray[Any]] = {
-            "order": work.order, "alphas": work.alphas, "streams": work.streams if work.has_tiles else work.order[:1],
-            "sampled_items": items, "sampled_users": users,
-        }  # fmt: skip
-        if not (self.largest.staying and self.memory.places[visit.partition].is_filled):
-            arrays |= {"starts": work.starts, "ends": work.ends, "hashes": work.hashes.view(np.int64)}
-            arrays["tokens"] = work.tokens
-        for name, array in arrays.items():
-            self.memory.tray[name][: len(array)] = array
-        self._lengths = {name: len(array) for name, array in arrays.items()}
-
-    def _copy_arrays_in(self, place: Place, seat: Seat, lengths: dict[str, int]) -> None:
-        arrays = place.arrays | seat.arrays
-        for name, length in lengths.items():
-            arrays[name][:length].copy_(as_tensor(self.memory.tray[name][:length]), non_blocking=True)
-
-    def _copy_users_in(self, place: Place, resident: Resident) -> None:
-        rows = resident.rows
-        num_users = len(rows.squares)
-        place.rows.squares[:num_users].copy_(as_tensor(rows.squares), non_blocking=True)
-        if self.memory.has_halves:
-            place.halves[:num_users].copy_(as_tensor(rows.vectors), non_blocking=True)
-            widen(place, num_users)
-        else:
-            place.rows.vectors[:num_users].copy_(as_tensor(rows.vectors), non_blocking=True)
-
     def _train(self, flight: Flight) -> None:
         """Train a flight, and copy home what the host wants of it."""
         stream = self.compute[self._num_begun % len(self.compute)]
         self._num_begun += 1
         flight.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
-        device_pass = self._pass_of(flight)
+        device_pass = flight.device_pass(self.sampling)
         stream.after(flight.uploaded)
         flight.started = stream.mark()
         stream.run(lambda: self._launch(flight, device_pass))
@@ -274,59 +260,21 @@ class DeviceEngine(Engine):
         self.home.run(lambda: self._copy_out(flight))
         flight.landed = self.home.mark()
 
-    def _pass_of(self, flight: Flight) -> DevicePass:
-        work, num_users = flight.visit.work, flight.visit.num_users
-        arrays = flight.place.arrays | flight.seat.arrays
-        starts, ends, hashes, order, alphas = (
-            arrays[name][:num_users] for name in ("starts", "ends", "hashes", "order", "alphas")
-        )
-        tokens, streams = arrays["tokens"][: len(work.tokens)], arrays["streams"][: flight.lengths["streams"]]
-        return DevicePass(
-            work.config,
-            tokens,
-            starts,
-            ends,
-            hashes,
-            order,
-            alphas,
-            streams,
-            self.sampling,
-            work.recency,
-            work.epoch_key,
-        )
-
     def _launch(self, flight: Flight, device_pass: DevicePass) -> None:
         """Train the users, gather what the curve measures before others change it, and round the users for storage."""
         rows, seat, place = flight.rows, flight.seat, flight.place
         for part in device_pass.parts(self.largest.launch):
             self.launch(rows, self.block, part, seat.scratch)
-        num_items, num_users = (flight.lengths[name] for name in ("sampled_items", "sampled_users"))
-        items, users = seat.sample[: num_items + num_users].split([num_items, num_users])
-        torch.index_select(self.block.vectors, 0, seat.arrays["sampled_items"][:num_items], out=items)
-        torch.index_select(rows.vectors, 0, seat.arrays["sampled_users"][:num_users], out=users)
-        torch.stack(torch.aminmax(rows.vectors), out=seat.bounds)
+        seat.gather(rows, self.block, *flight.sampled)
         if self.memory.has_halves:
             assert self.round_users is not None
             self.round_users(rows, place.halves, device_pass, seat.scratch)
-            widen(place, flight.visit.num_users)
+            place.widen(flight.visit.num_users)
 
     def _copy_out(self, flight: Flight) -> None:
         """Copy what the curve measures to the host, and the users, unless they stay."""
-        seat, num = flight.seat, flight.lengths["sampled_items"] + flight.lengths["sampled_users"]
-        as_tensor(seat.landed_sample[:num]).copy_(seat.sample[:num], non_blocking=True)
-        as_tensor(seat.landed_bounds).copy_(seat.bounds, non_blocking=True)
+        flight.seat.copy_out(sum(flight.sampled))
         if self.largest.staying:
             self._ahead_of_host[flight.visit.partition] = flight.place, flight.visit.resident
         else:
-            self._copy_users_out(flight.place, flight.visit.resident)
-
-    def _copy_users_out(self, place: Place, resident: Resident) -> None:
-        rows = resident.rows
-        num_users, vectors = len(rows.squares), place.halves if self.memory.has_halves else place.rows.vectors
-        as_tensor(rows.vectors).copy_(vectors[:num_users], non_blocking=True)
-        as_tensor(rows.squares).copy_(place.rows.squares[:num_users], non_blocking=True)
-
-
-def widen(place: Place, num_users: int) -> None:
-    """Make float32 rows of halves, as trainer.model.rows.widen."""
-    place.rows.vectors[:num_users].view(torch.int32).copy_(place.halves[:num_users]).bitwise_left_shift_(16)
+            flight.place.copy_out(flight.visit.resident.rows)

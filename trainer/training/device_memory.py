@@ -1,6 +1,7 @@
 """What the engine for a GPU allocates, once, at the beginning; trainer/plan/sizes.py counts it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.kernels.device import DeviceRows, PinnedPages, Scratch, as_tensor, make_scratch
 from trainer.kernels.signature import most_streams
+from trainer.model.rows import Rows
+from trainer.training.course import Visit
 from trainer.training.curve import MAX_SAMPLES
 
 
@@ -39,6 +42,24 @@ class Place:
     halves: torch.Tensor
     is_filled: bool = False
 
+    def copy_in(self, host: Rows) -> None:
+        num_users = len(host.squares)
+        self.rows.squares[:num_users].copy_(as_tensor(host.squares), non_blocking=True)
+        if len(self.halves):
+            self.halves[:num_users].copy_(as_tensor(host.vectors), non_blocking=True)
+            self.widen(num_users)
+        else:
+            self.rows.vectors[:num_users].copy_(as_tensor(host.vectors), non_blocking=True)
+
+    def copy_out(self, host: Rows) -> None:
+        num_users, vectors = len(host.squares), self.halves if len(self.halves) else self.rows.vectors
+        as_tensor(host.vectors).copy_(vectors[:num_users], non_blocking=True)
+        as_tensor(host.squares).copy_(self.rows.squares[:num_users], non_blocking=True)
+
+    def widen(self, num_users: int) -> None:
+        """Make the rows of halves, as trainer.model.rows.widen."""
+        self.rows.vectors[:num_users].view(torch.int32).copy_(self.halves[:num_users]).bitwise_left_shift_(16)
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -54,6 +75,17 @@ class Seat:
     bounds: torch.Tensor
     landed_sample: NDArray[np.float32]
     landed_bounds: NDArray[np.float32]
+
+    def gather(self, users: DeviceRows, outputs: DeviceRows, num_items: int, num_users: int) -> None:
+        """Copy the rows of the sample, and find the bounds."""
+        items_D, users_D = self.sample[: num_items + num_users].split([num_items, num_users])
+        torch.index_select(outputs.vectors, 0, self.arrays["sampled_items"][:num_items], out=items_D)
+        torch.index_select(users.vectors, 0, self.arrays["sampled_users"][:num_users], out=users_D)
+        torch.stack(torch.aminmax(users.vectors), out=self.bounds)
+
+    def copy_out(self, num: int) -> None:
+        as_tensor(self.landed_sample[:num]).copy_(self.sample[:num], non_blocking=True)
+        as_tensor(self.landed_bounds).copy_(self.bounds, non_blocking=True)
 
 
 class DeviceMemory:
@@ -82,6 +114,30 @@ class DeviceMemory:
         ]
         sizes = largest.staying or [(largest.users, largest.tokens)] * len(self.seats)
         self.places = [self._make_place(*size) for size in sizes]
+
+    def fill_tray(self, visit: Visit, is_fixed: bool) -> dict[str, int]:
+        """Copy the arrays of a visit's pass to the tray, and the rows of its sample; is_fixed: also those that never change.
+
+        Returns their lengths.
+        """
+        work = visit.work
+        users, items = visit.sample.rows()
+        arrays: dict[str, NDArray[Any]] = {
+            "order": work.order, "alphas": work.alphas, "streams": work.streams if work.has_tiles else work.order[:1],
+            "sampled_items": items, "sampled_users": users,
+        }  # fmt: skip
+        if is_fixed:
+            arrays |= {"starts": work.starts, "ends": work.ends, "hashes": work.hashes.view(np.int64)}
+            arrays["tokens"] = work.tokens
+        for name, array in arrays.items():
+            self.tray[name][: len(array)] = array
+        return {name: len(array) for name, array in arrays.items()}
+
+    def copy_tray(self, place: Place, seat: Seat, lengths: dict[str, int]) -> None:
+        """Copy arrays of these lengths from the tray to the device."""
+        arrays = place.arrays | seat.arrays
+        for name, length in lengths.items():
+            arrays[name][:length].copy_(as_tensor(self.tray[name][:length]), non_blocking=True)
 
     def _make_seat(self, names: list[str], largest: Largest, num_sampled: int) -> Seat:
         return Seat(

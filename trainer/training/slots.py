@@ -30,6 +30,7 @@ from trainer.training.record import Record
 from trainer.workers.group import Workers, commit_together
 
 if TYPE_CHECKING:
+    from trainer.training.curve import Sample
     from trainer.training.path_slot import PathSlot
 
 BEGIN_ROWS = 1024
@@ -51,6 +52,7 @@ class Resident:
 
     place: its memory, which the next one reuses; None if all stay. writing: its write in progress, before whose end it must
     not change. landed: set when its rows are back from the device and `is_dirty` is valid; only then they may be written.
+    sample: the last item block whose sample was drawn, and the sample.
     """
 
     image: Image
@@ -59,6 +61,7 @@ class Resident:
     is_dirty: bool = False
     writing: Future[None] | None = None
     landed: threading.Event | None = None
+    sample: "tuple[int, Sample] | None" = None
 
     @property
     def rows(self) -> Rows:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.draws import ORDER, counter, draws, mix_array, user_keys
 from trainer.plan.schedule import (
-    argsort_keys,
     learning_rates,
     partition_order,
     place_offsets,
@@ -119,9 +119,8 @@ def test_the_learning_rate_falls_to_its_least() -> None:
     assert learning_rates(0.5, 0.1, 0, np.array([1]), 0).tolist() == [0.5]
 
 
-def test_keys_that_differ_only_in_bits_that_places_take_are_in_their_order() -> None:
-    keys = np.array([9, 8, 2**60, 3, 8, 2**60 - 1], dtype=np.uint64)
-    assert argsort_keys(keys).tolist() == [3, 1, 4, 0, 5, 2]
-    apart = keys << np.uint64(3)
-    assert argsort_keys(apart[:4]).tolist() == [3, 1, 0, 2]
-    assert argsort_keys(keys[:0]).tolist() == []
+@given(SEED, EPOCH, st.integers(1, 3000))
+def test_users_are_in_the_order_of_their_draws(seed: int, epoch: int, num_users: int) -> None:
+    hashes = mix_array(np.arange(num_users, dtype=np.uint64))
+    keys = draws(user_keys(seed, epoch, hashes), np.array([counter(0, ORDER, 0)], dtype=np.uint64))
+    np.testing.assert_array_equal(user_order(seed, epoch, hashes), np.argsort(keys, kind="stable"))

@@ -28,6 +28,7 @@ from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
 from trainer.training import device_engine
 from trainer.training.device_engine import DeviceEngine
+from trainer.training.device_memory import Place
 from trainer.training.job import Job
 from trainer.training.loop import StoppedError, train
 from trainer.training.slots import Slots
@@ -227,13 +228,13 @@ def test_users_who_stay_on_the_device_have_the_same_bits_and_are_copied_in_once(
     store_dir, expected = copied(dtype=dtype)
     monkeypatch.setattr("trainer.training.preparation.plan_training", staying())
     monkeypatch.setattr(device_engine, "Stream", LateDevice(seed).stream)
-    came, real = [], DeviceEngine._copy_users_in
+    came, real = [], Place.copy_in
 
-    def copy_users_in(engine: DeviceEngine, place: Any, resident: Any) -> None:
-        came.append(resident.image)
-        real(engine, place, resident)
+    def copy_in(place: Place, rows: Any) -> None:
+        came.append(rows)
+        real(place, rows)
 
-    monkeypatch.setattr(DeviceEngine, "_copy_users_in", copy_users_in)
+    monkeypatch.setattr(Place, "copy_in", copy_in)
     use_device()
     job, stop = make_job(corpus_dir, tmp_path, dtype=dtype), threading.Event()
     with pytest.raises(StoppedError):
