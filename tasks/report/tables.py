@@ -172,9 +172,7 @@ def describe_choice(choice: ChooseStep) -> list[str]:
     alone = {name: choice.hit_at_20.get(key) for name, key in (("interest", "0"), ("path", "1"))}
     reason = f"as in release {choice.kept_from}" if choice.kept_from else "as usual"
     if choice.gain is not None:
-        reason = (
-            f"chosen by the log: hit@20 {choice.gain:+.3f} ± {choice.standard_error or 0:.3f} over the usual weight"
-        )
+        reason = f"chosen by the log: {choice.describe_gain()} than with the usual weight"
     return [
         f"weight of the path {choice.path_weight:g}, {reason}",
         *(f"hit@20 by the {name} alone {score(hit)}" for name, hit in alone.items() if hit is not None),

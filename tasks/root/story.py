@@ -3,11 +3,13 @@
 A missing value is None or empty; an unknown one raises DamageError. Reading and writing a story does not change it.
 """
 
+import math
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tasks.root.wording import share
 from trainer.errors import DamageError
 from trainer.system.files import read_json
 
@@ -137,8 +139,8 @@ class Comparison(_Record):
 
 
 class ChooseStep(Step):
-    """The path's weight. kept_from: the release whose weight is kept; gain: over the usual weight, in hit@20 of the users who
-    chose, with its standard error; hit_at_20: of each weight.
+    """The path's weight. kept_from: the release whose weight is kept; gain: the mean of log(rank with the usual weight /
+    rank) of the users who chose, with its standard error; hit_at_20: of each weight.
     """
 
     path_weight: float | None = None
@@ -147,6 +149,12 @@ class ChooseStep(Step):
     hit_at_20: dict[str, float] = {}
     gain: float | None = None
     standard_error: float | None = None
+
+    def describe_gain(self) -> str:
+        """Returns by what share ranks are lower, in words."""
+        kept = math.exp(-(self.gain or 0))
+        error = kept * (self.standard_error or 0)
+        return f"ranks {share(1 - kept)} ± {share(error)} lower in the geometric mean"
 
 
 class EvaluateStep(Step):

@@ -1,8 +1,9 @@
 """The log chooses the weights of the two parts of a vector, after the training, by the users held out for it.
 
 Training has not seen the newest new item of these users, and evaluation does not ask them. Each weight ranks that item among all
-items new to the user. Another weight than the usual one is chosen only if its hit@20 is higher by more than two standard errors
-of the difference, user by user. A release that goes on from another one keeps its weight, so that their vectors compare.
+items new to the user. Another weight than the usual one is chosen only if the mean logarithm of the rank is lower by more than
+two standard errors of the difference, user by user. hit@20 needs several times the users to tell the same: it counts only ranks
+that cross 20. A release that goes on from another one keeps its weight, so that their vectors compare.
 """
 
 from dataclasses import replace
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from tasks.evaluation.evaluate import LEAST_GAIN, TOP, Question, Ranking, join_questions, measure_gain, questions
 from tasks.evaluation.scores import Scores, score_of
 from tasks.root.run import Root
+from tasks.root.story import ChooseStep
 from tasks.training.runs import open_base
 from trainer.events import OnEvent, log
 from trainer.store.generation import Generation, open_generation
@@ -53,8 +55,7 @@ def _choose(
     choice = choose_by_log(corpus, generation)
     if "gain" in choice:
         text = f"the log chooses the weight {choice['path_weight']:g} of the path for {PATH_WEIGHT:g}"
-        gain = f"hit@{TOP} {choice['gain']:+.3f} ± {choice['standard_error']:.3f} of {choice['num_users']:,} users"
-        log(on_event, f"{text}: {gain}")
+        log(on_event, f"{text}: {ChooseStep(**choice).describe_gain()}, by {choice['num_users']:,} users")
     return choice
 
 
@@ -65,12 +66,12 @@ def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
     equal = replace(generation, manifest=generation.manifest | {"choice": {"path_weight": 0.5}})
     scores = score_of(equal, np.zeros(corpus.num_items, np.int64))
     asked = join_questions(questions(corpus, BothParts(equal, corpus), by_choosing=True))
-    hits = np.concatenate([_find_hits(question, scores, generation.config.interest_size) for question in asked])
-    return pick(dict(zip(ALL_WEIGHTS, hits.T, strict=True)))
+    ranks = np.concatenate([_find_ranks(question, scores, generation.config.interest_size) for question in asked])
+    return pick(dict(zip(ALL_WEIGHTS, ranks.T, strict=True)))
 
 
-def _find_hits(question: Question, scores: Scores, interest_size: int) -> NDArray[np.float64]:
-    """Return whether each user's item is among the first TOP with each of ALL_WEIGHTS, float64[m, W].
+def _find_ranks(question: Question, scores: Scores, interest_size: int) -> NDArray[np.int64]:
+    """Return the rank of each user's item with each of ALL_WEIGHTS, int64[m, W], 1 for the first.
 
     The two parts are scored once. Only an item that one of them puts above the user's own can be above it by both.
     """
@@ -89,23 +90,25 @@ def _find_hits(question: Question, scores: Scores, interest_size: int) -> NDArra
             for number, weight in enumerate(ALL_WEIGHTS):
                 ahead = rows[is_other & ((1 - weight) * interest + weight * path > 0)]
                 above[batch, number] += torch.bincount(ahead, minlength=batch.stop - batch.start).numpy()
-    return (above < TOP).astype(float)
+    return above + 1
 
 
-def pick(hits: dict[float, np.ndarray]) -> dict[str, Any]:
-    """Return the choice by the hits of each weight, float64[m] of the same users; the usual weight without users.
+def pick(ranks: dict[float, NDArray[np.int64]]) -> dict[str, Any]:
+    """Return the choice by the ranks with each weight, int64[m] of the same users; the usual weight without users.
 
-    The weights 0 and 1 show what each part finds alone. They are not chosen: half of the numbers would say nothing.
+    gain: the mean of log(usual rank / rank). The weights 0 and 1 show what each part finds alone. They are not chosen: half of
+    the numbers would say nothing.
     """
     choice: dict[str, Any] = {"path_weight": PATH_WEIGHT}
-    if not hits:
+    if not ranks:
         return choice
-    usual, best = hits[PATH_WEIGHT], max(WEIGHTS, key=lambda weight: (hits[weight].mean(), weight == PATH_WEIGHT))
     choice |= {
-        "num_users": len(usual),
-        "hit_at_20": {f"{weight:g}": float(each.mean()) for weight, each in hits.items()},
+        "num_users": len(ranks[PATH_WEIGHT]),
+        "hit_at_20": {f"{weight:g}": float((each <= TOP).mean()) for weight, each in ranks.items()},
     }
-    gain, error = measure_gain(hits[best] - usual)
+    gains = {weight: measure_gain(np.log(ranks[PATH_WEIGHT] / ranks[weight])) for weight in WEIGHTS}
+    best = max(WEIGHTS, key=lambda weight: (gains[weight][0], weight == PATH_WEIGHT))
+    gain, error = gains[best]
     if best == PATH_WEIGHT or gain <= LEAST_GAIN * error:
         return choice
     return choice | {"path_weight": best, "gain": gain, "standard_error": error}

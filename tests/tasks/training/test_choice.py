@@ -24,21 +24,29 @@ from trainer.training.loop import train
 from trainer.training.vectors import PATH_WEIGHT, BothParts, weight_of
 
 
-def hits(**shares: float) -> dict[float, np.ndarray]:
-    """Which of 1,000 users are hit: with the usual weight half of them, with the named ones that share."""
-    given = {float(name.replace("w", "0.")): share for name, share in shares.items()}
-    return {weight: (np.arange(1000) < 1000 * given.get(weight, 0.5)).astype(float) for weight in WEIGHTS}
+def ranks(**factors: float) -> dict[float, np.ndarray]:
+    """The ranks of 1,000 users: with the usual weight 1 to 1,000, with the named ones those of every other user by a factor."""
+    given = {float(name.replace("w", "0.")): factor for name, factor in factors.items()}
+    usual, every_other = np.arange(1, 1001), np.arange(1000) % 2 == 0
+    return {weight: np.where(every_other, usual * given.get(weight, 1), usual) for weight in WEIGHTS}
 
 
-def test_a_gain_beyond_two_standard_errors_is_chosen() -> None:
-    chosen = pick(hits(w9=0.53))
+def test_lower_ranks_beyond_two_standard_errors_are_chosen() -> None:
+    chosen = pick(ranks(w9=0.5, w8=0.75))
     assert chosen["path_weight"] == 0.9
-    assert chosen["gain"] == pytest.approx(0.03)
-    assert chosen["standard_error"] == pytest.approx((0.03 * 0.97 / 1000) ** 0.5, rel=0.01)
+    assert chosen["gain"] == pytest.approx(np.log(2) / 2)
+    assert chosen["standard_error"] == pytest.approx(np.log(2) / 2 / 1000**0.5, rel=0.01)
     assert chosen["num_users"] == 1000
+    assert chosen["hit_at_20"]["0.6"] == 0.02
+    assert chosen["hit_at_20"]["0.9"] == 0.03
 
 
-@pytest.mark.parametrize("found", [hits(), hits(w9=0.503), hits(w2=0.1), {}])
+def test_lower_ranks_by_chance_are_not_chosen() -> None:
+    by_one_user = ranks(w9=1) | {0.9: np.where(np.arange(1000) == 0, 1e-3, 1) * np.arange(1, 1001)}
+    assert pick(by_one_user)["path_weight"] == PATH_WEIGHT
+
+
+@pytest.mark.parametrize("found", [ranks(), ranks(w2=2.0), {}])
 def test_otherwise_the_usual_weight_stays(found: dict[float, np.ndarray]) -> None:
     chosen = pick(found)
     assert chosen["path_weight"] == PATH_WEIGHT
@@ -86,7 +94,7 @@ def test_the_choice_is_committed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     generation = open_generation(root.store)
     assert weight_of(generation) == chosen["path_weight"]
-    monkeypatch.setattr(choice, "pick", lambda hits: pytest.fail("it was chosen already"))
+    monkeypatch.setattr(choice, "pick", lambda ranks: pytest.fail("it was chosen already"))
     assert choose_weights(root, corpus, None, ignore_event) == chosen
     assert open_generation(root.store).generation == generation.generation
 

@@ -19,7 +19,15 @@ from trainer.system.files import describe_file, read_json, write_json
 from trainer.training.infer import freeze_items, infer_vectors, refit_held_out
 from trainer.training.job import Job, Schedule
 from trainer.training.loop import train
-from trainer.training.next_night import KNOWN_SQUARES, Beginning, Known, begin_full, begin_night, fold_night
+from trainer.training.next_night import (
+    KNOWN_SQUARES,
+    PATH_CAUTION,
+    Beginning,
+    Known,
+    begin_full,
+    begin_night,
+    fold_night,
+)
 
 ITEMS, NEW_ITEMS, PARTITIONS = 60, 4, 4
 NO_NEW_ITEMS = [np.empty((0, 8), np.float32)] * 3
@@ -223,6 +231,12 @@ def test_a_full_night_begins_with_the_base_but_for_what_it_must_not_know(tmp_pat
     outputs = begun[PARTITIONS]
     np.testing.assert_array_equal(outputs.vectors, np.vstack((np.zeros((1, 8)), base.read_items()[::-1])))
     np.testing.assert_array_equal(outputs.squares, [0] + [KNOWN_SQUARES] * ITEMS)
+    path, older = open_generation(job.store_dir).path, base.path
+    assert path is not None
+    assert older is not None
+    for rows, before_rows in ((path.outputs, older.outputs), (path.inputs, older.inputs)):
+        np.testing.assert_array_equal(rows.vectors[1:], before_rows.vectors[::-1])
+        np.testing.assert_array_equal(rows.squares[1:], np.float32(PATH_CAUTION) * before_rows.squares[::-1])
 
 
 def test_users_a_full_night_knows_hardly_move_and_the_held_out_come_back_to_theirs(
