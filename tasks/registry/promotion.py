@@ -116,6 +116,7 @@ def promote(
         version = _get_version(registered, number or registered.aliases[CHALLENGER])
         before = registered.aliases.get(CHAMPION)
         if version.number == before:
+            _complete_story(root, version)
             return _describe(publish, version, before, f"version {before} serves already", started)
         _check_complete(root, version)
         objection = None
@@ -268,6 +269,17 @@ def _record_in_story(root: Root, version: Version, message: str, reason: str | N
         return story.replace(promotions=promotions, steps=story.steps.replace(*steps))
 
     run.amend(change)
+
+
+def _complete_story(root: Root, version: Version) -> None:
+    """Add the promotion of a version that serves to its story, if the call that promoted it was killed before it did."""
+    run = Run(root, name_release(version))
+    steps = run.story().steps
+    reason = version.tags.get("override_reason") if version.tags.get("gate") == "overridden" else None
+    is_told = not steps.registered or steps.registered.alias == CHAMPION
+    if not is_told or (reason and steps.gate and shown(steps.gate.overridden or "") != reason):
+        message = f"version {version.number} (release {version.tags['release']}) serves now"
+        _record_in_story(root, version, f"{message}: {reason}" if reason else message, reason, serves=True)
 
 
 def _describe(

@@ -11,13 +11,14 @@ from tasks.export.export import EXPORT_MANIFEST
 from tasks.export.without_users import erase_from_export
 from tasks.forgetting import forget as forgetting
 from tasks.forgetting.forget import forget
-from tasks.registry import tracking
+from tasks.registry import promotion, tracking
 from tasks.registry.faults import is_served
 from tasks.registry.publish import publish_release
 from tasks.root.run import FORGET, Root, Run, lock_root
-from tasks.root.story import RegisterStep
+from tasks.root.story import GateStep, RegisterStep
 from tasks.upkeep.doctor import examine
 from tasks.users.user_set import want_users
+from tests.nights import FIRST, HELD, make_night
 from tests.releases import make_release, tell_story
 from tests.served import make_served
 from tests.syncs import Disk
@@ -52,6 +53,28 @@ def test_what_the_registry_holds_is_on_the_disk(served: Root, monkeypatch: pytes
     disk = Disk(monkeypatch)
     tracking.set_alias(served.tracking_uri, CONFIG.model_name, "tried", 1)
     assert ("fsync", str(served.path)) in disk.events
+
+
+def test_a_promotion_that_died_before_its_story_is_recorded_by_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Root(tmp_path / "root")
+    make_night(root, "r1", FIRST)
+    make_night(root, "r2", HELD)
+
+    def die(*arguments: Any, **named: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(promotion, "_record_in_story", die)
+        with pytest.raises(KeyboardInterrupt):
+            promotion.promote(root, CONFIG, None, "the data is right")
+    for _ in range(2):
+        assert not promotion.promote(root, CONFIG, None, "the data is right")["changed"]
+        story = Run(root, "r2").story()
+        assert story.require(GateStep).overridden == "the data is right"
+        assert story.require(RegisterStep).alias == "champion"
+        assert len(story.promotions) == 1
 
 
 def test_hard_links_are_on_the_disk_before_the_older_export_goes(
