@@ -41,7 +41,7 @@ def test_a_full_disk_at_each_step_of_the_second_commit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_errors_at_each_step_of_a_training(tmp_path: Path) -> None:
     said = fail_at(tmp_path, slice(None), ERRORS)
-    assert sum(said.values()) > 200, said
+    assert sum(said.values()) > 150, said
 
 
 @pytest.mark.skipif(not has_strace(), reason="strace is not installed: apt-get install strace")
