@@ -73,7 +73,8 @@ def show_dry_run(result: dict[str, Any]) -> None:
     if predicted:
         rows = [[row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in result["gate"]["table"]]
         known = [row for row in rows if row[1]]
-        show_table(("rule", ">tonight", ">limit", "verdict"), known, title="the gate's rules that are known before")
+        if known:
+            show_table(("rule", ">tonight", ">limit", "verdict"), known, title="the gate's rules that are known before")
         console.print(f"not known before the training: {', '.join(result['gate']['unknown'])}", soft_wrap=True)
 
 
