@@ -38,14 +38,14 @@ def run_register(world: Path) -> None:
 def read_registry(world: Path) -> Any:
     """Versions with their tags, aliases, the files of each version's copy, the stories; no times and no random ids."""
     from tasks.registry import tracking
-    from tasks.registry.publish import find_faults
+    from tasks.registry.faults import find_faults
 
     root = Root(world / "root")
     found = tracking.get_registered(root.tracking_uri, PUBLISH.model_name)
     versions = []
     for version in found.versions:
-        assert not list(find_faults(root.tracking_uri, version))
         folder = tracking.find_folder(root.tracking_uri, version)
+        assert not list(find_faults(folder, version.tags))
         files = list_files(folder / "artifacts") if folder and (folder / "artifacts").exists() else {}
         timed = ("_at", "state_sha256")
         tags = {name: value for name, value in version.tags.items() if not name.endswith(timed)}

@@ -21,12 +21,15 @@ def fail_at(tmp_path: Path, steps: slice, errors: tuple[int, ...]) -> Counter[st
         for error in errors:
             world = tmp_path / "world"
             shutil.copytree(tmp_path / "undisturbed" / "corpus", world / "corpus")
-            message = fail_once(world, Failing(number, error, stays=number % 2 == 1), expected)
+            disk = Failing(number, error, stays=number % 2 == 1)
+            message = fail_once(world, disk, expected)
+            shutil.rmtree(world)
+            if len(disk.done) <= number:  # a training that waited less for its commits makes fewer calls
+                continue
             assert message is not None, f"{name} of {path} failed, and nothing was said"
             is_begun = not message.startswith("cannot write to the store")  # whose folder could not be made
             assert not is_begun or "what was committed is whole" in message, (name, path, message)
             said[name] += 1
-            shutil.rmtree(world)
     return said
 
 
