@@ -203,8 +203,12 @@ def read_push(world: Path) -> Any:
     return side.release, current.name, rows, counts
 
 
-def list_out(folder: str) -> Callable[[Path], Any]:
-    return lambda world: list_files(world / folder)
+def list_corpora(world: Path) -> Any:
+    return list_files(world / "root" / "corpus")
+
+
+def list_pulled(world: Path) -> Any:
+    return list_files(world / "out")
 
 
 def read_held_events(world: Path) -> Any:
@@ -214,7 +218,7 @@ def read_held_events(world: Path) -> Any:
 COMMANDS = {
     "commit": Command(prepare_commit, run_commit, read_commit, read_commit),
     "ingest": Command(prepare_ingest, run_ingest, read_ingest, read_held_events),
-    "corpus": Command(prepare_corpus, run_corpus, read_corpus, list_out("root/corpus")),
+    "corpus": Command(prepare_corpus, run_corpus, read_corpus, list_corpora),
     "export": Command(prepare_export, run_export, read_export, read_export),
     "repartition": Command(prepare_repartition, run_repartition, read_repartition, read_held_events),
     "push": Command(prepare_push, run_push, read_push, read_push),
@@ -229,7 +233,7 @@ COMMANDS = {
     ),
     "gc": Command(registry.prepare_gc, registry.run_gc, registry.read_gc, registry.read_versions, True),
     "forget": Command(registry.prepare_forget, registry.run_forget, registry.read_forget, registry.read_vectors, True),
-    "pull": Command(registry.prepare_pull, registry.run_pull, registry.read_pull, list_out("out"), True),
+    "pull": Command(registry.prepare_pull, registry.run_pull, registry.read_pull, list_pulled, True),
     "restore": Command(
         registry.prepare_restore, registry.run_restore, registry.read_restore, registry.read_vectors, True
     ),

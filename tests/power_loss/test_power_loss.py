@@ -33,4 +33,4 @@ def test_losses_while_a_command_writes(tmp_path: Path, name: str) -> None:
     num = 6 if COMMANDS[name].has_registry else 60
     tally = try_command(name, tmp_path / "world", num, SEED)
     assert tally.faults == []
-    assert tally.outcomes[SAME] > 2
+    assert tally.outcomes[SAME] > 0  # most losses in a registry leave one of few disks
