@@ -153,13 +153,14 @@ def token_of(manifest: dict[str, Any]) -> dict[str, str]:
 
 
 def read_token(path: Path) -> dict[str, str]:
-    """Return the pairing token of a file; empty if it is no Parquet file, or has none."""
+    """Return the pairing token of a file; empty if it is no Parquet file, or has no whole one."""
     try:
         metadata = pq.read_schema(path).metadata or {}
     except (OSError, pa.ArrowException):
         return {}
-    names = {key.decode(): value.decode() for key, value in metadata.items() if key.startswith(b"surf2vec.")}
-    return {f"surf2vec.{key}": names[f"surf2vec.{key}"] for key in TOKEN if f"surf2vec.{key}" in names}
+    names = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata.items()}
+    token = {name: names.get(name, "") for name in (f"surf2vec.{key}" for key in TOKEN)}
+    return token if all(token.values()) else {}
 
 
 def describe_token(token: dict[str, str]) -> str:

@@ -32,7 +32,7 @@ SHOWN = r"\x1b[31mred\x07\u202e :cow: [bold]"
 
 
 def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
 
 
 def kill_once(is_so: Callable[[], bool], *arguments: str) -> None:

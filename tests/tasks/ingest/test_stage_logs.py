@@ -93,7 +93,7 @@ def test_sources_are_told_of_in_order_and_progress_ends_whole(tmp_path: Path) ->
     told: list[tuple[str, dict[str, Any]]] = []
     logs = write_logs(tmp_path, 4, 2000)
     take_in(tmp_path / "root", logs, partitions=None, on_event=lambda *event: told.append(event))
-    names = [values["message"].split(":")[0] for name, values in told if name == "log" and "lines" in values["message"]]
+    names = [values["message"].split(":")[0] for name, values in told if name == "log" and ".csv:" in values["message"]]
     assert names == ["0.csv", "1.csv", "2.csv", "3.csv"]
     done = [values["done"] for name, values in told if name == "progress"]
     assert done == sorted(done)

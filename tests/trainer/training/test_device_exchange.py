@@ -86,7 +86,7 @@ class Watch(TorchDispatchMode):
         for engine in self.engines:
             table = engine.memory.outputs.vectors.untyped_storage().data_ptr()
             if not call.is_view and any(tensor.untyped_storage().data_ptr() == table for tensor in tensors):
-                streams = {engine.ahead: "ahead", engine.compute: "compute", engine.home: "home"}
+                streams = {engine.ahead: "ahead", engine.home: "home"} | dict.fromkeys(engine.compute, "compute")
                 self.streams.add(streams.get(self.device.current, "none"))
         return call(*arguments, **named or {})
 
