@@ -78,11 +78,9 @@ def foresee_night(
 
 def held_exit_code(result: dict[str, Any]) -> int:
     """Returns 3 if the gate held the release back, else 0."""
-    return (
-        0
-        if "dry_run" in result or result["gate"]["passes"] or result["gate"]["overridden"]
-        else HeldBackError.exit_code
-    )
+    if "dry_run" in result:
+        return 0
+    return 0 if result["gate"]["passes"] or result["gate"]["overridden"] else HeldBackError.exit_code
 
 
 @command("surf2vec run --root my-root --logs 'logs/*.csv.gz'", show_run, MEMORY, held_exit_code)

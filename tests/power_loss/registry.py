@@ -74,13 +74,20 @@ def list_store(root: Root) -> Any:
 
 
 def prepare_promote(world: Path) -> None:
-    from tests.nights import FIRST, HELD, make_night
+    from tests.nights import HELD
+
+    make_two_nights(world, HELD)
+
+
+def make_two_nights(world: Path, second: Any) -> None:
+    """A root with a night that serves, and a second one as judged by `second`; three releases are kept."""
+    from tests.nights import FIRST, make_night
 
     publish = PublishConfig(keep_releases=3)
     root = open_root(world / "root")
     run_ingest_one(world)
     make_night(root, "r1", FIRST, publish)
-    make_night(root, "r2", HELD, publish)
+    make_night(root, "r2", second, publish)
 
 
 def run_promote(world: Path) -> None:
@@ -90,13 +97,9 @@ def run_promote(world: Path) -> None:
 
 
 def prepare_rollback(world: Path) -> None:
-    from tests.nights import FIRST, PASSED, make_night
+    from tests.nights import PASSED
 
-    publish = PublishConfig(keep_releases=3)
-    root = open_root(world / "root")
-    run_ingest_one(world)
-    make_night(root, "r1", FIRST, publish)
-    make_night(root, "r2", PASSED, publish)
+    make_two_nights(world, PASSED)
 
 
 def run_rollback(world: Path) -> None:
