@@ -22,8 +22,9 @@ CALLS = ("pwrite", "ftruncate", "fsync", "replace")  # all by which a commit wri
 
 @dataclass
 class Failing:
-    """Fails the call number `at` with `error`, and if it `stays` all after it. done: (call, path) so far."""
+    """Fails the call number `at` below a folder with `error`, and if it `stays` all after it. done: (call, path) so far."""
 
+    folder: Path
     at: int = -1
     error: int = 0
     stays: bool = False
@@ -31,7 +32,7 @@ class Failing:
     commits: int = 0
 
     def step(self, name: str, path: str) -> None:
-        if "/store" not in path:  # numba keeps compiled code, too
+        if not Path(path).is_relative_to(self.folder):  # numba keeps compiled code, too
             return
         self.done.append((name, path))
         number = len(self.done) - 1
@@ -75,7 +76,7 @@ def failing(disk: Failing) -> Iterator[None]:
 
 def train_undisturbed(world: Path) -> tuple[Failing, Any]:
     """The calls of a training that nothing disturbs, and what it ends with."""
-    disk = Failing()
+    disk = Failing(world)
     prepare_commit(world)
     with same_plans(), failing(disk):
         train(make_job(world))

@@ -21,7 +21,7 @@ def fail_at(tmp_path: Path, steps: slice, errors: tuple[int, ...]) -> Counter[st
         for error in errors:
             world = tmp_path / "world"
             shutil.copytree(tmp_path / "undisturbed" / "corpus", world / "corpus")
-            disk = Failing(number, error, stays=number % 2 == 1)
+            disk = Failing(world, number, error, stays=number % 2 == 1)
             message = fail_once(world, disk, expected)
             shutil.rmtree(world)
             if len(disk.done) <= number:  # a training that waited less for its commits makes fewer calls

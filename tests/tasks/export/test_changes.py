@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.export.changes import KEYS
 from tasks.export.export import list_files
+from tasks.export.served_export import token_of
 from tasks.registry.pull_since import Link, join_changes
 from tasks.registry.tracking import Version
 from tasks.root.run import Root
@@ -119,7 +120,7 @@ def test_all_changes_one_after_another_make_the_newest_release(told, dtype: str)
             files = read_json(newest / "manifest.json")["changes"]["files"]
             links.append(Link(Version("m", number, {}), files, newest))
         joined = Path(folder) / "joined"
-        join_changes(joined, links, NOBODY)
+        join_changes(joined, links, NOBODY, token_of(read_json(newest / "manifest.json")))
         for kind, key in KEYS.items():
             changed = [pl.read_parquet(path) for path in joined.glob(f"{kind[:-1]}_vectors/*.parquet")]
             older = read_table(first, kind[:-1])
