@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-all mutants lint docs kernel bench
+.PHONY: setup demo test test-slow test-long test-all mutants lint docs kernel bench
 
 # The demo needs only what a person who installs surf2vec gets.
 demo: $(VENV)/.base
@@ -14,16 +14,20 @@ demo: $(VENV)/.base
 # each process trains the models that its tests share. Bytecode is written, whatever the machine says: tests start hundreds of
 # processes, which read it.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-long: export PYTHONDONTWRITEBYTECODE =
 test: setup
 	$(MAKE) --no-print-directory --jobs 2 lint kernel
-	$(PYTEST) -n 2 -m "not slow"
+	$(PYTEST) -n 2 -m "not slow and not long"
 
-# Everything else: kills in numbers, browsers, PostgreSQL, Ray, several workers, whole nights of every kind.
+# What else CI runs: kills, browsers, PostgreSQL, Ray, several workers, whole nights.
 test-slow: setup
-	$(PYTEST) -n 4 -m slow
+	$(PYTEST) -n 4 -m "slow and not long"
 
-test-all: test test-slow
+# Before a release: the same faults in more commands, stores and nights than CI has time for.
+test-long: setup
+	$(PYTEST) -n 4 -m long
+
+test-all: test test-slow test-long
 
 # Changes the code in many small ways, one at a time, and counts those that no test notices (the score: CONTRIBUTING.md).
 mutants: setup

@@ -82,7 +82,7 @@ def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
     assert "user-" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_prefect")
 def test_neither_a_hole_nor_a_day_of_few_events_keeps_a_night_of_the_past_back(tmp_path: Path) -> None:
     logs = write_days(tmp_path / "logs", (1, 2, 3, 4, 6, 7))

@@ -102,7 +102,7 @@ def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs
     assert open_pinned(root / "store", second["release"]).manifest["partitions"] == 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_prefect")
 def test_other_settings_of_the_gate_judge_the_same_run_again(logs: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
@@ -119,7 +119,7 @@ def test_other_settings_of_the_gate_judge_the_same_run_again(logs: Path, tmp_pat
     assert "Registered as champion, version 2" in Path(passed["report"]).read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_rolled_back_comes_back_by_no_night(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

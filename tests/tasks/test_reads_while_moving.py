@@ -37,7 +37,7 @@ print(*sorted(releases))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", ["copy", pytest.param("reference", marks=pytest.mark.long)])
 def test_ten_thousand_reads_meet_whole_releases_and_no_error(tmp_path: Path, storage: str) -> None:
     root = Root(tmp_path / "root")
     root.path.mkdir()

@@ -76,7 +76,7 @@ def test_death_at_every_step_of_commits(job: Job, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_sigterm_and_ctrl_c_commit_and_end_within_seconds(job: Job, tmp_path: Path, number: signal.Signals) -> None:
-    config = dataclasses.replace(CONFIG, epochs=10_000, commit_seconds=60)
+    config = dataclasses.replace(CONFIG, epochs=1000, commit_seconds=60)
     stopped = dataclasses.replace(job, store_dir=tmp_path / "stopped", config=config)
     with start(stopped) as process:
         assert process.stderr

@@ -237,7 +237,7 @@ def test_forget_that_dies_at_any_step_is_finished_by_the_same_call(tmp_path: Pat
     assert deaths >= 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_registered_release_survives_deaths(made: tuple[Root, Path]) -> None:
     root = made[0]
     for step in range(24, 60, 7):

@@ -110,7 +110,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", ["copy", pytest.param("reference", marks=pytest.mark.long)])
 def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
     root = Root(tmp_path / "root ü")
     folder = make_release(root)
@@ -150,7 +150,7 @@ def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", ["copy", pytest.param("reference", marks=pytest.mark.long)])
 def test_mlflow_serves_the_model_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
     root = Root(tmp_path / "root")
     folder = make_release(root)

@@ -27,7 +27,10 @@ def kill_push(url: str, folder: Path, point: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["writing side", "progress", "items:", "swap"])
+@pytest.mark.parametrize(
+    "point",
+    ["swap", *(pytest.param(point, marks=pytest.mark.long) for point in ("writing side", "progress", "items:"))],
+)
 def test_a_killed_push_is_completed_by_the_same_again(url: str, point: str, tmp_path: Path) -> None:
     push_to(url, write_release(tmp_path / "r1", "r1"))
     kill_push(url, tmp_path / "killed", point)

@@ -104,7 +104,7 @@ def test_what_each_worker_did_is_added_up_for_others() -> None:
     assert first.curve.epoch_losses() == {"loss": None, "heldout_loss": None}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_go_on_with_what_one_began_and_three_with_that(
     corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

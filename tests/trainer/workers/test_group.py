@@ -57,7 +57,7 @@ def test_sharded_workers_end_with_the_same_bits_also_where_one_was_killed(corpus
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharing", ["replicated", "asynchronous"])
+@pytest.mark.parametrize("sharing", ["replicated", pytest.param("asynchronous", marks=pytest.mark.long)])
 def test_replicated_workers_end_although_one_was_killed(corpus_dir: Path, tmp_path: Path, sharing: str) -> None:
     job = job_of(corpus_dir, tmp_path / "killed", sharing=sharing, epochs=20)
     told = run_and_kill(job, 2, num_kills=1)
