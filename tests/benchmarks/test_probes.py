@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import polars as pl
+import pytest
 
 from tests.benchmarks.probes import Task, ask, auc_of, count_features, cut, judge
 
@@ -77,6 +78,7 @@ def test_an_auc_of_several_answers_is_the_mean() -> None:
     assert auc_of(np.array([0, 1]), np.array([[0.2, 0.8], [0.7, 0.3]])) == 0
 
 
+@pytest.mark.slow
 def test_a_log_passes_where_vectors_are_above_counts_in_two_questions() -> None:
     rng = np.random.default_rng(1)
     answers = rng.integers(0, 2, 120)
