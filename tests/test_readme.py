@@ -1,9 +1,11 @@
 """The README is true and short: its commands are the Makefile's, its folders have the captions of the code."""
 
 import re
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,3 +48,10 @@ def test_the_readme_leads_to_the_files_that_decide() -> None:
     assert (
         "write_manifest(self.folder, STORE_MANIFEST" in (ROOT / rows["commits: renames the manifest last"]).read_text()
     )
+
+
+def test_every_package_that_is_installed_takes_the_oldest_python_that_we_name() -> None:
+    """Debian 12 has 3.11.2, and pip on a newer one pins what that machine cannot install."""
+    named = {one.name: SpecifierSet(one.metadata["Requires-Python"] or "") for one in distributions()}
+    assert "3.11.0" in named["surf2vec"]
+    assert [name for name, pythons in named.items() if "3.11.0" not in pythons] == []
