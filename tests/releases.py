@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from tasks.config import ExportConfig, PublishConfig
 from tasks.export.export import Export, export_vectors
@@ -19,6 +20,8 @@ NUM_ITEMS = 40
 VECTOR_SIZE = 8
 # The two ways in which a registered model has its vectors; what holds for one holds for both.
 STORAGES = {"copy": PublishConfig(), "reference": PublishConfig(copy_below="0")}
+ONE_IN_CI = ["copy", pytest.param("reference", marks=pytest.mark.long)]
+"""Both of STORAGES, for tests that take minutes."""
 ODD_IDS = ("ünïcode-Ω", "名前", "a b'c\"d", "🦊" * 20, "x" * 5000, "12", "0012")
 
 

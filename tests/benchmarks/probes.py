@@ -1,8 +1,9 @@
 """What user vectors tell about people beyond the next page: three questions, answered by logistic regression.
 
-Each user's history is cut at an event drawn at random. What came before trains the vectors; what came within HORIZONS after it
-is asked: does the user return (a session that begins after a gap of half an hour), which of the TOP_PAGES most visited pages is
-visited most, and is the use heavier than the median? The last two are asked of users with an event in that time.
+Each user's history is cut at an event drawn at random. What came before trains the vectors. Three things are predicted
+of the time within HORIZONS after it: whether the user returns (in a session that begins after a gap of half an hour), which of
+the TOP_PAGES most visited pages is visited most, and whether the use is heavier than the median. The last two are predicted
+for users with an event in that time.
 Beside: gradient boosting on counts of each user (events, pages, sessions, days, gaps, hours, and visits of the TOP_PAGES), and
 logistic regression on gensim's vectors. Scores are out of fold, five folds. AUC, of several pages the mean of one against the
 rest; its interval is the middle 95 % of 200 draws of users with replacement.

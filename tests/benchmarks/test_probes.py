@@ -1,4 +1,4 @@
-"""How a log is cut for the probes, what is asked, and how an answer is judged."""
+"""How a log is cut for the probes, what is predicted of whom, and when a log passes."""
 
 from datetime import UTC, datetime, timedelta
 

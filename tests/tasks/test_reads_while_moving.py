@@ -12,7 +12,7 @@ from tasks.registry.promotion import find_champion, lock_aliases, promote, rollb
 from tasks.root.run import Root, lock_root
 from tasks.upkeep.gc import collect_garbage
 from tests.nights import FIRST, PASSED, make_night
-from tests.releases import STORAGES
+from tests.releases import ONE_IN_CI, STORAGES
 from trainer.store.writer import lock_store
 
 NUM_READS, READS_A_LOAD, READERS = 10_000, 100, 2
@@ -37,7 +37,7 @@ print(*sorted(releases))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["copy", pytest.param("reference", marks=pytest.mark.long)])
+@pytest.mark.parametrize("storage", ONE_IN_CI)
 def test_ten_thousand_reads_meet_whole_releases_and_no_error(tmp_path: Path, storage: str) -> None:
     root = Root(tmp_path / "root")
     root.path.mkdir()

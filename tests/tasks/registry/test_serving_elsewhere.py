@@ -21,7 +21,7 @@ from tasks.registry.publish import publish_release
 from tasks.root.run import Root
 from tests.infra.nights import wait_until
 from tests.path_releases import make_path_root
-from tests.releases import STORAGES, make_release, read_users, tell_story
+from tests.releases import ONE_IN_CI, STORAGES, make_release, read_users, tell_story
 
 CONSUMER = """
 import importlib.util, sys, time
@@ -110,7 +110,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["copy", pytest.param("reference", marks=pytest.mark.long)])
+@pytest.mark.parametrize("storage", ONE_IN_CI)
 def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
     root = Root(tmp_path / "root ü")
     folder = make_release(root)
@@ -150,7 +150,7 @@ def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["copy", pytest.param("reference", marks=pytest.mark.long)])
+@pytest.mark.parametrize("storage", ONE_IN_CI)
 def test_mlflow_serves_the_model_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
     root = Root(tmp_path / "root")
     folder = make_release(root)
