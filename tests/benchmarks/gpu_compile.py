@@ -3,7 +3,8 @@
     python -m tests.benchmarks.gpu_compile [--targets 80 90] [--used] [--json]    --used: only the warps that `gpu.launch` takes
 
 A pair is a token of one user with its negatives. Instructions are those of the compiled loop over tokens (or steps, of 32 pairs
-in a tile), all branches counted, times the warps of a program. Spilled: bytes of a thread's numbers that found no register.
+in a tile), all branches counted, times the warps of a program; the path's loops over the pages before a token count as often as
+they run. Spilled: bytes of a thread's numbers that found no register.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from triton.compiler import ASTSource
 
 from trainer.config import TrainConfig
 from trainer.kernels import gpu
+from trainer.kernels.signature import PATH_TILE_USERS
 
 TARGETS = (75, 80, 86, 89, 90, 120)
 """Compute capabilities: T4; A100; RTX 3060 to 3090; RTX 4070, L4; H100, H200; RTX 50."""
@@ -38,12 +40,17 @@ PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         ("16 shared by 32", {"negative": 16}, (4, 8)),
         ("32 shared by 32", {"negative": 32}, (4, 8)),
     )
-}
+} | {
+    f"path: {negatives} shared by 32, {dims} numbers": (
+        {"parts": "path", "vector_size": dims, "path_negative": negatives}, (4, 8),
+    ) for dims, negatives in ((64, 64), (32, 128))
+}  # fmt: skip
 """Settings of a program, and the warps that are compared."""
 
 TYPES = (
     dict.fromkeys(("users", "user_squares", "outputs", "output_squares", "alphas", "corrections"), "*fp32")
-    | dict.fromkeys(("tokens", "kept", "num_kept", "aliases", "coming", "num_coming"), "*i32")
+    | dict.fromkeys(("inputs", "input_squares", "lags", "lag_squares", "l2s"), "*fp32")
+    | dict.fromkeys(("tokens", "kept", "num_kept", "aliases", "coming", "num_coming", "targets", "num_targets"), "*i32")
     | dict.fromkeys(("starts", "ends", "keys", "order", "thresholds", "streams"), "*i64")
     | dict.fromkeys(("recency_rate", "l2", "item_l2", "handicap"), "fp32")
     | {"num_items": "i32"}
@@ -54,15 +61,19 @@ OPCODE = r"(?:@!?U?P\w+ )?"
 
 def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
     """The training program of these settings, compiled as `gpu.launch` would have it for this target."""
-    kernel = gpu.train_stream if config.has_tiles else gpu.train_user
-    constants: dict[str, Any] = {
-        "D": config.vector_size, "K": config.negative, "NUM_FREE": config.num_free,
-        "IS_ADAGRAD": config.optimizer == "adagrad", "HAS_WIDE_ATOMICS": target >= gpu.WIDE_ATOMICS,
-    }  # fmt: skip
-    if config.has_tiles:
-        constants |= {"M": config.tile_users, "PRECISION": gpu.PRECISION}
+    constants: dict[str, Any] = {"D": config.vector_size, "HAS_WIDE_ATOMICS": target >= gpu.WIDE_ATOMICS}
+    if config.path_size:
+        kernel = gpu.train_path_stream
+        constants |= {"K": config.path_negative, "W": config.path_window, "PRECISION": gpu.PRECISION}
     else:
-        constants |= {"IS_SOFTMAX": config.objective == "sampled_softmax", "IS_FROZEN": False}
+        kernel = gpu.train_stream if config.has_tiles else gpu.train_user
+        is_adagrad = config.optimizer == "adagrad"
+        constants |= {"K": config.negative, "NUM_FREE": config.num_free, "IS_ADAGRAD": is_adagrad}
+        constants |= (
+            {"M": config.tile_users, "PRECISION": gpu.PRECISION}
+            if config.has_tiles
+            else {"IS_SOFTMAX": config.objective == "sampled_softmax", "IS_FROZEN": False}
+        )
     types = TYPES | dict.fromkeys(constants, "constexpr")
     signature = {name: types[name] for name in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
@@ -83,25 +94,35 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
     assert found is not None, usage
     registers, stack, local = (int(number) for number in found.groups())
-    loop = longest_loop(code)
-    a_pair = warps / (config.tile_users if config.has_tiles else 1)
+    loop = longest_loop(code, config.path_window if config.path_size else 1)
+    a_pair = warps / (PATH_TILE_USERS if config.path_size else config.tile_users if config.has_tiles else 1)
     atomics = sum(bool(re.match(OPCODE + r"(RED|REDG|ATOM|ATOMG)\.", line)) for line in loop)
     return {
-        "target": target, "warps": warps, "is_used": warps == gpu.num_warps(config, config.has_tiles, target),
+        "target": target, "warps": warps, "is_used": warps == used_warps(config, target),
         "registers": registers, "spilled": stack + local, "shared": binary.metadata.shared,
         "instructions_a_pair": len(loop) * a_pair, "atomics_a_pair": atomics * a_pair, "code": code,
     }  # fmt: skip
 
 
-def longest_loop(code: str) -> list[str]:
-    """The instructions between a jump back and its target, of the jump that goes back farthest."""
+def used_warps(config: TrainConfig, target: int) -> int:
+    """The warps that a launch takes."""
+    return gpu.path_warps(config, target) if config.path_size else gpu.num_warps(config, config.has_tiles, target)
+
+
+def longest_loop(code: str, repeats: int = 1) -> list[str]:
+    """The instructions between a jump back and its target, of the jump that goes back farthest; those of loops in it `repeats`
+    times.
+    """
     lines = [(int(at, 16), line) for at, line in re.findall(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?);", code, re.M)]
-    first, last = 0, -1
-    for at, line in lines:
-        jump = re.match(OPCODE + r"BRA\S*\s.*?0x([0-9a-f]+)", line)
-        if jump and at - int(jump[1], 16) > last - first:
-            first, last = int(jump[1], 16), at
-    return [line for at, line in lines if first <= at <= last]
+    jumps = ((at, re.match(OPCODE + r"BRA\S*\s.*?0x([0-9a-f]+)", line)) for at, line in lines)
+    loops = [(int(jump[1], 16), at) for at, jump in jumps if jump and int(jump[1], 16) < at]
+    first, last = max(loops, key=lambda loop: loop[1] - loop[0])
+    inner = [(a, b) for a, b in loops if first <= a and b <= last and b - a < (last - first) / 2]
+
+    def times(at: int) -> int:
+        return repeats if any(a <= at <= b for a, b in inner) else 1
+
+    return [line for at, line in lines if first <= at <= last for _ in range(times(at))]
 
 
 def print_table(cases: dict[str, list[dict[str, Any]]], targets: list[int]) -> None:
@@ -132,9 +153,9 @@ def main() -> int:
     arguments = parser.parse_args()
     cases: dict[str, list[dict[str, Any]]] = {}
     for name, (settings, compared) in PROGRAMS.items():
-        config = TrainConfig(parts="interest", **settings)
+        config = TrainConfig(**{"parts": "interest"} | settings)
         for target in arguments.targets:
-            used = gpu.num_warps(config, config.has_tiles, target)
+            used = used_warps(config, target)
             for warps in [used] if arguments.used else sorted({*compared, used}):
                 case = measure(config, target, warps)
                 cases.setdefault(name, []).append(case)

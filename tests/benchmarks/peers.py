@@ -28,9 +28,9 @@ from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels import pick_kernel
 from trainer.kernels.first_rows import begin_items, begin_path, begin_users
-from trainer.kernels.path import make_path_tables, train_path
+from trainer.kernels.path import train_path
 from trainer.kernels.signature import Pass
-from trainer.model.objectives import make_sampling
+from trainer.model.objectives import make_path_tables, make_sampling
 from trainer.model.trees import make_tree
 from trainer.plan.schedule import learning_rates, user_order
 from trainer.store.generation import open_generation

@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from tests.trainer.kernels.test_gpu import gpu
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
 from trainer.kernels.device import Accelerator
+from trainer.kernels.first_rows import begin_path
+from trainer.model.objectives import make_path_tables
 from trainer.plan.alone import Budget, plan_training
 from trainer.plan.sizes import (
     DEVICE_ROUNDING_BYTES,
@@ -26,22 +29,35 @@ from trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
 from trainer.training.device_engine import DeviceEngine
 from trainer.training.device_memory import DeviceMemory, Largest
 from trainer.training.item_blocks import ItemBlocks
+from trainer.training.path_slot import PathSlot
 from trainer.training.record import Record
 
 
 @pytest.mark.parametrize("device_bytes", [10**11, 10**9], ids=["all stay", "two places"])
 @pytest.mark.parametrize(
-    "settings", [{"vector_size": 128, "negative": 20}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5}], ids=str
-)
+    "settings",
+    [
+        {"vector_size": 128, "negative": 20}, {"vector_size": 64, "dtype": "bfloat16", "negative": 5},
+        {"vector_size": 128, "parts": "both"},
+    ], ids=str,
+)  # fmt: skip
 def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any], device_bytes: int) -> None:
-    config, users, num_items = TrainConfig(parts="interest", **settings), [20_000, 30_000, 10_000], 50_000
+    config, users, num_items = TrainConfig(**{"parts": "interest"} | settings), [20_000, 30_000, 10_000], 50_000
     work = Work(users, [25 * num for num in users], 1, 60.0)
     budget = Budget(10**12, 0, 10**15, device_bytes=device_bytes)
     plan = plan_training(work, training_sizes(config, num_items, None), budget)
     sizes = tuple((num, 25 * num) for num in users)
-    largest = Largest(max(users), 25 * max(users), num_items, None, plan.at_once, sizes if plan.stays_on_device else ())
-    engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
-    held = sum(tensor.nbytes for tensor in tensors_of(vars(engine.memory)))
+    staying, path = sizes if plan.stays_on_device else (), None
+    assert plan.path_on_device == (config.path_size > 0)
+    if plan.path_on_device:
+        tables = make_path_tables(np.ones(num_items, np.int64), config)
+        path = cast(PathSlot, SimpleNamespace(items=begin_path(config, num_items), tables=tables))
+    largest = Largest(max(users), 25 * max(users), num_items, None, plan.at_once, staying, plan.path_on_device)
+    accelerator = Accelerator(torch.device("cpu"), gpu.launch, launch_path=gpu.launch_path, score_path=gpu.score_path)
+    engine = DeviceEngine(accelerator, config, largest, Record(), path)
+    held = sum(
+        tensor.nbytes for tensor in tensors_of([vars(engine.memory), engine.device_path and engine.device_path.path])
+    )
     planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
     assert held <= planned <= 1.01 * held
     pinned = sum(array.nbytes for array in arrays_of(engine.memory))
@@ -65,7 +81,7 @@ def test_the_planner_counts_the_items_that_blocks_share(num_blocks: int) -> None
 
 def arrays_of(memory: DeviceMemory) -> list[np.ndarray]:
     """The arrays on the host that are pinned for good."""
-    seats = [array for seat in memory.seats for array in (seat.landed_sample, seat.landed_bounds)]
+    seats = [array for seat in memory.seats for array in (seat.landed_sample, seat.landed_bounds, seat.landed_scores)]
     return [*memory.tray.values(), *seats]
 
 

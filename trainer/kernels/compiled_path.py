@@ -12,11 +12,12 @@ from trainer.draws import TILE, WINDOW
 from trainer.kernels.compiled_draws import draw, draw_negative, mix
 from trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row, take
 from trainer.kernels.predictions import rate_of
+from trainer.kernels.signature import LAG_RATE, LEAST_LAG
 from trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
 
 _32 = np.uint64(32)
 _LOWEST = np.float32(-1e30)
-LEAST_LAG, LAG_RATE = np.float32(0.01), np.float32(0.3)
+_LEAST_LAG, _LAG_RATE = np.float32(LEAST_LAG), np.float32(LAG_RATE)
 
 PathRule = namedtuple("PathRule", "window every turn backward bias handicap")
 """The settings as numbers. Every target is trained once in `every` epochs, in this one those whose turn it is; backward float64:
@@ -24,7 +25,7 @@ the share of rare items that are predicted from the pages after them, of 2**32; 
 """
 
 PathNoise = namedtuple("PathNoise", "thresholds aliases corrections l2s shares")
-"""The tables of trainer.kernels.path.PathTables."""
+"""The tables of trainer.model.objectives.PathTables."""
 
 PathArrays = namedtuple("PathArrays", "outputs output_squares inputs input_squares lags lag_squares")
 """The arrays of trainer.model.rows.PathItems."""
@@ -209,8 +210,8 @@ def move_lags(path, tile, alpha):
     for lag in range(tile.lag_steps.shape[0]):
         step = tile.lag_steps[lag]
         if step != 0:
-            rate = rate_of(path.lag_squares, lag, step * step, 1, LAG_RATE * alpha, True)
-            path.lags[lag, 0] = max(LEAST_LAG, path.lags[lag, 0] + rate * step)
+            rate = rate_of(path.lag_squares, lag, step * step, 1, _LAG_RATE * alpha, True)
+            path.lags[lag, 0] = max(_LEAST_LAG, path.lags[lag, 0] + rate * step)
         tile.lag_steps[lag] = np.float32(0)
 
 

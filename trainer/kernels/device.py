@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from trainer.config import TrainConfig
 from trainer.errors import ResourceError
 from trainer.kernels.signature import most_streams
+from trainer.model.objectives import PathTables
+from trainer.model.rows import PathItems, Rows
 from trainer.system.memory import make_pages
 
 
@@ -74,6 +76,20 @@ class DevicePass:
 
 
 @dataclass(frozen=True)
+class DevicePath:
+    """trainer.model.rows.PathItems on the device, and trainer.model.objectives.PathTables, with int64 thresholds."""
+
+    outputs: DeviceRows
+    inputs: DeviceRows
+    lags: DeviceRows
+    thresholds: torch.Tensor
+    aliases: torch.Tensor
+    corrections: torch.Tensor
+    l2s: torch.Tensor
+    shares: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Scratch:
     """Temporary arrays of a pass, for at least its users and tokens.
 
@@ -103,20 +119,44 @@ Launch = Callable[[DeviceRows, DeviceRows, DevicePass, Scratch], None]
 """`launch(users, items, work, scratch)` starts the training of users on the device, in the current stream, without waiting."""
 
 
+@dataclass(frozen=True)
+class PathSample:
+    """What the curve measures of the path, on the device or the host: the places of tokens, and the rows that each scores.
+
+    starts, places int64[S]: of the history and the token among the tokens of a pass; rows int64[S, 1 + K]: the token's item, and
+    negatives.
+    """
+
+    starts: Any
+    places: Any
+    rows: Any
+
+
+LaunchPath = Callable[[DevicePath, DevicePass, Scratch, float, int], None]
+"""`launch_path(path, work, scratch, backward, epoch)` starts the training of the path, in the current stream, without waiting.
+
+backward: the share of targets that are predicted backward.
+"""
+
+ScorePath = Callable[[DevicePath, DevicePass, PathSample, torch.Tensor], None]
+"""`score_path(path, work, sample, scores)` writes the scores of a sample to scores float32[S, 1 + K], in the current stream."""
+
 RoundUsers = Callable[[DeviceRows, torch.Tensor, DevicePass, Scratch], None]
 """`round_users(users, halves, work, scratch)` writes a pass's users as bfloat16, in the current stream, without waiting."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device, and the functions that train and, with bfloat16, round on it. free_bytes: of the device before this process used
-    it, if known.
+    """A device, and the functions that train, round bfloat16, and train and score a path on it. free_bytes: of the device before
+    this process used it, if known.
     """
 
     device: torch.device
     launch: Launch
     free_bytes: int | None = None
     round_users: RoundUsers | None = None
+    launch_path: LaunchPath | None = None
+    score_path: ScorePath | None = None
 
 
 class Event:
@@ -202,3 +242,31 @@ class PinnedPages:
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:
     """Return a tensor that shares the array's memory; unsigned numbers become signed ones of the same bits."""
     return torch.from_numpy(array.view(np.dtype(array.dtype.str.replace("u", "i"))))
+
+
+def copy_rows(rows: Rows, device: torch.device) -> DeviceRows:
+    """Copy rows to the device."""
+    return DeviceRows(**copy_fields(rows, device))
+
+
+def copy_path(path: PathItems, tables: PathTables, device: torch.device) -> DevicePath:
+    """Copy the path's item table and its tables to the device."""
+    outputs, inputs, lags = (copy_rows(one, device) for one in (path.outputs, path.inputs, path.lags))
+    return DevicePath(outputs, inputs, lags, **copy_fields(tables, device))
+
+
+def copy_home(device_path: DevicePath, path: PathItems) -> None:
+    """Copy the path's item table to the host, and wait."""
+    for name in ("outputs", "inputs", "lags"):
+        host_rows, device_rows = getattr(path, name), getattr(device_path, name)
+        as_tensor(host_rows.vectors).copy_(device_rows.vectors)
+        as_tensor(host_rows.squares).copy_(device_rows.squares)
+
+
+def copy_fields(fields: Any, device: torch.device) -> dict[str, Any]:
+    """Return the fields of a dataclass, with arrays copied to the device; uint64 becomes int64 of the same bits."""
+    copies = dict(vars(fields))
+    for name, value in copies.items():
+        if isinstance(value, np.ndarray):
+            copies[name] = torch.tensor(value.view(np.int64) if value.dtype == np.uint64 else value, device=device)
+    return copies

@@ -14,7 +14,7 @@ tiles. The user's row moves once a history of T tokens, 8 D / T. The alias table
 stay in the second-level cache.
 """
 
-from typing import Any
+import math
 
 import numpy as np
 import torch
@@ -22,12 +22,27 @@ import triton
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError, ResourceError
-from trainer.kernels.device import Accelerator, DevicePass, DeviceRows, DeviceSampling, Scratch, Stream, make_scratch
+from trainer.kernels.device import (
+    Accelerator,
+    DevicePass,
+    DevicePath,
+    DeviceRows,
+    DeviceSampling,
+    PathSample,
+    Scratch,
+    Stream,
+    copy_fields,
+    copy_home,
+    copy_path,
+    copy_rows,
+    make_scratch,
+)
+from trainer.kernels.path_program import list_targets, score_path_token, train_path_stream
 from trainer.kernels.programs import keep_tokens, round_user, train_user
-from trainer.kernels.signature import Pass
+from trainer.kernels.signature import Pass, backward_of, path_numbers
 from trainer.kernels.tile_program import list_users, train_stream
-from trainer.model.objectives import Sampling
-from trainer.model.rows import Items, Rows
+from trainer.model.objectives import PathTables, Sampling
+from trainer.model.rows import Items, PathItems, Rows
 
 MAX_NUMBERS = 32_768
 """Numbers of item rows that a program holds: 16 warps of 32 threads with 64 registers each for them."""
@@ -36,8 +51,11 @@ NUMBERS_A_THREAD = 64
 MAX_TILE_NUMBERS = 16_384
 """Numbers that a program holds of a tile's users: 8 warps of 32 threads with 64 numbers each."""
 TILE_NUMBERS_A_THREAD = 16
+PATH_NUMBERS_A_THREAD = 32
 KEEP_CHUNK = 64
 LIST_CHUNK = 128
+TARGETS_CHUNK = 32
+SCORES_CHUNK = 16
 PRECISION = "tf32"
 """Of the factors in a tile's products: 11 bits on tensor cores, and sums of 24 bits. Before sm_80 all have 24."""
 WIDE_ATOMICS = 90
@@ -97,15 +115,36 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     return int(scratch.num_kept[: len(work.order)].sum())
 
 
-def time_launch(accelerator: Accelerator, users: Rows, items: Items, work: Pass) -> float:
-    """Return the seconds in which the device trains a pass, with all data on it; the second of two, measured by its events."""
+def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int) -> int:
+    """Train the targets of the users `work.order` as trainer.kernels.path.train_path. Copies all to the device and back."""
+    device = find_device()
+    device_path, scratch = copy_path(path, tables, device), make_scratch(len(work.hashes), len(work.tokens), device)
+    launch_path(device_path, copy_pass(work, copy_sampling(work.sampling, device)), scratch, backward, epoch)
+    copy_home(device_path, path)
+    return int(scratch.num_kept[: len(work.order)].sum())
+
+
+def time_launch(
+    accelerator: Accelerator, users: Rows, items: Items, work: Pass, path: tuple[PathItems, PathTables] | None = None
+) -> float:
+    """Return the seconds in which the device trains a pass, with all data on it; the second of two, measured by its events.
+
+    path: to be trained on the device, too.
+    """
     device = accelerator.device
     rows, outputs = copy_rows(users, device), copy_rows(items.outputs, device)
     device_pass = copy_pass(work, copy_sampling(work.sampling, device))
     scratch, stream = make_scratch(len(work.hashes), len(work.tokens), device), Stream(device)
+    device_path = copy_path(*path, device) if path else None
+
+    def launch_all() -> None:
+        accelerator.launch(rows, outputs, device_pass, scratch)
+        if device_path is not None and accelerator.launch_path is not None:
+            accelerator.launch_path(device_path, device_pass, scratch, work.config.path_backward, 0)
+
     for _ in range(2):
         started = stream.mark()
-        stream.run(lambda: accelerator.launch(rows, outputs, device_pass, scratch))
+        stream.run(launch_all)
         ended = stream.mark()
         ended.wait()
     return ended.seconds_since(started)
@@ -153,6 +192,44 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
     )  # fmt: skip
 
 
+def launch_path(path: DevicePath, work: DevicePass, scratch: Scratch, backward: float, epoch: int) -> None:
+    """Start the training of the path on the device, in the current stream, without waiting.
+
+    The scratch arrays of tokens that are kept have the targets; so a pass's users and its path are trained one after the other.
+    """
+    config, num_users, num_streams = work.config, len(work.order), len(work.streams) - 1
+    if num_users == 0:
+        return
+    keys, every = _unmixed_keys(work, scratch), min(config.path_every, config.epochs)
+    list_targets[(num_users,)](
+        work.tokens, work.starts, work.ends, work.hashes, keys, work.order, path.shares, scratch.kept, scratch.num_kept,
+        backward_of(backward), epoch % every, every, CHUNK=TARGETS_CHUNK, num_warps=1,
+    )  # fmt: skip
+    list_users[(num_streams,)](
+        work.streams, scratch.num_kept, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1
+    )
+    rows = (tensor for one in (path.outputs, path.inputs, path.lags) for tensor in (one.vectors, one.squares))
+    capability = find_capability(path.lags.vectors.device)
+    train_path_stream[(num_streams,)](
+        *rows, work.tokens, work.starts, work.ends, keys, work.order, work.alphas,
+        scratch.kept, scratch.num_kept, work.streams, scratch.coming, scratch.num_coming,
+        path.thresholds, path.aliases, path.corrections, path.l2s, len(path.aliases), math.log(config.negative_weight),
+        D=path.outputs.vectors.shape[1], K=config.path_negative, W=config.path_window,
+        HAS_WIDE_ATOMICS=capability >= WIDE_ATOMICS, PRECISION=PRECISION, num_warps=path_warps(config, capability),
+    )  # fmt: skip
+
+
+def score_path(path: DevicePath, work: DevicePass, sample: PathSample, scores: torch.Tensor) -> None:
+    """Write the scores of a sample's tokens to scores float32[S, 1 + K], in the current stream, without waiting."""
+    num_tokens, num_rows = sample.rows.shape
+    if num_tokens:
+        score_path_token[(num_tokens,)](
+            path.outputs.vectors, path.inputs.vectors, path.lags.vectors, work.tokens,
+            sample.starts, sample.places, sample.rows, scores,
+            D=path.outputs.vectors.shape[1], N=num_rows, W=work.config.path_window, CHUNK=SCORES_CHUNK, num_warps=1,
+        )  # fmt: skip
+
+
 def round_users(users: DeviceRows, halves: torch.Tensor, work: DevicePass, scratch: Scratch) -> None:
     """Write the vectors of a pass's users as bfloat16 to halves int16[n, D], with the bits of first_rows.round_to_bfloat16."""
     num_users, num_dims = users.vectors.shape
@@ -182,6 +259,12 @@ def num_warps(config: TrainConfig, is_tile: bool, capability: int) -> int:
     return min(max(triton.next_power_of_2(warps + 1) // 2, 1), most)
 
 
+def path_warps(config: TrainConfig, capability: int) -> int:
+    """Return the warps of a program that trains the path, by the table in docs/gpu.md."""
+    a_thread = PATH_NUMBERS_A_THREAD // (1 if capability >= 80 else 2)
+    return max(1, min(path_numbers(config) // (32 * a_thread), 8))
+
+
 def tile_numbers(config: TrainConfig) -> int:
     """Return the numbers of a tile's users or negatives, whichever are more, as a program pads them."""
     lanes, negatives, dims = (
@@ -198,27 +281,13 @@ def find_capability(device: torch.device) -> int:
     return 10 * major + minor
 
 
-def copy_rows(rows: Rows, device: torch.device) -> DeviceRows:
-    """Copy rows to the device."""
-    return DeviceRows(**_copies(rows, device))
-
-
 def copy_sampling(sampling: Sampling, device: torch.device) -> DeviceSampling:
     """Copy the sampling tables to the device; once for a training."""
-    return DeviceSampling(**_copies(sampling, device))
+    return DeviceSampling(**copy_fields(sampling, device))
 
 
 def copy_pass(work: Pass, sampling: DeviceSampling) -> DevicePass:
     """Copy a pass to the device of `sampling`."""
     device = sampling.keep.device
-    copies = _copies(work, device) | {"sampling": sampling, "streams": torch.tensor(work.streams, device=device)}
+    copies = copy_fields(work, device) | {"sampling": sampling, "streams": torch.tensor(work.streams, device=device)}
     return DevicePass(**{name: value for name, value in copies.items() if name != "tree"})
-
-
-def _copies(fields: Any, device: torch.device) -> dict[str, Any]:
-    """Return the fields of a dataclass, with arrays copied to the device; uint64 becomes int64 of the same bits."""
-    copies = dict(vars(fields))
-    for name, value in copies.items():
-        if isinstance(value, np.ndarray):
-            copies[name] = torch.tensor(value.view(np.int64) if value.dtype == np.uint64 else value, device=device)
-    return copies

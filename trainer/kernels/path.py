@@ -1,13 +1,12 @@
 """The kernel of the path, for CPUs: causal PV-DM without a vector of the user. README.md has the formulas.
 
 An item is predicted by the weighted sum of the pages just before it. Nothing is trained for a user, whose path is that sum
-after the last page. Users are trained in tiles: a step scores one target of each of TILE_USERS users against the same drawn
+after the last page. Users are trained in tiles: a step scores one target of each of PATH_TILE_USERS users against the same drawn
 items. A stream is a run of users of the order that a tile is filled from, so that threads share no tile.
 """
 
 import math
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,43 +16,12 @@ from trainer.config import TrainConfig
 from trainer.kernels import cpu
 from trainer.kernels.compiled_path import Lanes, PathArrays, PathNoise, PathRule, Tile, sum_pages, train_streams
 from trainer.kernels.llvm import LINE_NUMBERS
-from trainer.kernels.signature import Pass
+from trainer.kernels.signature import PATH_BIAS, PATH_TILE_USERS, Pass, backward_of
 from trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
-from trainer.model.objectives import RANGE_32, alias_table
+from trainer.model.objectives import PathTables
 from trainer.model.rows import PathItems
 
-TILE_USERS = 32
-PATH_BIAS = 0.5
-"""The number of every user that learns how popular items are."""
-RARE_COUNT = 100
-"""Items up to this count are predicted backward as often as set, others more rarely: the pages before them say enough."""
-L2_COUNT = 10
-"""L2 is as set for an item with this count, and falls with the root of the count."""
 _kept = threading.local()
-
-
-@dataclass(frozen=True)
-class PathTables:
-    """thresholds uint64[V], aliases int32[V]: of drawn items; corrections float32[V]: subtracted from scores, as in
-    trainer.model.objectives.Sampling; l2s float32[V]: the L2 of each item; shares float32[V]: how much of the share of backward
-    targets holds for each item.
-    """
-
-    thresholds: NDArray[np.uint64]
-    aliases: NDArray[np.int32]
-    corrections: NDArray[np.float32]
-    l2s: NDArray[np.float32]
-    shares: NDArray[np.float32]
-
-
-def make_path_tables(counts: NDArray[np.int64], config: TrainConfig) -> PathTables:
-    """Return the tables for items with these counts of training tokens, int64[V]. Items without tokens are not drawn."""
-    known = np.maximum(counts, 1).astype(np.float64)
-    weights = np.where(counts > 0, known, 0.0) ** 0.5 if counts.any() else known
-    corrections = (0.5 - config.path_discount) * np.log(known)
-    l2s = config.path_l2 * np.sqrt(L2_COUNT / known)
-    shares = np.minimum(1, RARE_COUNT / known)
-    return PathTables(*alias_table(weights), *(table.astype(np.float32) for table in (corrections, l2s, shares)))
 
 
 def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int) -> int:
@@ -63,7 +31,7 @@ def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float,
     """
     config, every = work.config, min(work.config.path_every, work.config.epochs)
     rule = PathRule(
-        window=config.path_window, every=every, turn=epoch % every, backward=backward * RANGE_32,
+        window=config.path_window, every=every, turn=epoch % every, backward=4.0 * backward_of(backward),
         bias=np.float32(PATH_BIAS), handicap=np.float32(math.log(config.negative_weight)),
     )  # fmt: skip
     noise = cpu.read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s, tables.shares)
@@ -99,13 +67,13 @@ def _own_scratch(config: TrainConfig, longest: int, num_items: int) -> tuple[Any
 
 
 def _make_lanes(longest: int) -> Lanes:
-    users, num_targets, first = (np.zeros(TILE_USERS, dtype=np.int64) for _ in range(3))
-    targets = np.zeros((TILE_USERS, longest + 1), dtype=np.int64)
-    return Lanes(users, num_targets, first, targets, np.zeros(TILE_USERS, dtype=np.float32))
+    users, num_targets, first = (np.zeros(PATH_TILE_USERS, dtype=np.int64) for _ in range(3))
+    targets = np.zeros((PATH_TILE_USERS, longest + 1), dtype=np.int64)
+    return Lanes(users, num_targets, first, targets, np.zeros(PATH_TILE_USERS, dtype=np.float32))
 
 
 def _make_tile(config: TrainConfig, num_items: int) -> Tile:
-    num_negatives, window, lanes = config.path_negative, config.path_window, TILE_USERS
+    num_negatives, window, lanes = config.path_negative, config.path_window, PATH_TILE_USERS
     width, rows = padded(config.path_size), padded(num_negatives, ROW_BLOCK)
     shapes = {
         "hiddens": (lanes, width), "across": (width, lanes), "steps": (lanes, width), "negatives": (rows, width),

@@ -25,6 +25,11 @@ SHARED_PART = 32
 MAX_SCORE = 6.0
 """With negative sampling a score beyond ± this makes no step, as in gensim: it is certain, or an outlier."""
 
+RARE_COUNT = 100
+"""Items up to this count are predicted backward as often as set, others more rarely: the pages before them say enough."""
+L2_COUNT = 10
+"""L2 is as set for an item with this count, and falls with the root of the count."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -123,3 +128,26 @@ def keep_thresholds(counts: NDArray[np.int64], num_tokens: int, sample: float) -
     share = np.maximum(counts, 1) / num_tokens
     kept = np.minimum(np.sqrt(sample / share) + sample / share, 1.0)
     return (kept * RANGE_32).astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class PathTables:
+    """Tables of the path. thresholds uint64[V], aliases int32[V]: of drawn items; corrections float32[V]: subtracted from scores,
+    as in Sampling; l2s float32[V]: the L2 of each item; shares float32[V]: how much of the share of backward targets it has.
+    """
+
+    thresholds: NDArray[np.uint64]
+    aliases: NDArray[np.int32]
+    corrections: NDArray[np.float32]
+    l2s: NDArray[np.float32]
+    shares: NDArray[np.float32]
+
+
+def make_path_tables(counts: NDArray[np.int64], config: TrainConfig) -> PathTables:
+    """Return the tables for items with these counts of training tokens, int64[V]. Items without tokens are not drawn."""
+    known = np.maximum(counts, 1).astype(np.float64)
+    weights = np.where(counts > 0, known, 0.0) ** 0.5 if counts.any() else known
+    corrections = (0.5 - config.path_discount) * np.log(known)
+    l2s = config.path_l2 * np.sqrt(L2_COUNT / known)
+    shares = np.minimum(1, RARE_COUNT / known)
+    return PathTables(*alias_table(weights), *(table.astype(np.float32) for table in (corrections, l2s, shares)))

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trainer.errors import ResourceError
+from trainer.kernels.signature import fits_path_program
 from trainer.plan.in_flight import explain_in_flight, launches_at_once
 from trainer.plan.prediction import Rates, Traffic, predict
 from trainer.plan.sharing import ALONE, Sharing
@@ -57,7 +58,7 @@ class Plan:
     commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to
     other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_a_chunk:
     with several workers, equal for all. at_once: micro-partitions that a GPU trains at the same time; stays_on_device: whether
-    all users stay on it.
+    all users stay on it; path_on_device: whether it trains the path.
     """
 
     num_partitions: int
@@ -85,6 +86,7 @@ class Plan:
     sent_bytes: int = 0
     at_once: int = 1
     stays_on_device: bool = False
+    path_on_device: bool = False
 
     @property
     def chunk_places(self) -> int:
@@ -135,7 +137,8 @@ def lay_out(
     place_bytes = None if is_resident else _place_bytes(work, sizes)
     slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
     num_slots = 1 if is_resident else 3
-    at_once, stays, on_device_bytes = _choose_device(work, sizes, budget, division, is_resident)
+    has_path = _has_path_on_device(work, sizes, budget, division)
+    at_once, stays, on_device_bytes = _choose_device(work, sizes, budget, division, is_resident, has_path)
     item_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
     users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
@@ -151,6 +154,7 @@ def lay_out(
         item_bytes, on_device_bytes, budget.overhead_bytes,
         peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
         cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (), at_once=at_once, stays_on_device=stays,
+        path_on_device=has_path,
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 
@@ -186,13 +190,28 @@ def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> in
 
 
 def _device_bytes(
-    work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1, stays: bool = False
-) -> int:
-    return budget.context_bytes + device_bytes(work, sizes, num_blocks, at_once, stays)
+    work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1, stays: bool = False,
+    has_path: bool = False,
+) -> int:  # fmt: skip
+    return budget.context_bytes + device_bytes(work, sizes, num_blocks, at_once, stays, has_path)
+
+
+def trains_path_on_device(work: Work, sizes: Sizes, budget: Budget) -> bool:
+    """Return whether the GPU is to train the path of a training that begins."""
+    division = _choose_division(work, sizes, budget, None)
+    return division is not None and _has_path_on_device(work, sizes, budget, division)
+
+
+def _has_path_on_device(work: Work, sizes: Sizes, budget: Budget, division: Division) -> bool:
+    """Return whether the GPU is to train the path: beside one item block, whose tokens the path needs, and where it fits."""
+    if budget.device_bytes is None or not sizes.path_bytes or division.num_blocks > 1 or not sizes.sharing.is_alone:
+        return False
+    is_beside = sizes.config.interest_size > 0 and fits_path_program(sizes.config)
+    return is_beside and _device_bytes(work, sizes, budget, 1, has_path=True) <= budget.device_bytes
 
 
 def _choose_device(
-    work: Work, sizes: Sizes, budget: Budget, division: Division, is_resident: bool
+    work: Work, sizes: Sizes, budget: Budget, division: Division, is_resident: bool, has_path: bool
 ) -> tuple[int, bool, int]:
     """Return how many micro-partitions the GPU trains at once, whether all users stay on it, and its bytes: what fits of that.
 
@@ -205,11 +224,11 @@ def _choose_device(
     room_bytes = budget.host_bytes - budget.overhead_bytes - _all_bytes(work, sizes)
     for stays in (True, False) if is_free and division.num_blocks == 1 else (False,):
         for at_once in range(most, 0, -1):
-            num_bytes = _device_bytes(work, sizes, budget, division.num_blocks, at_once, stays)
+            num_bytes = _device_bytes(work, sizes, budget, division.num_blocks, at_once, stays, has_path)
             host_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
             if num_bytes <= budget.device_bytes and (at_once == 1 or host_bytes <= room_bytes):
                 return at_once, stays, num_bytes
-    return 1, False, _device_bytes(work, sizes, budget, division.num_blocks)
+    return 1, False, _device_bytes(work, sizes, budget, division.num_blocks, has_path=has_path)
 
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1) -> int:
@@ -278,6 +297,8 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
             f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, {size(budget.context_bytes)} of it its "
             f"context{stay}"
         )
+        if sizes.path_bytes and sizes.config.interest_size:
+            lines.append(_explain_path(plan, work, sizes, budget))
         lines.append(explain_in_flight(sizes.config, work.num_users))
         if plan.at_once > 1:
             lines.append(
@@ -291,6 +312,19 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
             f"with {plan.num_commits:,} commit{'' if plan.num_commits == 1 else 's'}"
         )
     return tuple(lines)
+
+
+def _explain_path(plan: Plan, work: Work, sizes: Sizes, budget: Budget) -> str:
+    """Return in words who trains the path, and why."""
+    if plan.path_on_device:
+        return "the GPU trains the path, too"
+    if plan.num_blocks > 1:
+        why = "the items are divided"
+    elif not fits_path_program(sizes.config):
+        why = "a program on the GPU does not hold so many negatives of so many numbers"
+    else:
+        why = f"both would need {size(_device_bytes(work, sizes, budget, 1, has_path=True))} there"
+    return f"the CPU trains the path beside the GPU, as {why}"
 
 
 def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> str:

@@ -24,6 +24,7 @@ STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # starts and number of its entries; temporar
 LONG_HISTORIES = 8  # assumes that users of a step have at most this many times the mean tokens
 DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, and temporary memory
 DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
+DEVICE_PATH_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4  # alias thresholds, aliases, corrections, L2, shares
 MEASURED_TOKENS = 2 * 512  # of a micro-partition, for the curve
 FIXED_BYTES_A_USER = 8 * 3  # start, end, hash
 PASS_BYTES_A_USER = 8 + 4  # place in the order, learning rate
@@ -149,13 +150,16 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
     )
 
 
-def device_bytes(work: Work, sizes: Sizes, num_blocks: int, at_once: int = 1, stays: bool = False) -> int:
+def device_bytes(
+    work: Work, sizes: Sizes, num_blocks: int, at_once: int = 1, stays: bool = False, has_path: bool = False
+) -> int:
     """Return the bytes on the GPU beside its context: an item block with its tables; for each micro-partition that is trained
     at once, and one that is copied meanwhile, scratch arrays and rows for the curve; and their users, or all users if they stay.
+    With has_path also the path's item table with its tables, and scores for the curve.
     """
     users, tokens, seats = work.most_users, work.most_tokens, at_once + 1
     block_bytes = sizes.block_bytes(num_blocks)
-    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // _row_bytes(sizes) + 1)
+    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // sizes.row_bytes + 1)
     scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES + most_streams(users) * SCRATCH_BYTES_A_STREAM
     seat_bytes = scratch_bytes + _pass_bytes(work, sizes) + _sample_bytes(sizes)
     user_bytes = _row_bytes(sizes) + FIXED_BYTES_A_USER + (sizes.user_bytes - 4 if sizes.work_bytes else 0)
@@ -163,19 +167,29 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int, at_once: int = 1, st
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
     copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # the last state, and exchanges in progress
     places_bytes = num_users * user_bytes + num_tokens * TOKEN_BYTES
-    return DEVICE_ROUNDING_BYTES + copies_bytes + block_bytes + tables_bytes + seats * seat_bytes + places_bytes
+    path_bytes = sizes.path_bytes + DEVICE_PATH_BYTES_AN_ITEM * sizes.num_items + seats * sum(_path_sample_bytes(sizes))
+    items_bytes = block_bytes + tables_bytes + (path_bytes if has_path else 0)
+    return DEVICE_ROUNDING_BYTES + copies_bytes + items_bytes + seats * seat_bytes + places_bytes
 
 
 def tray_bytes(work: Work, sizes: Sizes, at_once: int = 1) -> int:
     """Return the pinned bytes on the host: a pass's arrays beside rows, on their way to the GPU, and rows for the curve."""
     fixed_bytes = work.most_users * FIXED_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
-    return fixed_bytes + _pass_bytes(work, sizes) + (at_once + 1) * _sample_bytes(sizes)
+    places_bytes, scores_bytes = _path_sample_bytes(sizes) if sizes.path_bytes else (0, 0)
+    samples_bytes = places_bytes + (at_once + 1) * (_sample_bytes(sizes) + scores_bytes)
+    return fixed_bytes + _pass_bytes(work, sizes) + samples_bytes
 
 
 def _pass_bytes(work: Work, sizes: Sizes) -> int:
     """Return the bytes of the arrays of a pass that change: of its users, the bounds of its streams, the rows of its sample."""
     users = work.most_users
     return users * PASS_BYTES_A_USER + (most_streams(users) + 1) * PASS_BYTES_A_STREAM + 8 * _sampled_rows(sizes)
+
+
+def _path_sample_bytes(sizes: Sizes) -> tuple[int, int]:
+    """Return the bytes of the places and rows by which the curve measures the path, and of their scores."""
+    num_rows = MEASURED_TOKENS * (1 + sizes.config.path_negative)
+    return 8 * (num_rows + 2 * MEASURED_TOKENS), 4 * num_rows
 
 
 def _sample_bytes(sizes: Sizes) -> int:

@@ -86,7 +86,7 @@ class Ended:
     """A finished visit, its users' vectors float32[n, D], and the items' outputs as they were at its end.
 
     is_finite: whether all vectors are finite; is_stored: whether the users are as they are stored; both tables then have only the
-    rows of the visit's sample.
+    rows of the visit's sample. path_sums: of PathSlot.sum_losses, where the path is not in the host's memory.
     """
 
     visit: Visit
@@ -94,6 +94,7 @@ class Ended:
     outputs: NDArray[np.float32]
     is_finite: bool
     is_stored: bool = False
+    path_sums: list[float] | None = None
 
 
 @dataclass(frozen=True, eq=False)

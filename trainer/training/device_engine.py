@@ -34,6 +34,7 @@ from trainer.kernels.device import (
     DeviceRows,
     DeviceSampling,
     Event,
+    PathSample,
     PinnedPages,
     Stream,
     as_tensor,
@@ -42,6 +43,7 @@ from trainer.model.rows import Items
 from trainer.training.course import Ended, Visit
 from trainer.training.curve import Targets
 from trainer.training.device_memory import DeviceMemory, Largest, Place, Seat
+from trainer.training.device_path import DevicePathSlot
 from trainer.training.engine import Engine
 from trainer.training.path_slot import PathSlot
 from trainer.training.record import Record
@@ -53,14 +55,16 @@ from trainer.workers.exchange import Exchange
 class Flight:
     """A visit on the device, and the events of its progress.
 
-    lengths: of its arrays, by name; uploaded: it is completely on the device; started, ended: its training; landed: what the host
-    wants of it is in its memory; waited_seconds: the host's waiting time before its beginning.
+    lengths: of its arrays, by name; path_sample: on the host, where the device trains the path; uploaded: it is completely on the
+    device; started, ended: its training; landed: what the host wants of it is in its memory; waited_seconds: the host's waiting
+    time before its beginning.
     """
 
     visit: Visit
     place: Place
     seat: Seat
     lengths: dict[str, int]
+    path_sample: PathSample | None
     uploaded: Event
     started: Event = field(init=False)
     ended: Event = field(init=False)
@@ -107,6 +111,7 @@ class DeviceEngine(Engine):
         self.pinned = PinnedPages(self.device)
         try:
             self.memory = DeviceMemory(self.device, config, largest, self.pinned)
+            self.device_path = DevicePathSlot(path, accelerator) if path and largest.has_path else None
         except torch.OutOfMemoryError as error:
             raise ResourceError(
                 f"the GPU does not hold {largest.items:,} item rows and {max(2, len(largest.staying))} micro-partitions of up to "
@@ -120,6 +125,7 @@ class DeviceEngine(Engine):
         self._flying: deque[Flight] = deque()
         self._before: Flight | None = None
         self._lengths: dict[str, int] = {}
+        self._path_sample: PathSample | None = None
         self._num_begun = 0
         self._tray_is_free: Event | None = None
         self._ahead_of_host: dict[int, tuple[Place, Resident]] = {}
@@ -155,6 +161,8 @@ class DeviceEngine(Engine):
         def copy_out() -> None:
             as_tensor(self.items.outputs.vectors).copy_(self.block.vectors)
             as_tensor(self.items.outputs.squares).copy_(self.block.squares)
+            if self.device_path:
+                self.device_path.copy_home()
             for place, resident in staying:
                 place.copy_out(resident.rows)
 
@@ -170,7 +178,8 @@ class DeviceEngine(Engine):
             visit = make()
             if visit.num_users:
                 stays = bool(self.largest.staying) and self.memory.places[visit.partition].is_filled
-                self._lengths = self.memory.fill_tray(visit, is_fixed=not stays)
+                self._path_sample = self.device_path.draw(visit) if self.device_path else None
+                self._lengths = self.memory.fill_tray(visit, not stays, self._path_sample)
             return visit
 
         if self._tray_is_free is not None:
@@ -192,7 +201,7 @@ class DeviceEngine(Engine):
             self.pinned.pin(resident.place.users if resident.place else resident.image.pages)
             self.ahead.run(lambda: place.copy_in(resident.rows))
             place.is_filled = bool(self.largest.staying)
-        self._staged = Flight(visit, place, seat, lengths, self.ahead.mark())
+        self._staged = Flight(visit, place, seat, lengths, self._path_sample, self.ahead.mark())
 
     def begin(self, visit: Visit) -> Iterator[Ended]:
         visit.resident.landed = threading.Event()
@@ -213,7 +222,7 @@ class DeviceEngine(Engine):
             nothing = np.zeros((0, self.config.interest_size), np.float32)
             yield Ended(visit, nothing, nothing, is_finite=True)
             return
-        if self.path is not None:  # on the host, while the device trains
+        if self.path is not None and self.device_path is None:  # on the host, while the device trains
             self.path.train(visit.work, visit)
         yield from self._settle(self.largest.at_once)
 
@@ -234,7 +243,9 @@ class DeviceEngine(Engine):
                 self._before = flight
             num_items, num_users = flight.sampled
             items, users = np.split(flight.seat.landed_sample[: num_items + num_users], [num_items])
-            yield Ended(flight.visit, users, items, bool(np.isfinite(flight.seat.landed_bounds).all()), is_stored=True)
+            path, is_finite = self.device_path, bool(np.isfinite(flight.seat.landed_bounds).all())
+            path_sums = path.sum_losses(flight.visit, flight.path_sample, flight.seat) if path else None
+            yield Ended(flight.visit, users, items, is_finite, is_stored=True, path_sums=path_sums)
 
     def close(self) -> None:
         """Wait for the copies in progress, which need their memory, then release it."""
@@ -265,6 +276,8 @@ class DeviceEngine(Engine):
         rows, seat, place = flight.rows, flight.seat, flight.place
         for part in device_pass.parts(self.largest.launch):
             self.launch(rows, self.block, part, seat.scratch)
+        if self.device_path:
+            self.device_path.train(flight.visit, device_pass, seat, flight.path_sample)
         seat.gather(rows, self.block, *flight.sampled)
         if self.memory.has_halves:
             assert self.round_users is not None

@@ -95,7 +95,7 @@ def conclude(ended: Ended, curve: Curve, path: PathSlot | None = None) -> None:
         if ended.is_finite and config.interest_size:
             curve.measure(visit.targets, ended.vectors, ended.outputs, visit.sample, ended.is_stored)
         if path is not None and visit.step.turn == 0:
-            curve.measure_path(path.measure(visit.sample, resident.histories))
+            curve.measure_path(ended.path_sums or path.measure(visit.sample, resident.histories))
         if not (ended.is_finite and np.isfinite(curve.point_sums).all()):
             raise TrainingError(
                 f"vectors are no longer finite in epoch {visit.step.epoch + 1}, micro-partition {visit.partition} (learning "

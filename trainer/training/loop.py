@@ -135,7 +135,9 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         most = users_a_launch(config, int(corpus.users[share.own].sum()))
         staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
         most_tokens = int(corpus.tokens.max())
-        largest = Largest(int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying)
+        largest = Largest(
+            int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying, plan.path_on_device
+        )
         engine = DeviceEngine(kernel.accelerator, config, largest, record, path, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then

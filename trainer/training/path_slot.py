@@ -10,7 +10,7 @@ from trainer.config import TrainConfig
 from trainer.draws import HELDOUT, user_keys
 from trainer.kernels.first_rows import begin_path
 from trainer.kernels.signature import Pass
-from trainer.model.objectives import RANGE_32, Sampling
+from trainer.model.objectives import RANGE_32, Sampling, make_path_tables
 from trainer.model.rows import PathItems
 from trainer.store.images import Image, image_of
 from trainer.store.layout import image_of_path, path_in
@@ -27,8 +27,6 @@ class PathSlot:
     """
 
     def __init__(self, config: TrainConfig, counts: NDArray[np.int64], writer: Writer, is_committed_here: bool) -> None:
-        from trainer.kernels.path import make_path_tables  # numba takes half a second to import
-
         self.config, self.writer, self.is_committed_here = config, writer, is_committed_here
         self.tables = make_path_tables(counts, config)
         keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
@@ -48,23 +46,34 @@ class PathSlot:
             own = replace(work, tokens=histories.tokens, starts=histories.starts, ends=histories.ends)
             train_path(self.items, own, self.tables, visit.backward, visit.step.epoch)
 
-    def measure(self, sample: Sample, histories: Histories) -> list[float]:
+    def draw(
+        self, sample: Sample, histories: Histories
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return, of a sample's training tokens and then its held-out items, starts and places int64[S], and what they score:
+        item and negatives, int64[S, 1 + K].
+        """
+        from trainer.kernels.cpu import draw_negatives
+
+        users, places = np.concatenate(sample.users), np.concatenate(sample.places)
+        keys = user_keys(self.config.seed, -1, histories.hashes[users])
+        negatives = draw_negatives(keys, HELDOUT, self.noise, self.config.path_negative)
+        return histories.starts[users], places, np.column_stack((histories.tokens[places].astype(np.int64), negatives))
+
+    def sum_losses(self, sample: Sample, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[float]:
         """Return the sum of the losses of a sample's training tokens and their number, then the same of its held-out items."""
-        from trainer.kernels.cpu import draw_negatives, score_rows
+        handicap, num = math.log(self.config.negative_weight), len(sample.users[0])
+        losses = softmax_losses(scores, rows[:, 0], rows[:, 1:], self.tables.corrections, handicap)
+        return [float(losses[:num].sum()), num, float(losses[num:].sum()), len(losses) - num]
+
+    def measure(self, sample: Sample, histories: Histories) -> list[float]:
+        """Return `sum_losses` of a sample, by the rows in the host's memory."""
+        from trainer.kernels.cpu import score_rows
         from trainer.kernels.path import path_vectors
 
-        config, path, sums = self.config, self.items, []
-        handicap = math.log(config.negative_weight)
-        for users, places in zip(sample.users, sample.places, strict=True):
-            items = histories.tokens[places].astype(np.int64)
-            starts = histories.starts[users]
-            vectors = path_vectors(path, histories.tokens, starts, places, config.path_window, items.astype(np.int32))
-            keys = user_keys(config.seed, -1, histories.hashes[users])
-            negatives = draw_negatives(keys, HELDOUT, self.noise, config.path_negative)
-            scores = score_rows(vectors, path.outputs.vectors, np.column_stack((items, negatives)))
-            losses = softmax_losses(scores, items, negatives, self.tables.corrections, handicap)
-            sums += [float(losses.sum()), len(users)]
-        return sums
+        path, (starts, places, rows) = self.items, self.draw(sample, histories)
+        skipped = rows[:, 0].astype(np.int32)
+        vectors = path_vectors(path, histories.tokens, starts, places, self.config.path_window, skipped)
+        return self.sum_losses(sample, rows, score_rows(vectors, path.outputs.vectors, rows))
 
     def copy(self) -> Image | None:
         """Return a copy for a commit; None if another worker commits it."""

@@ -18,11 +18,11 @@ from trainer.gensim.warm_start import WarmStart, read_warm_start
 from trainer.kernels import Kernel
 from trainer.kernels.failures import explain_failures
 from trainer.kernels.first_rows import at_rest, begin_items, begin_path, begin_users
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import make_sampling
+from trainer.kernels.signature import Pass, fits_path_program
+from trainer.model.objectives import PathTables, make_path_tables, make_sampling
 from trainer.model.rows import Items, PathItems, Rows
 from trainer.model.trees import make_tree
-from trainer.plan.alone import Budget, Division, Plan, plan_training
+from trainer.plan.alone import Budget, Division, Plan, plan_training, trains_path_on_device
 from trainer.plan.prediction import Rates
 from trainer.plan.shares import Share, share_users
 from trainer.plan.sharing import sent_by_sum
@@ -131,9 +131,13 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 
 def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     """Train one made-up user with a GPU kernel. Raises ResourceError, with a remedy, when it fails or ends with no numbers."""
-    users, items, _, work = _make_up_work(config, num_items=8, num_users=1, length=8)
+    users, items, path, work = _make_up_work(config, num_items=8, num_users=1, length=8)
     with explain_failures():
         kernel.train_users(users, items, work)
+        if config.path_size and kernel.accelerator and kernel.accelerator.launch_path and fits_path_program(config):
+            from trainer.kernels.gpu import time_launch  # triton
+
+            time_launch(kernel.accelerator, users, items, work, (path, _path_tables(path, work)))
         if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
             raise ArithmeticError("the vectors that it returned are not finite")
 
@@ -185,17 +189,22 @@ def measure_machine(
     length = max(1, round(work.num_tokens / max(1, work.num_users)))
     num_users = int(min(MAX_USERS, max(1, work.num_tokens * work.epochs * SHARE / length)))
     num_items = min(sizes.num_items, MAX_ITEMS, max(2, MAX_TABLE_BYTES // (4 * config.interest_size + 4)))
-    tokens_per_second = _train_moment(kernel, config, num_items, num_users, length)
+
+    def find_budget() -> Budget:
+        stat = os.statvfs(folder)
+        taken_bytes = context_bytes(kernel.accelerator.free_bytes if kernel.accelerator else None)
+        return Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1], taken_bytes)
+
+    has_path = trains_path_on_device(work, sizes, find_budget())
+    tokens_per_second = _train_moment(kernel, config, num_items, num_users, length, has_path)
     growth = sizes.num_items / num_items  # a tree's paths become longer with it
     if config.hs and growth > 1:
         is_flat = config.tree == "two_level"
         tokens_per_second /= math.sqrt(growth) if is_flat else 1 + math.log(growth) / math.log(num_items)
     read, written = _try_disk(folder, min(MAX_FILE_BYTES, num_users * config.interest_size * 4))
-    stat = os.statvfs(folder)
-    taken_bytes = context_bytes(kernel.accelerator.free_bytes if kernel.accelerator else None)
-    budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1], taken_bytes)
+    budget = find_budget()  # after the trial, whose memory counts
     if budget.device_bytes:
-        limit_device_memory(budget.device_bytes, taken_bytes)
+        limit_device_memory(budget.device_bytes, budget.context_bytes)
     return budget, Rates(tokens_per_second, read, written)
 
 
@@ -234,8 +243,10 @@ def _make_up_work(
     return begin_users(config, hashes), items, begin_path(config, num_items if config.path_size else 0), work
 
 
-def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int) -> float:
-    """Measure the tokens a second in one pass over made-up users."""
+def _train_moment(
+    kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int, has_path: bool
+) -> float:
+    """Measure the tokens a second in one pass over made-up users. has_path: whether a GPU trains the path."""
     users, items, path, work = _make_up_work(config, num_items, num_users, length)
     for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
         part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
@@ -243,12 +254,14 @@ def _train_moment(kernel: Kernel, config: TrainConfig, num_items: int, num_users
         if kernel.accelerator is None or not config.interest_size:
             _train_made_up(kernel, users, items, path, part)
             seconds = time.perf_counter() - started
-        else:  # the path is trained on the host meanwhile
+        else:
             from trainer.kernels.gpu import time_launch  # triton
 
-            _train_path(path, part)
+            if not has_path:  # it is trained on the host meanwhile
+                _train_path(path, part)
             path_seconds = time.perf_counter() - started
-            seconds = max(path_seconds, time_launch(kernel.accelerator, users, items, part))
+            on_gpu = (path, _path_tables(path, part)) if has_path else None
+            seconds = max(path_seconds, time_launch(kernel.accelerator, users, items, part, on_gpu))
         if seconds > TRY_SECONDS:
             break
     return length * num_tried / seconds
@@ -262,12 +275,14 @@ def _train_made_up(kernel: Kernel, users: Rows, items: Items, path: PathItems, w
 
 
 def _train_path(path: PathItems, work: Pass) -> None:
-    config = work.config
-    if config.path_size:
-        from trainer.kernels.path import make_path_tables, train_path  # numba takes half a second to import
+    if work.config.path_size:
+        from trainer.kernels.path import train_path  # numba takes half a second to import
 
-        counts = np.bincount(work.tokens, minlength=len(path.outputs.squares))
-        train_path(path, work, make_path_tables(counts, config), config.path_backward, epoch=0)
+        train_path(path, work, _path_tables(path, work), work.config.path_backward, epoch=0)
+
+
+def _path_tables(path: PathItems, work: Pass) -> PathTables:
+    return make_path_tables(np.bincount(work.tokens, minlength=len(path.outputs.squares)), work.config)
 
 
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:

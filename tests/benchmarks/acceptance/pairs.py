@@ -23,8 +23,8 @@ from tests.trainer.kernels import reference
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key, mix_array
 from trainer.kernels.signature import Pass
-from trainer.model.objectives import make_sampling
-from trainer.model.rows import Items, Rows
+from trainer.model.objectives import make_path_tables, make_sampling
+from trainer.model.rows import Items, PathItems, Rows
 
 TOLERANCE = 2e-4  # a GPU's exp, division and root are approximate
 DIMS, NEGATIVES, TOKENS_A_USER = 128, 5, 25
@@ -78,6 +78,50 @@ def measure_pairs(report: Report) -> None:
         passed = speed >= mark if mark else speed > 0
         why = f"mark: {mark:.0f} on an H200" if mark else ""
         report.add(name, passed, why, pairs_per_second=speed, of_bound=speed / bound, bytes_a_pair=bytes_a_pair(config))
+        if name == SHIPPED:
+            measure_path(report)
+
+
+def measure_path(report: Report) -> None:
+    """Targets a second of the path as shipped: 64 numbers, 64 negatives that 32 users share, the last five pages."""
+    config = TrainConfig(path_every=1)
+    if report.rehearses:
+        config = dataclasses.replace(config, vector_size=32, path_negative=3)
+    load = Load(report.size(1_000_000, 2), report.size(1_000_000, 40))
+    targets, tokens = measure_path_speed(config, load, report.size(REPEATS_OF_A_PASS, 1))
+    name = f"the path, {load.users:,} users, {load.items:,} items, as shipped"
+    report.add(name, targets > 0, targets_per_second=targets, tokens_per_second=tokens)
+
+
+def measure_path_speed(config: TrainConfig, load: Load, repeats: int) -> tuple[float, float]:
+    """Targets a second, and tokens of their histories; as `measure_speed`. path_every is 1, so that each target counts."""
+    from trainer.kernels import gpu
+
+    device, rng = gpu.find_device(), np.random.default_rng(3)
+    work = make_pass(config, *draw_tokens(load.users, load.items, load.lengths), load.items)
+    sizes = (load.items, config.path_size)
+    rows = [Rows(rng.normal(0, 0.1, sizes).astype(np.float32), np.full(load.items, 1e-3, np.float32)) for _ in range(2)]
+    lags = Rows(
+        np.full((2 * config.path_window, 1), 0.5, np.float32), np.full(2 * config.path_window, 1e-3, np.float32)
+    )
+    tables = make_path_tables(np.bincount(work.tokens, minlength=load.items), config)
+    path, on_device = (
+        gpu.copy_path(PathItems(*rows, lags), tables, device),
+        gpu.copy_pass(work, gpu.copy_sampling(work.sampling, device)),
+    )
+    scratch, seconds = gpu.make_scratch(len(work.hashes), len(work.tokens), device), []
+    for _ in range(1 + repeats):
+        synchronize()
+        started = time.perf_counter()
+        gpu.launch_path(path, on_device, scratch, config.path_backward, 0)
+        synchronize()
+        seconds.append(time.perf_counter() - started)
+    if not all(
+        tensor.isfinite().all() for one in (path.outputs, path.inputs, path.lags) for tensor in vars(one).values()
+    ):
+        raise AssertionError("the path's numbers are no longer finite")
+    best = min(seconds[1:])
+    return float(scratch.num_kept.sum()) / best, len(work.tokens) / best
 
 
 def bytes_a_pair(config: TrainConfig) -> float:

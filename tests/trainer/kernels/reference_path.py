@@ -10,9 +10,8 @@ import numpy as np
 
 from tests.trainer.kernels.reference import draw_negative, softmax
 from trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
-from trainer.kernels.compiled_path import LAG_RATE, LEAST_LAG
-from trainer.kernels.path import PATH_BIAS, TILE_USERS, PathTables
-from trainer.kernels.signature import Pass
+from trainer.kernels.signature import LAG_RATE, LEAST_LAG, PATH_BIAS, PATH_TILE_USERS, Pass
+from trainer.model.objectives import PathTables
 from trainer.model.rows import PathItems, Rows
 
 TINY = np.float32(1e-12)
@@ -41,8 +40,14 @@ class Look:
     alpha: np.float32
 
 
-def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int) -> int:
-    """Train the targets of the users `work.order` once, in place; returns how many there were."""
+def train_path(
+    path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int, at_once: bool = False
+) -> int:
+    """Train the targets of the users `work.order` once, in place; returns how many there were.
+
+    at_once: rows that several lanes have move as on a card, lag after lag, L2 and the lags' steps by the rows before; otherwise
+    lane after lane.
+    """
     num_targets = 0
     streams = work.streams.tolist()
     for first, last in pairwise(streams):
@@ -54,9 +59,10 @@ def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float,
         lanes: list[Lane] = []
         step = 0
         while lanes or waiting:
-            while len(lanes) < TILE_USERS and waiting:
+            while len(lanes) < PATH_TILE_USERS and waiting:
                 lanes.append(waiting.pop(0))
-            train_step(path, [look(path, lane, work.config.path_window) for lane in lanes], work, tables, key, step)
+            looks = [look(path, lane, work.config.path_window) for lane in lanes]
+            train_step(path, looks, work, tables, key, step, at_once)
             num_targets += len(lanes)
             step += 1
             leave(lanes)
@@ -113,7 +119,9 @@ def look(path: PathItems, lane: Lane, window: int) -> Look:
     return Look(pages, lags, list(scale * weights), np.float32(scale), hidden, item, lane.alpha)
 
 
-def train_step(path: PathItems, looks: list[Look], work: Pass, tables: PathTables, key: int, step: int) -> None:
+def train_step(
+    path: PathItems, looks: list[Look], work: Pass, tables: PathTables, key: int, step: int, at_once: bool
+) -> None:
     """Score the lanes' targets against the same negatives, then move all rows by the steps of the rows as they were."""
     v = path.outputs.vectors
     draws = [draw(key, step, TILE, k) for k in range(work.config.path_negative)]
@@ -136,21 +144,28 @@ def train_step(path: PathItems, looks: list[Look], work: Pass, tables: PathTable
     for m, one in enumerate(looks):
         if one.pages:
             rate = rate_of(path.outputs, one.item, pulls_M[m] ** 2 * np.mean(one.hidden**2), one.alpha)
-            v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * v[one.item])
-    move_inputs(path, looks, steps_MD, tables)
+            row_D = own_MD[m] if at_once else v[one.item]
+            v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * row_D)
+    move_inputs(path, looks, steps_MD, tables, at_once)
 
 
-def move_inputs(path: PathItems, looks: list[Look], steps_MD: np.ndarray, tables: PathTables) -> None:
+def move_inputs(path: PathItems, looks: list[Look], steps_MD: np.ndarray, tables: PathTables, at_once: bool) -> None:
     """Move the pages that were looked at, but for the two biases, and then the weights of the lags."""
     lag_steps = np.zeros(len(path.lags.squares), np.float32)
-    for one, step_D in zip(looks, steps_MD, strict=True):
-        free_D = step_D[:-2]
-        for page, lag, factor in zip(one.pages, one.lags, one.factors, strict=True):
-            c = path.inputs.vectors[page][:-2]
-            lag_steps[lag] += one.scale * (free_D @ c)
-            square = factor**2 * (free_D**2).sum() / len(step_D)
-            rate = rate_of(path.inputs, page, square, one.alpha)
-            c += rate * (factor * free_D - tables.l2s[page] * c)
+    moves = [(one, step_D, i) for one, step_D in zip(looks, steps_MD, strict=True) for i in range(len(one.pages))]
+    window = len(lag_steps) // 2
+    if at_once:
+        moves.sort(key=lambda move: move[0].lags[move[2]] % window)
+    before, lag_before = path.inputs.vectors, -1
+    for one, step_D, i in moves:
+        page, lag, factor, free_D = one.pages[i], one.lags[i], one.factors[i], step_D[:-2]
+        if at_once and lag % window != lag_before:
+            before, lag_before = path.inputs.vectors.copy(), lag % window
+        c = before[page][:-2].copy()
+        lag_steps[lag] += one.scale * (free_D @ c)
+        square = factor**2 * (free_D**2).sum() / len(step_D)
+        rate = rate_of(path.inputs, page, square, one.alpha)
+        path.inputs.vectors[page][:-2] += rate * (factor * free_D - tables.l2s[page] * c)
     for lag in np.flatnonzero(lag_steps):
         rate = rate_of(path.lags, lag, lag_steps[lag] ** 2, LAG_RATE * looks[0].alpha)
         path.lags.vectors[lag] = max(LEAST_LAG, path.lags.vectors[lag, 0] + rate * lag_steps[lag])

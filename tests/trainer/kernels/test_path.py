@@ -1,6 +1,7 @@
 """The path's kernel does what the reference does, whoever trains beside whom, and learns the order of pages."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from tests.trainer.kernels.work import make_work
 from trainer.config import TrainConfig
 from trainer.draws import epoch_key
 from trainer.kernels.first_rows import begin_path
-from trainer.kernels.path import PATH_BIAS, TILE_USERS, make_path_tables, path_vectors, train_path
-from trainer.kernels.signature import STREAM_USERS, Pass
-from trainer.model.objectives import make_sampling
+from trainer.kernels.path import path_vectors, train_path
+from trainer.kernels.signature import PATH_BIAS, PATH_TILE_USERS, STREAM_USERS, Pass
+from trainer.model.objectives import make_path_tables, make_sampling
 from trainer.model.rows import PathItems
 
 
@@ -49,7 +50,7 @@ def arrays(path: PathItems) -> list[np.ndarray]:
     ],
 )
 @pytest.mark.parametrize("backward", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("num_users", [1, TILE_USERS - 1, 3 * TILE_USERS, STREAM_USERS + 40])
+@pytest.mark.parametrize("num_users", [1, PATH_TILE_USERS - 1, 3 * PATH_TILE_USERS, STREAM_USERS + 40])
 def test_it_does_what_the_reference_does(settings: dict[str, float], backward: float, num_users: int) -> None:
     path, tables, work = make_tables(make_work(make_config(**settings), num_users))
     expected = path.copy()
@@ -112,20 +113,27 @@ def make_cycles(num_users: int, num_items: int, step: int) -> Pass:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("backward", [0.0, 0.5])
-def test_it_learns_which_page_comes_next(backward: float) -> None:
-    """Popularity knows nothing here, and a bag of pages cannot tell the page ahead from the page behind."""
-    work = make_cycles(2000, 40, 3)
-    path = begin_path(work.config, 40)
-    tables = make_path_tables(np.bincount(work.tokens, minlength=40), work.config)
+def learn_cycles(
+    train: Callable[..., int], num_users: int, num_items: int, backward: float
+) -> tuple[float, np.ndarray]:
+    """The share of histories whose next page has the highest score after a training, and the weights of the pages before."""
+    work = make_cycles(num_users, num_items, 3)
+    path = begin_path(work.config, num_items)
+    tables = make_path_tables(np.bincount(work.tokens, minlength=num_items), work.config)
     for epoch in range(work.config.epochs):
         share = backward * (1 - epoch / work.config.epochs)
-        train_path(path, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share, epoch)
+        train(path, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share, epoch)
     found = path_vectors(path, work.tokens, work.starts, work.ends, 4) @ path.outputs.vectors.T
     np.put_along_axis(
         found, work.tokens.reshape(-1, 6), -np.inf, axis=1
     )  # pages seen are no targets, and learn no score
-    ahead = (work.tokens[work.ends - 1] + 3) % 40
-    assert (found.argmax(axis=1) == ahead).mean() > 0.99
-    lags = path.lags.vectors[:4, 0]
+    ahead = (work.tokens[work.ends - 1] + 3) % num_items
+    return float((found.argmax(axis=1) == ahead).mean()), path.lags.vectors[:4, 0]
+
+
+@pytest.mark.parametrize("backward", [0.0, 0.5])
+def test_it_learns_which_page_comes_next(backward: float) -> None:
+    """Popularity knows nothing here, and a bag of pages cannot tell the page ahead from the page behind."""
+    share, lags = learn_cycles(train_path, 2000, 40, backward)
+    assert share > 0.99
     assert lags[0] > lags[1:].max(), "the page just before tells the most"

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], int, Budget, Division | None]] = {
     ),
     "resumed in blocks, too small": (INTEREST, 2_000_000, Budget(900 * MB, 300 * MB, 100 * GB), Division(2, 4)),
     "on a GPU": (INTEREST, 100_000, Budget(4 * GB, 300 * MB, 100 * GB, 2 * GB), None),
+    "both parts on a GPU": ({}, 100_000, Budget(4 * GB, 300 * MB, 100 * GB, 2 * GB), None),
     "a GPU too small": (INTEREST, 2_000_000, Budget(4 * GB, 300 * MB, 100 * GB, 800 * MB), None),
     "host too small": ({}, 100_000, Budget(400 * MB, 300 * MB, 100 * GB), None),
     "disk too small": (INTEREST, 100_000, Budget(4 * GB, 300 * MB, 900 * MB), None),

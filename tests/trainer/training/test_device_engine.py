@@ -24,7 +24,6 @@ from trainer.kernels import Kernel, signature
 from trainer.kernels.device import Accelerator, Launch
 from trainer.plan.alone import plan_training
 from trainer.plan.schedule import partition_order
-from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
 from trainer.training import device_engine
 from trainer.training.device_engine import DeviceEngine
@@ -64,7 +63,8 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Trains by the engine from now on."""
 
     def use(launch: Launch = gpu.launch) -> None:
-        accelerator = Accelerator(gpu.find_device(), launch, round_users=gpu.round_users)
+        on_path = {"launch_path": gpu.launch_path, "score_path": gpu.score_path}
+        accelerator = Accelerator(gpu.find_device(), launch, round_users=gpu.round_users, **on_path)
         kernel = Kernel("gpu", "a test's", gpu.train_users, accelerator)
         monkeypatch.setattr("trainer.training.preparation._train_moment", lambda *_: 1e6)  # it launches, too
         monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: kernel)
@@ -76,9 +76,10 @@ def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
     return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
 
 
-def staying(at_once: int = 1, stays: bool = True) -> Callable[..., Any]:
+def staying(at_once: int = 1, stays: bool = True, has_path: bool = False) -> Callable[..., Any]:
     """A planner by whom all users stay on the device, and so many micro-partitions are trained at once."""
-    return lambda *arguments: dataclasses.replace(plan_training(*arguments[:4]), stays_on_device=stays, at_once=at_once)
+    changes = {"stays_on_device": stays, "at_once": at_once, "path_on_device": has_path}
+    return lambda *arguments: dataclasses.replace(plan_training(*arguments[:4]), **changes)
 
 
 Copied = Callable[..., tuple[Path, dict[str, Any]]]
@@ -311,20 +312,6 @@ def test_the_next_visit_begins_before_the_last_one_is_looked_at(
             places = [told.index(one) for one in order]
             num_overlapped += places == sorted(places)
     assert num_overlapped >= np.count_nonzero(users) - 2  # but beside those without users
-
-
-def test_a_path_is_trained_on_the_host_meanwhile(
-    corpus_dir: Path, tmp_path: Path, use_device: Callable[..., None]
-) -> None:
-    """It shares nothing with the interest: its rows have the same bits as beside the CPU's kernel."""
-    both = {"parts": "both", "vector_size": 16}
-    train(make_job(corpus_dir, tmp_path / "cpu", **both))
-    use_device()
-    result = train(make_job(corpus_dir, tmp_path / "device", **both))
-    found, wanted = (open_generation(tmp_path / name).path for name in ("device", "cpu"))
-    for name in ("outputs", "inputs", "lags"):
-        np.testing.assert_array_equal(getattr(found, name).vectors, getattr(wanted, name).vectors)
-    assert result["path_loss"] is not None
 
 
 def test_the_time_when_the_device_has_nothing_to_train_is_stall(

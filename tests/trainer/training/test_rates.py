@@ -55,6 +55,29 @@ def test_a_path_on_the_host_bounds_the_rate(tmp_path: Path) -> None:
     assert rates[1] < rates[0] / 2
 
 
+def test_a_path_on_the_gpu_takes_its_time_there_and_none_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU's kernel is not called. The budget decides who trains the path."""
+    launched: list[int] = []
+
+    def launch_path(path: Any, work: Any, scratch: Any, backward: float, epoch: int) -> None:
+        launched.append(len(work.order))
+        time.sleep(LAUNCH_SECONDS)
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("trains the path on the host")
+
+    monkeypatch.setattr("trainer.training.preparation._train_path", fail)
+    config = TrainConfig(vector_size=16, negative=2)
+    kernel = Kernel("gpu", "a test's", fail, Accelerator(torch.device("cpu"), lambda *_: None, launch_path=launch_path))
+    work, sizes = Work([10_000] * 10, [50_000] * 10, 20, 60.0), training_sizes(config, 100, None)
+    _, rates = measure_machine(kernel, config, work, sizes, (10**12, 10**10), tmp_path)
+    assert 0.5 * 5 * launched[-1] / LAUNCH_SECONDS < rates.tokens_per_second <= 5 * launched[-1] / LAUNCH_SECONDS
+    with pytest.raises(AssertionError, match="on the host"):
+        measure_machine(kernel, config, work, sizes, (10**12, 10**6), tmp_path)
+
+
 def test_time_of_a_launch_is_that_of_the_kernel() -> None:
     from trainer.kernels.gpu import time_launch
     from trainer.training.preparation import _make_up_work
