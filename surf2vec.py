@@ -23,6 +23,7 @@ import polars as pl
 from flows.cli import nights, options, roots, users
 from flows.config import load_config
 from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from tasks.export.form import check_tables
 from tasks.export.served_export import describe_token, find_other, read_token
 from tasks.root.run import Root
 from trainer.errors import InputError, SurfError
@@ -92,7 +93,10 @@ class Release:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """Its manifest: release, space_id, numbers of users and items, and which columns of a vector are which part."""
-        return read_export(self.folder)
+        manifest = read_export(self.folder)
+        if self.root is None:  # it came from somewhere
+            check_tables(self.folder, manifest)
+        return manifest
 
     def user_vectors(self) -> pl.LazyFrame:
         """Return user_id and vector of all users, lazily; a vector is an array of D numbers, float32."""

@@ -14,7 +14,8 @@ from tasks.corpus.window import Base, CorpusRequest
 from tasks.root.run import Root
 from tests.corpora import held_out_position, user_hash
 from tests.event_files import EPOCH, Event
-from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES, clean_plainly, read_vocabulary
+from tests.plain_cleaning import clean_plainly, read_vocabulary
+from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES
 from trainer.store.tokens import Corpus, held_out_keys, open_corpus
 from trainer.system.files import verify_file
 

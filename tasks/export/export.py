@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig
 from tasks.export.checks import check_disk, check_fit, check_memory, check_rows
+from tasks.export.form import FORMAT_VERSION, check_manifest
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
 from tasks.export.served_export import find_other, token_of
@@ -59,7 +60,6 @@ from trainer.system.files import (
 )
 from trainer.training.vectors import BothParts, bias_columns, columns_of, path_inputs_of, read_item_vectors
 
-FORMAT_VERSION = 1
 EXPORT_MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
 PATH_FILE = "path_inputs.parquet"
@@ -136,16 +136,18 @@ def export_vectors(
 
 
 def read_export(export_dir: Path) -> dict[str, Any]:
-    """Return the manifest of an export. Raises InputError if there is no export, or only changes between two."""
+    """Return the manifest of an export. Raises InputError if there is no export, or only changes between two; DamageError if it
+    is not a release's.
+    """
     if not (export_dir / EXPORT_MANIFEST).exists():
         raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
     manifest = read_json(export_dir / EXPORT_MANIFEST)
-    if "since" in manifest:
+    if isinstance(manifest, dict) and "since" in manifest:
         raise InputError(
             f"{export_dir} has only what changed from release {manifest['since']} to {manifest['release']}: these vectors "
             f"belong together with those of release {manifest['since']}; pull the whole release without --since"
         )
-    return manifest
+    return check_manifest(manifest, str(export_dir / EXPORT_MANIFEST))
 
 
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -155,7 +155,7 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
     lines = [line for line in head if line.strip()]
     log = LogFile(path, expected or "", compression)
     if not expected and config.access_pattern:
-        if not pl.Series(lines[:HEAD_LINES]).str.contains(config.access_pattern).any():
+        if not pl.Series(lines[:HEAD_LINES], dtype=pl.String).str.contains(config.access_pattern).any():
             raise InputError(
                 f"ingest.access_pattern fits none of the first {len(lines[:HEAD_LINES]):,} lines of {path}: mend the pattern, "
                 "or leave the file out of --logs (names that end in .csv, .tsv, .jsonl or .parquet are read as what they say)"
@@ -163,7 +163,7 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
         groups = pattern_groups(config.access_pattern)
         columns = {role: role if role in groups else None for role in ROLES}
         return replace(log, format="pattern", columns=columns, pattern=config.access_pattern)
-    if expected == "jsonl" or (not expected and lines[0].lstrip().startswith(("{", "[{"))):
+    if expected == "jsonl" or (not expected and lines and lines[0].lstrip().startswith(("{", "[{"))):
         header = _json_keys(path, lines)
         return replace(log, format="jsonl", header=header, columns=find_columns(path, header, config.columns))
     if not expected and any(ACCESS_LINE.match(line) for line in lines[:HEAD_LINES]):

@@ -78,7 +78,7 @@ def canonical_item(url: str, rules: UrlRules, shared: frozenset[str] = frozenset
     if _IS_URL.match(text):
         return _url_item(start, query, rules, shared)
     if text.startswith("/"):
-        path = _mask(_encode(_parse(_ANY_HOST + start)[len(_ANY_HOST) :], _CLEAN), rules, shared)
+        path = _clean_path(_parse(_ANY_HOST + start)[len(_ANY_HOST) :], rules, shared)
         return _cut_path(path, rules) if rules.granularity != "page" else path + _keep_query(query, rules)
     return _page_id(url, rules, shared)
 
@@ -114,10 +114,19 @@ def _url_item(start: str, query: str, rules: UrlRules, shared: frozenset[str]) -
         return _url_item(f"{scheme}://{host.rstrip('.')}{port}{path}", query, rules, shared)
     while host.startswith("www.") and "." in host[4:]:
         host = host[4:]
-    path = _drop_index(_mask(_encode(path, _CLEAN), rules, shared))
+    path = _drop_index(_clean_path(path, rules, shared))
     if rules.granularity != "page":
         return f"{scheme}://{host}{port}{_drop_index(_cut_path(path, rules))}"
     return f"{scheme}://{host}{port}{path}{_keep_query(query, rules)}"
+
+
+def _clean_path(path: str, rules: UrlRules, shared: frozenset[str]) -> str:
+    """Return a path in canonical encoding with secrets masked, parsed again if a session id hid a dot segment."""
+    encoded = _encode(path, _CLEAN)
+    masked = _mask(encoded, rules, shared)
+    if masked == encoded or "/." not in masked:
+        return masked
+    return _clean_path(_parse(_ANY_HOST + masked)[len(_ANY_HOST) :], rules, shared)
 
 
 def _encode(text: str, clean: re.Pattern[str]) -> str:
@@ -150,9 +159,14 @@ def _mask(text: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> s
     slash = text.find("/")
     if slash < 0 or len(text) - slash <= 32:
         return text
-    return text[:slash] + _TOKEN.sub(
-        lambda match: "(token)" if match[0] not in shared and _is_token(match[0]) else match[0], text[slash:]
-    )
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0] in shared or not _is_token(match[0]):
+            return match[0]
+        is_in_escape = text[slash + match.start() - 1] == "%"  # its first two characters are of an encoded character
+        return match[0][:2] + "(token)" if is_in_escape else "(token)"
+
+    return text[:slash] + _TOKEN.sub(replace, text[slash:])
 
 
 def _mask_personal(text: str) -> str:
@@ -191,9 +205,11 @@ def _keep_query(query: str, rules: UrlRules) -> str:
 
 
 def _page_id(text: str, rules: UrlRules, shared: frozenset[str]) -> str | None:
-    """Return a page id with secrets masked. Of a `?key=value` part, which may have personal data, only kept keys stay."""
+    """Return a page id with secrets masked. Of a `?key=value` part, which may have personal data, only kept keys stay.
+
+    What is left may be a URL, or no page.
+    """
     match = _ID_QUERY.search(text)
-    if match is None:
-        return _mask(text, rules, shared)
-    kept = _keep_query(match[1], rules) if rules.granularity == "page" else ""
-    return _mask(text[: match.start()], rules, shared) + kept or None
+    kept = _keep_query(match[1], rules) if match and rules.granularity == "page" else ""
+    left = _mask(text[: match.start()] if match else text, rules, shared) + kept
+    return left if left == text else canonical_item(left, rules, shared)

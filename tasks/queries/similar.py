@@ -22,7 +22,7 @@ from tasks.export.served_export import decode_vectors
 from tasks.export.vector_files import VECTOR_COLUMNS, part_name
 from tasks.root.run import Root
 from tasks.users.placement import user_hash
-from trainer.errors import InputError
+from trainer.errors import DamageError, InputError
 from trainer.store.tokens import Corpus, Histories, open_corpus
 
 NUM_SEEN = 10
@@ -63,12 +63,19 @@ def _neighbours(
 ) -> list[dict[str, Any]]:
     """Returns the k users nearest to float32 (D,) `vector`, without `user_id`; a quantised index sometimes finds fewer."""
     path = path_of(export_dir, manifest, manifest["index"]["file"])
-    index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    names = list(manifest["user_files"])
+    ends = list(accumulate(about["rows"] for about in manifest["user_files"].values()))
+    try:
+        index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError:  # faiss has no other error
+        index = None
+    if index is None or (index.ntotal, index.d) != (ends[-1], len(vector)):
+        raise DamageError(
+            f"{path} is no index of the {ends[-1]:,} users of release {manifest['release']}: pull it again"
+        )
     if "nprobe" in manifest["index"]:
         index.nprobe = manifest["index"]["nprobe"]
     scores, rows = index.search(unit_rows(vector[None]), min(k + 1, index.ntotal))
-    names = list(manifest["user_files"])
-    ends = list(accumulate(about["rows"] for about in manifest["user_files"].values()))
     found = []
     for score, row in zip(scores[0].tolist(), rows[0].tolist(), strict=True):
         if row < 0:  # the lists searched in a quantised index have fewer than k rows

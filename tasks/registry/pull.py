@@ -13,14 +13,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.form import check_manifest, check_tables
 from tasks.export.without_users import count_users, erase_from_export
 from tasks.registry import tracking
 from tasks.registry.tracking import Version
@@ -29,7 +30,16 @@ from tasks.users.tombstones import NOBODY, Tombstones
 from tasks.users.user_set import want_forgotten
 from trainer.errors import DamageError, InputError, ResourceError
 from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, link_file, make_folder, read_json, sync_folder, sync_tree, verify_file
+from trainer.system.files import (
+    digest_file,
+    link_file,
+    make_folder,
+    read_json,
+    sync_folder,
+    sync_tree,
+    verify_file,
+    verify_size,
+)
 
 LEAVE_OUT_BYTES = 4 * 10**9  # memory for rebuilding the index
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
@@ -50,26 +60,18 @@ class Fetcher:
         what = f"{EXPORT_MANIFEST} of {version.place}"
         if digest_file(target) != version.tags["manifest_sha256"]:
             raise DamageError(f"{what} is not the one that was registered: its bytes were altered")
-        manifest = read_json(target)
-        for name in list_files(manifest):
-            if leads_outside(name):
-                raise DamageError(f"{what} names {name!r}, which is outside the export")
-        return manifest
+        return check_manifest(read_json(target), what)
 
     def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
         """Copy a file of the release to `target`, unless it is there. Raises DamageError with its name if it is corrupt."""
         if _is_complete(target, about):
             return
-        arriving = target.with_name(f"{target.name}.part")
+        arriving, what = target.with_name(f"{target.name}.part"), f"{name} of {version.place}"
+        source = _find_source(self.tracking_uri, version, name)
+        if source and source.exists():
+            _check(verify_size, source, about, what)  # before it is copied: it may be larger than the disk
         _fetch(self.tracking_uri, version, name, arriving)
-        try:
-            verify_file(arriving, about)
-        except DamageError as error:
-            reason = str(error).removeprefix(f"{arriving} ")
-            raise DamageError(
-                f"{name} of {version.place} {reason}; nothing was changed: pull another version, or register it again; "
-                "what was fetched whole is kept for the same command"
-            ) from None
+        _check(verify_file, arriving, about, what)
         os.replace(arriving, target)
         self.fetched_bytes += about["bytes"]
 
@@ -109,6 +111,7 @@ def pull(
             shutil.rmtree(gathered)  # the replaced folder, left by a pull that was killed after the exchange
         else:
             fetcher.get_all(version, manifest, gathered, out)
+            check_tables(gathered, manifest)
             shutil.copyfile(path, gathered / EXPORT_MANIFEST)
             if num_forgotten := _count_forgotten(gathered, forgotten):
                 on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
@@ -181,9 +184,23 @@ def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None
         ) from None
 
 
-def leads_outside(name: str) -> bool:
-    """Return whether a file name in a manifest leaves the folder of the manifest."""
-    return ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute()
+def _find_source(tracking_uri: str, version: Version, name: str) -> Path | None:
+    """Return where a file of the release is on this machine; None if only a server can read it."""
+    if "export_uri" in version.tags:
+        return referenced_folder(version) / name
+    folder = tracking.find_folder(tracking_uri, version)
+    return folder / version.tags["export_path"] / name if folder else None
+
+
+def _check(verify: Callable[[Path, dict[str, Any]], None], path: Path, about: dict[str, Any], what: str) -> None:
+    """Verify a file of a release against its manifest. Raises DamageError that calls it `what`."""
+    try:
+        verify(path, about)
+    except DamageError as error:
+        raise DamageError(
+            f"{what} {str(error).removeprefix(f'{path} ')}; nothing was changed: pull another version, or register it again; "
+            "what was fetched whole is kept for the same command"
+        ) from None
 
 
 def referenced_folder(version: Version) -> Path:

@@ -16,11 +16,12 @@ from tasks.config import PublishConfig
 from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
 from tasks.corpus.folder import publish as publish_corpus
 from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.form import leads_outside
 from tasks.ingest.sources import Catalog, read_catalog
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.faults import TAG_PATH, TAG_SHA256
 from tasks.registry.publish import publish_release
-from tasks.registry.pull import find_version, leads_outside, pull, referenced_folder
+from tasks.registry.pull import find_version, pull, referenced_folder
 from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST
 from tasks.registry.tracking import Version
 from tasks.report.report import write_report

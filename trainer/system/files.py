@@ -124,7 +124,7 @@ def read_json(path: Path) -> Any:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DamageError(f"{path} is missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamageError(f"{path} is not readable as JSON ({error}): it was altered or cut short; {_DOCTOR}") from None
     if isinstance(value, dict) and _DIGEST in value and value.pop(_DIGEST) != digest_json(value):
         raise DamageError(f"{path} does not say what was written: it was altered; {_DOCTOR}")

@@ -21,14 +21,8 @@ from tasks.upkeep.doctor import examine
 from tests.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
 from tests.dying import run_dying
 from tests.event_files import Event, moment, write_events
-from tests.tasks.corpus.test_build import (
-    EVERYTHING,
-    MEMORY_BYTES,
-    many_events,
-    random_events,
-    random_settings,
-    read_vocabulary,
-)
+from tests.plain_cleaning import read_vocabulary
+from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES, many_events, random_events, random_settings
 from trainer.errors import DamageError, InputError
 from trainer.store.tokens import Corpus, open_corpus
 from trainer.system.files import digest_file

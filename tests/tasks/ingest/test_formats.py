@@ -95,6 +95,7 @@ def test_json_keys_come_from_all_of_the_first_lines(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1nothing", "is cut short or damaged Parquet"),
         ("a.csv", CSV.encode("utf-16"), "UTF-16: convert it to UTF-8"),
         ("a.csv", CSV.replace("\n", "\r"), "carriage return alone"),
+        ("a", "\n" + "z" * 70_000, "first line of .* is blank"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(tmp_path: Path, name: str, data: str | bytes, message: str) -> None:

@@ -136,7 +136,9 @@ RULES = st.builds(
         ("HTTP:_The_Definitive_Guide", "HTTP:_The_Definitive_Guide"),
         ("%C3%81edan_mac_Gabr%C3%A1in", "%C3%81edan_mac_Gabr%C3%A1in"),
         ("5f4dcc3b5aa765d61d8327deb882cf99", "5f4dcc3b5aa765d61d8327deb882cf99"),
+        ("x:/;jsessionid=7/B/../a", "x://B/a"),  # without its session id it is a URL
         # Not a page.
+        ("-?x=1", None),
         ("about:blank", None),
         ("javascript:void(0)", None),
         ("JavaScript:alert('http://x')", None),
@@ -239,6 +241,9 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_X
         ("/s/550e8400-e29b-41d4-a716-446655440000", "/s/(token)"),
         ("/s/kR3vT9wXz1QmN8bLp5YcHs2Df7Gj4AuE", "/s/(token)"),
         ("/s/Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZmdoaWo%3D", "/s/(token)"),
+        (f"/s/é{HASH}/x", "/s/%C3%A9(token)/x"),  # no character is cut in half
+        ("https://example.com/a/..;jsessionid=1A2B/b", "https://example.com/b"),  # a dot segment comes to light
+        ("/a/.;jsessionid=1A2B/b", "/a/b"),
         # What is none: short, words, or a page id.
         ("/s/5f4dcc3b5aa765d61d8327deb882cf9", "/s/5f4dcc3b5aa765d61d8327deb882cf9"),
         ("/wiki/List_of_Nobel_laureates_in_Physics_1901", "/wiki/List_of_Nobel_laureates_in_Physics_1901"),
