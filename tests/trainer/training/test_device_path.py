@@ -68,7 +68,7 @@ def test_a_path_is_trained_on_the_host_meanwhile(
     assert result["path_loss"] is not None
 
 
-@pytest.mark.parametrize("settings", [{}, {"tile_users": 1, "dtype": "bfloat16"}])
+@pytest.mark.parametrize("settings", [{}, pytest.param({"tile_users": 1, "dtype": "bfloat16"}, marks=pytest.mark.slow)])
 def test_a_path_on_the_device_ends_as_on_the_cpu(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
@@ -90,7 +90,7 @@ def test_a_path_on_the_device_ends_as_on_the_cpu(
 
 
 @exact
-@pytest.mark.parametrize(("stays", "seed"), [(False, 6), (True, 7)])
+@pytest.mark.parametrize(("stays", "seed"), [pytest.param(False, 6, marks=pytest.mark.slow), (True, 7)])
 def test_a_path_on_the_device_stopped_and_resumed_ends_as_undisturbed(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
     stays: bool, seed: int,
