@@ -39,7 +39,8 @@ def describe_night(run: Run) -> str:
     story = run.story()
     registered = story.require(RegisterStep)
     page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
-    links = [f"[The run in MLflow]({page})", f"[The report]({page}/artifacts/report.html)"] if page else []
+    place, _, view = (page or "").partition("?")
+    links = [f"[The run in MLflow]({page})", f"[The report]({place}/artifacts/report.html?{view})"] if page else []
     links += [f"The report as a file: {as_markdown(report)}", f"MLflow: {as_markdown(registered.tracking_uri)}"]
     lines = [f"* {line}" for line in [*list_night(story), *links]]
     return f"# {as_markdown(name_night(story))}\n\n" + "\n".join(lines)

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.config import ExportConfig, PublishConfig
 from tasks.export.export import Export, export_vectors
+from tasks.registry.version_tags import GROUPS
 from tasks.root.run import Root
 from tasks.root.story import Story
 from tests.corpora import write_corpus
@@ -129,3 +130,12 @@ def tell_story(release: str = "r1", steps: dict[str, Any] | None = None, **value
         },
     }
     return Story.model_validate(story | values)
+
+
+def store_one_by_one(client: Any, version: Any, leave_out: str = "") -> None:
+    """Store the tags of a version as an earlier surf2vec did: none in a group."""
+    name, number = version.name, str(version.number)
+    for group in GROUPS.keys() & client.get_model_version(name, number).tags.keys():
+        client.delete_model_version_tag(name, number, group)
+    for tag in version.tags.keys() - {leave_out}:
+        client.set_model_version_tag(name, number, tag, version.tags[tag])

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from tasks.config import PublishConfig
 from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.registry.version_tags import read_tags
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root
 from tasks.root.story import RegisterStep
@@ -48,7 +49,9 @@ def list_copies(tracking_uri: str) -> list[RegisteredCopy]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return [
-                RegisteredCopy(name, version, dict(database.execute(_TAGS, (name, version)).fetchall()), _local(place))
+                RegisteredCopy(
+                    name, version, read_tags(dict(database.execute(_TAGS, (name, version)).fetchall())), _local(place)
+                )
                 for name, version, place in database.execute(_VERSIONS).fetchall()
             ]
     except sqlite3.Error:

@@ -40,12 +40,14 @@ with warnings.catch_warnings():
     from mlflow.entities import Metric as Metric  # exported: only this folder imports mlflow
     from mlflow.entities import Param
     from mlflow.exceptions import MlflowException
-    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE
+    from mlflow.tracking.context.registry import resolve_tags
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE, MLFLOW_USER
     from sqlalchemy.exc import SQLAlchemyError
 
 RUN_TAG = "surf2vec_run_id"
 NAME_TAG = MLFLOW_RUN_NAME  # its value is the name that MLflow's pages show
 KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"  # otherwise MLflow opens a page about agents
+VIEW = "?workflowType=machine_learning"  # since MLflow 3.17 a link chooses the view, the kind does not
 PARENT_TAG = MLFLOW_PARENT_RUN_ID  # its value is the id of the parent run
 MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
@@ -174,7 +176,8 @@ def open_run(
             run = max(ours, key=lambda run: ROOT_TAG in run.data.tags)
             client.update_run(run.info.run_id, status="RUNNING")
         else:
-            tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec", NAME_TAG: run_id} | tags
+            user = resolve_tags().get(MLFLOW_USER, "")  # "Created by": the model's card says to ask them
+            tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec", MLFLOW_USER: user, NAME_TAG: run_id} | tags
             run = client.create_run(experiment_id, tags=tags, run_name=tags[NAME_TAG])
         missing = [
             Param(name, shown(mask_credentials(str(value)))[:MAX_PARAM_LENGTH])
@@ -198,7 +201,7 @@ def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:
         return None
     with connect(tracking_uri) as client:
         experiment_id = client.get_run(mlflow_run_id).info.experiment_id
-    return f"{mask_credentials(tracking_uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
+    return f"{mask_credentials(tracking_uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}{VIEW}"
 
 
 def log_metrics(tracking_uri: str, mlflow_run_id: str, metrics: Sequence[Metric]) -> None:

@@ -32,6 +32,7 @@ from trainer.system.files import digest_file, read_json, sync_folders, verify_al
 from trainer.system.units import parse_bytes
 
 COST = ("seconds", "predicted_seconds", "peak_bytes", "predicted_peak_bytes", "stall")
+DECIMALS = 4  # MLflow's pages show all digits; run.json has the exact figures
 CURVE = ("loss", "heldout_loss", "tokens_per_second")
 QUALITY = (
     "hit_at_10", "hit_at_20", "mrr_at_20", "coverage_at_20", "popularity_hit_at_10", "popularity_hit_at_20",
@@ -164,8 +165,13 @@ def list_metrics(story: Story) -> list[Metric]:
         "cost/seconds": sum(step.seconds or 0 for step in steps.ended().values()), "cost/export_bytes": export.bytes,
     }  # fmt: skip
     values |= {f"cost/train_{name}": measured[f"train_{name}"] for name in COST}
-    metrics = [Metric(name, float(value), started_ms, 0) for name, value in values.items() if value is not None]
+    metrics = [
+        Metric(name, round(float(value), DECIMALS), started_ms, 0)
+        for name, value in values.items()
+        if value is not None
+    ]
     for at in train.curve:
         at_ms, step = started_ms + round(1000 * at["seconds"]), round(1000 * at["epoch"])
-        metrics += [Metric(f"train/{name}", float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
+        shown = {name: round(float(at[name]), DECIMALS) for name in CURVE if at.get(name) is not None}
+        metrics += [Metric(f"train/{name}", value, at_ms, step) for name, value in shown.items()]
     return metrics

@@ -29,6 +29,7 @@ from mlflow.types.schema import AnyType, Array
 from mlflow.utils.file_utils import local_file_uri_to_path
 
 from tasks.config import PublishConfig
+from tasks.registry.version_tags import read_tags, store_tags
 from tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
 from tasks.root.run import Root, read_stories, use_temporary_folder
 from trainer.system.files import sync_folder, sync_tree
@@ -273,8 +274,9 @@ def register(
         if not client.search_registered_models(f"name = '{model_name}'"):
             client.create_registered_model(model_name, description=model_card)
         source = f"models:/{model_id}"
+        stored = store_tags({}, tags)
         created = client.create_model_version(
-            model_name, source, mlflow_run_id, tags=tags, description=description, model_id=model_id
+            model_name, source, mlflow_run_id, tags=stored, description=description, model_id=model_id
         )
         return _as_version(created)
 
@@ -305,7 +307,7 @@ def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> N
 def set_tags(tracking_uri: str, version: Version, tags: Mapping[str, str | None]) -> None:
     """Set tags of a version; None removes a tag."""
     with connect(tracking_uri) as client:
-        for name, value in tags.items():
+        for name, value in store_tags(version.tags, tags).items():
             if value is not None:
                 client.set_model_version_tag(version.name, str(version.number), name, value)
             elif name in version.tags:
@@ -364,5 +366,5 @@ def _as_version(version: Any) -> Version:
     made_of = "" if source == version.source or is_copied else source
     created_at = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
     return Version(
-        version.name, int(version.version), dict(version.tags), version.run_id, is_copied, made_of, created_at
+        version.name, int(version.version), read_tags(version.tags), version.run_id, is_copied, made_of, created_at
     )

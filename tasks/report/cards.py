@@ -41,7 +41,7 @@ def list_night(story: Story) -> list[str]:
 
 def model_card(model_name: str) -> str:
     """Returns the description of a registered model: what holds for all its versions."""
-    return f"""\
+    text = f"""\
 A vector for each user of a website, learned from the pages they visited, made anew each night by surf2vec. A version is a
 release; the alias `champion` is the one that serves.
 
@@ -54,7 +54,7 @@ import mlflow, pandas as pd
 model = mlflow.pyfunc.load_model("models:/{model_name}@champion")
 users = pd.DataFrame({{"user_id": ["a", "b"]}})
 vectors = model.predict(users)  # user_id, vector; null for an unknown user
-ranked = model.predict(users, params={{"k": 10, "items": 10}})  # the nearest users, and the pages that rank first
+ranked = model.predict(users, params={{"k": 10, "items": 10}})  # nearest users, first pages
 ```
 
 With a column `pages`, lists of URLs, oldest first, the second part of a vector is summed up from them, of anybody. `surf2vec
@@ -71,6 +71,9 @@ popularity. Vectors of different releases compare only if the tag `space_id` is 
 no vector.
 
 **Whom to ask** The owner of the runs in the experiment of this model. The README of surf2vec has the rest."""
+    # A paragraph is one line: MLflow breaks lines wherever the text does. Code keeps its lines.
+    parts = text.split("\n\n")
+    return "\n\n".join(part if part.startswith("```") else part.replace("\n", " ") for part in parts)
 
 
 def version_card(story: Story, manifest: dict[str, Any], size_bytes: int, export_uri: str | None = None) -> str:

@@ -15,7 +15,7 @@ from tasks.registry.publish import publish_release
 from tasks.registry.pull import pull
 from tasks.root.identity import ROOT_TAG
 from tasks.root.run import Root, Run
-from tests.releases import read_users
+from tests.releases import read_users, store_one_by_one
 from tests.served import champion_vectors, register
 from tests.tasks.forgetting.test_forget import GOING, erase, others
 from tests.trained import prepare, train_root
@@ -70,7 +70,7 @@ class Shared:
             root.identity.unlink()
         with tracking.connect(self.uri) as client:
             for version in tracking.list_versions(self.uri):
-                client.delete_model_version_tag(version.name, str(version.number), ROOT_TAG)
+                store_one_by_one(client, version, leave_out=ROOT_TAG)
             for copy in tracking.list_copies(self.uri):
                 client.delete_logged_model_tag(copy.model_id, ROOT_TAG)
             for run_id in self.list_runs():

@@ -73,16 +73,17 @@ def test_a_new_folder_gets_the_changes_which_the_pages_lines_apply(root: Root, t
 def test_a_broken_chain_is_said_and_ends_in_the_same(root: Root, tmp_path: Path) -> None:
     client = tracking.MlflowClient(root.tracking_uri, root.tracking_uri)
     second = client.get_model_version("surf2vec-users", "2")
+    files = json.loads(second.tags["surf2vec_files"]) | {"manifest_sha256": "0" * 64}
     lines: list[str] = []
 
     def listen(name: str, values: dict[str, Any]) -> None:
         lines.append(str(values.get("message")))
 
-    client.set_model_version_tag("surf2vec-users", "2", "manifest_sha256", "0" * 64)
+    client.set_model_version_tag("surf2vec-users", "2", "surf2vec_files", json.dumps(files))
     try:
         told = pull_since(CHAMPION, tmp_path / "changes", 1, root.tracking_uri, listen)
     finally:
-        client.set_model_version_tag("surf2vec-users", "2", "manifest_sha256", second.tags["manifest_sha256"])
+        client.set_model_version_tag("surf2vec-users", "2", "surf2vec_files", second.tags["surf2vec_files"])
     reason = "release r2, which version 3 builds on, is not in the registry any more"
     assert told["way"] == reason
     assert sum(reason in line for line in lines) == 1

@@ -70,4 +70,8 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
     "words", ["models:/shop@champion", "`champion` is the one that serves", "space_id", "Not in it"]
 )
 def test_a_model_has_a_card_that_is_true_for_every_version(words: str) -> None:
-    assert words in model_card("shop")
+    card = model_card("shop")
+    assert words in card
+    *texts, code = sorted(card.split("\n\n"), key=lambda part: part.startswith("```"))
+    assert all("\n" not in text for text in texts)  # MLflow breaks lines there
+    assert max(map(len, code.splitlines())) <= 92  # no longer than its page

@@ -10,6 +10,7 @@ from tasks.config import PublishConfig
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.promotion import find_champion
 from tasks.registry.publish import publish_release
+from tasks.registry.version_tags import read_tags
 from tasks.root.identity import (
     ENVIRONMENT,
     ROOT_TAG,
@@ -163,7 +164,7 @@ def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: 
     run = client.get_run(told["mlflow_run_id"])
     [logged] = client.search_logged_models([run.info.experiment_id])
     [version] = client.search_model_versions()
-    assert [one[ROOT_TAG] for one in (run.data.tags, logged.tags, version.tags)] == [root_id] * 3
+    assert [one[ROOT_TAG] for one in (run.data.tags, logged.tags, read_tags(version.tags))] == [root_id] * 3
     monkeypatch.delenv(ENVIRONMENT)
     assert find_champion(root, PublishConfig()) == "r1"  # a bare command looks there
     assert not (root.path / "mlflow.db").exists()

@@ -40,7 +40,7 @@ from tasks.root.wording import as_markdown, brief, compact, count, duration, sco
             shown("\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \\ Ärger 🐄"),
             r"\x1b[31mred\x07\u202e\x9b\x7f\nok \ud800 \ Ärger 🐄",
         ),
-        (as_markdown("a|b\n[x](y) <b>*&amp;`"), r"a\|b\\n\[x\]\(y\) \<b\>\*\&amp;\`"),
+        (as_markdown("a|b\n[x](y) <b>*&amp;`"), r"a\|b\\n\[x\]\(y\) &lt;b&gt;\*\&amp;\`"),
     ],
 )
 def test_words(said: str, expected: str) -> None:
