@@ -49,9 +49,7 @@ def list_copies(tracking_uri: str) -> list[RegisteredCopy]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return [
-                RegisteredCopy(
-                    name, version, read_tags(dict(database.execute(_TAGS, (name, version)).fetchall())), _local(place)
-                )
+                RegisteredCopy(name, version, read_tags(dict(database.execute(_TAGS, (name, version)))), _local(place))
                 for name, version, place in database.execute(_VERSIONS).fetchall()
             ]
     except sqlite3.Error:

@@ -165,13 +165,8 @@ def list_metrics(story: Story) -> list[Metric]:
         "cost/seconds": sum(step.seconds or 0 for step in steps.ended().values()), "cost/export_bytes": export.bytes,
     }  # fmt: skip
     values |= {f"cost/train_{name}": measured[f"train_{name}"] for name in COST}
-    metrics = [
-        Metric(name, round(float(value), DECIMALS), started_ms, 0)
-        for name, value in values.items()
-        if value is not None
-    ]
+    metrics = [Metric(name, float(value), started_ms, 0) for name, value in values.items() if value is not None]
     for at in train.curve:
         at_ms, step = started_ms + round(1000 * at["seconds"]), round(1000 * at["epoch"])
-        shown = {name: round(float(at[name]), DECIMALS) for name in CURVE if at.get(name) is not None}
-        metrics += [Metric(f"train/{name}", value, at_ms, step) for name, value in shown.items()]
-    return metrics
+        metrics += [Metric(f"train/{name}", float(at[name]), at_ms, step) for name in CURVE if at.get(name) is not None]
+    return [Metric(one.key, round(one.value, DECIMALS), one.timestamp, one.step) for one in metrics]

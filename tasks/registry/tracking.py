@@ -274,7 +274,7 @@ def register(
         if not client.search_registered_models(f"name = '{model_name}'"):
             client.create_registered_model(model_name, description=model_card)
         source = f"models:/{model_id}"
-        stored = store_tags({}, tags)
+        stored: dict[str, Any] = store_tags({}, tags)
         created = client.create_model_version(
             model_name, source, mlflow_run_id, tags=stored, description=description, model_id=model_id
         )

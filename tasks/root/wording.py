@@ -97,8 +97,5 @@ def shown_values(value: Any) -> Any:
 
 
 def as_markdown(text: str) -> str:
-    """Return Markdown that displays `text` literally: no table, link, emphasis or HTML.
-
-    MLflow's pages show the backslash before some < and >: these are entities.
-    """
+    """Return Markdown that displays `text` literally: no table, link, emphasis or HTML. MLflow shows `\\<`: entities."""
     return _MARKDOWN.sub(r"\\\1", shown(text)).replace("\\<", "&lt;").replace("\\>", "&gt;")

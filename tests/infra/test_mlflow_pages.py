@@ -42,7 +42,7 @@ PAGES = {
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Of each page, on a server that has a release that serves and one that was held."""
     folder = tmp_path_factory.mktemp("pages")
-    root, port = Root(folder / "root"), find_port()
+    root, port = Root(folder / "root"), find_port(None)
     make_night(root, "r1", FIRST)
     run_id = make_night(root, "r2", HELD | {"table": RULES})["mlflow_run_id"]
     url = f"http://127.0.0.1:{port}"
