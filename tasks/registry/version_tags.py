@@ -30,7 +30,8 @@ def read_tags(stored: Mapping[str, str]) -> dict[str, str]:
 
 def store_tags(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return what to store so that a version with the tags `before` has the changes; None removes a tag."""
-    after, groups = {**before, **changes}, {}
+    after = {**before, **changes}
+    groups: dict[str, str | None] = {}
     for group, names in GROUPS.items():
         if changes.keys() & set(names):
             groups[group] = json.dumps({name: after[name] for name in names if after.get(name) is not None})
