@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-long test-all mutants lint docs kernel bench
+.PHONY: setup demo test test-slow test-long test-all sbom mutants lint docs kernel bench
 
 # The demo needs only what a person who installs surf2vec gets.
 demo: $(VENV)/.base
@@ -28,6 +28,15 @@ test-long: setup
 	$(PYTEST) -n 4 -m long
 
 test-all: test test-slow test-long
+
+# A software bill of materials (CycloneDX) of what is installed in .venv; in a new one after `make demo` that is what a user gets.
+# The tool has an environment of its own: its packages are no part of ours.
+SBOM := build/sbom
+sbom: $(VENV)/.base
+	$(PYTHON) -m venv $(SBOM)
+	$(SBOM)/bin/pip install -qq --disable-pip-version-check cyclonedx-bom==7.5.0
+	$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(BIN)/python
+	@echo "build/sbom.json"
 
 # Changes the code in many small ways, one at a time, and counts those that no test notices (the score: CONTRIBUTING.md).
 mutants: setup
@@ -54,7 +63,7 @@ kernel: setup
 	from trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 
 bench: setup
-	failed=0; for name in gensim_quality defaults probes gowalla gensim_speed commands loader ladder tree exponents tune infer fresh swap blocks serving push crash power_loss kills flips hostile ingest nightly nights replay workers gpu host_loop gpu_tail; do \
+	failed=0; for name in gensim_quality defaults probes gowalla gensim_speed commands loader ladder tree exponents tune infer fresh swap blocks serving push crash power_loss kills flips hostile privacy ingest nightly nights replay workers gpu host_loop gpu_tail; do \
 		$(BIN)/python -m tests.benchmarks.$$name || failed=1; \
 	done; exit $$failed
 

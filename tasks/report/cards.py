@@ -45,7 +45,7 @@ def model_card(model_name: str) -> str:
 A vector for each user of a website, learned from the pages they visited, made anew each night by surf2vec. A version is a
 release; the alias `champion` is the one that serves.
 
-**Who may use it** Whoever may read the logs it is made of: a vector tells what its user is interested in.
+**Who may use it** Whoever may read the logs it is made of. With the item files, a vector gives back its user's last pages.
 
 **Load and rank**
 
