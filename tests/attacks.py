@@ -36,7 +36,10 @@ class Release:
     @classmethod
     def open(cls, folder: Path) -> "Release":
         users, (urls, items) = read_users(folder), read_items(folder)
-        interest = slice(*read_export(folder)["parts"]["interest"])
+        parts = read_export(folder).get("parts")
+        if parts is None:
+            raise SystemExit("so few events have no order, and the release no path to attack: draw more --users")
+        interest = slice(*parts["interest"])
         return cls(list(users), np.stack(list(users.values())), urls, items, open_path_sums(folder), interest)
 
     @property
