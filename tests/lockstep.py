@@ -6,11 +6,13 @@ None takes the programs' order and in each the order of lanes. With a width of 1
 """
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from tests.trainer.kernels import reference
 from trainer.draws import NEGATIVE, SUBSAMPLE, counter, draws, mix_array
 from trainer.kernels import Kernel
 from trainer.kernels.device import (
@@ -24,7 +26,7 @@ from trainer.kernels.device import (
     make_scratch,
 )
 from trainer.kernels.signature import Pass
-from trainer.model.objectives import MAX_SCORE
+from trainer.model.objectives import MAX_SCORE, Sampling
 from trainer.model.rows import EPSILON, Items, Rows
 
 if TYPE_CHECKING:  # these need pyarrow, and the agreement of the kernel does not
@@ -47,6 +49,55 @@ def make_launch(width: int, seed: int | None = 0) -> Launch:
                 group.take(step)
 
     return launch
+
+
+def make_tile_launch(width: int) -> Launch:
+    """A launch that trains `width` streams of tiles at a time, by the reference.
+
+    All of them read their rows and Adagrad's sums of a step before any moves one; a card's sums are more recent.
+    """
+
+    def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Scratch) -> None:
+        own, rows, on_host = Rows(**as_arrays(users)), Rows(**as_arrays(outputs)), pass_on_host(work)
+        scratch.num_kept.zero_()
+        bounds = list(pairwise(on_host.streams.tolist())) if len(on_host.tokens) else []
+        for start in range(0, len(bounds), width):
+            streams = [reference.tiles_of(on_host, *one) for one in bounds[start : start + width]]
+            while streams:
+                tiles = [(stream, tile) for stream in streams if (tile := next(stream, None))]
+                moves = [move_alone(own, rows, *tile, on_host) for _, tile in tiles]
+                for touched, vectors, squares in moves:
+                    rows.vectors[touched] += vectors
+                    rows.squares[touched] += squares
+                scratch.num_kept[start] += sum(len(lanes) for _, (lanes, _) in tiles)
+                streams = [stream for stream, _ in tiles]
+
+    return launch
+
+
+def move_alone(
+    users: Rows, outputs: Rows, lanes: list[reference.Lane], negatives_K: np.ndarray, work: Pass
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Train a tile's users. Returns the item rows that it would move, and by what: they stay as they are."""
+    touched = np.unique([*(lane.item for lane in lanes), *negatives_K])
+    vectors, squares = outputs.vectors[touched], outputs.squares[touched]
+    reference.train_tile(users, outputs, lanes, negatives_K, work)
+    moves = touched, outputs.vectors[touched] - vectors, outputs.squares[touched] - squares
+    outputs.vectors[touched], outputs.squares[touched] = vectors, squares
+    return moves
+
+
+def as_arrays(fields: Any) -> dict[str, Any]:
+    """The fields of what is on the device, here the CPU: arrays that share the tensors' memory."""
+    return {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in vars(fields).items()}
+
+
+def pass_on_host(work: DevicePass) -> Pass:
+    """The pass that is on the device."""
+    values = as_arrays(work) | {"sampling": Sampling(**as_arrays(work.sampling)), "tree": None}
+    values["hashes"] = values["hashes"].view(np.uint64)
+    del values["streams"]
+    return Pass(**values)
 
 
 class Group:
@@ -194,16 +245,13 @@ def middle_rows(work: Pass) -> tuple[Rows, Items]:
     return users, Items(draw(len(work.sampling.keep), 0.3), draw(0, 0.0))
 
 
-def kernel_in_flight(width: int, seed: int = 0) -> Kernel:
-    """A kernel for the engine of a device, on the CPU, with `width` users in flight."""
-    launch = make_launch(width, seed)
+def kernel_in_flight(launch: Launch) -> Kernel:
+    """A kernel for the engine of a device, on the CPU, with such a launch."""
 
     def train_users(users: Rows, items: Items, work: Pass) -> int:
         return simulate(launch, users, items, work)
 
-    return Kernel(
-        "gpu", f"a simulation, {width:,} users in flight", train_users, Accelerator(torch.device("cpu"), launch)
-    )
+    return Kernel("gpu", "a simulation", train_users, Accelerator(torch.device("cpu"), launch))
 
 
 def held_out_hits(corpus: "Corpus", generation: "Generation") -> np.ndarray:

@@ -5,8 +5,11 @@ hundred), for all epochs and for a quarter; and a planted log of 1,200 users and
 shipped, with private negatives. A case is a number of users in flight: the engine for a GPU with the launch of
 tests/lockstep.py, in which rows are as stale as can be, and without the planner's limit, which would divide the launches. In
 flight are as many as the planner permits, and a whole micro-partition. Its ratio is hit@20 by that of the CPU's kernel on one
-thread with the same draws, where nothing is stale; both are means of SEEDS runs. The mark is of what ships: a real log, all
-epochs, as many as the planner permits, hit@20 not below by two standard errors of the difference a user.
+thread with the same draws, where nothing is stale; both are means of SEEDS runs. The mark is of a real log, all epochs, as many
+as the planner permits, hit@20 not below by two standard errors of the difference a user.
+
+Tiles, as shipped, are tried on the same logs as one micro-partition, so that there are enough streams: one user in 64 in flight,
+as launches at once have at most where a log has eight micro-partitions or more, as by default; and all streams.
 """
 
 import sys
@@ -24,10 +27,11 @@ import torch
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, make_corpus
 from tests.corpora import planted_histories, write_corpus
-from tests.lockstep import held_out_hits, kernel_in_flight
+from tests.lockstep import held_out_hits, kernel_in_flight, make_launch, make_tile_launch
 from trainer.config import TrainConfig
 from trainer.kernels import Kernel, pick_kernel
-from trainer.plan.in_flight import users_a_launch
+from trainer.kernels.signature import most_streams
+from trainer.plan.in_flight import USERS_FOR_ONE_IN_FLIGHT, users_a_launch
 from trainer.store.generation import open_generation
 from trainer.store.tokens import Corpus
 from trainer.training import loop
@@ -39,6 +43,7 @@ PLANTED = "planted"
 EPOCHS, SEEDS = (20, 5), 3
 MARK = "hit@20 >= the CPU's - 2 s.e."
 CONFIG = TrainConfig(parts="interest", vector_size=64, tile_users=1, threads=1)
+TILES = replace(CONFIG, tile_users=TrainConfig.tile_users)
 
 
 def measure_lockstep(data: Path) -> list[dict[str, Any]]:
@@ -51,19 +56,45 @@ def measure_lockstep(data: Path) -> list[dict[str, Any]]:
             if log == PLANTED:
                 corpus = write_corpus(folder / "corpus", planted_histories(num_users=1200), partitions=4)
             else:
-                corpus = make_corpus(take_short(data / f"{log}.parquet", folder), folder / "root")
-            for epochs in EPOCHS[log == PLANTED :]:
-                config, where = replace(CONFIG, epochs=epochs), folder / str(epochs)
-                alone = train_by(corpus, [pick_kernel("cpu", config)] * SEEDS, config, where / "cpu")
-                permitted = users_a_launch(config, corpus.num_users) or ALL_USERS
-                for width in sorted({*((4, 16) if log == PLANTED else ()), permitted, int(corpus.users.max())}):
-                    kernels = [kernel_in_flight(width, seed) for seed in range(SEEDS)]
-                    told = train_by(corpus, kernels, config, where / str(width))
-                    has_mark = log in LOGS and epochs == EPOCHS[0] and width <= permitted
-                    case = f"{log}, {epochs} epochs, {width:,} in flight"
-                    cases.append(compare(case, corpus, width, told, alone) | ({"mark": MARK} if has_mark else {}))
+                short = take_short(data / f"{log}.parquet", folder)
+                corpus = make_corpus(short, folder / "root")
+                cases += measure_tiles(log, make_corpus(short, folder / "whole", partitions=1), folder / "tiles")
+            cases += measure_private(log, corpus, folder)
     for case in cases:
         case["passed"] = case["mark"] == "none" or case["s.e."] >= -2
+    return cases
+
+
+def measure_private(log: str, corpus: Corpus, folder: Path) -> list[dict[str, Any]]:
+    """Cases of users with negatives of their own: as many in flight as are permitted, and a micro-partition."""
+    cases = []
+    for epochs in EPOCHS[log == PLANTED :]:
+        config, where = replace(CONFIG, epochs=epochs), folder / str(epochs)
+        alone = train_by(corpus, [pick_kernel("cpu", config)] * SEEDS, config, where / "cpu")
+        permitted = users_a_launch(config, corpus.num_users) or ALL_USERS
+        for width in sorted({*((4, 16) if log == PLANTED else ()), permitted, int(corpus.users.max())}):
+            kernels = [kernel_in_flight(make_launch(width, seed)) for seed in range(SEEDS)]
+            told = train_by(corpus, kernels, config, where / str(width))
+            has_mark = log in LOGS and epochs == EPOCHS[0] and width <= permitted
+            case = f"{log}, {epochs} epochs, {width:,} in flight"
+            cases.append(compare(case, corpus, width, told, alone) | ({"mark": MARK} if has_mark else {}))
+    return cases
+
+
+def measure_tiles(log: str, corpus: Corpus, folder: Path) -> list[dict[str, Any]]:
+    """Cases of tiles, of a log that is one micro-partition: as many streams in flight as are permitted, and all."""
+    cases = []
+    permitted = max(1, corpus.num_users // USERS_FOR_ONE_IN_FLIGHT // TILES.tile_users)
+    for epochs in EPOCHS:
+        config, where = replace(TILES, epochs=epochs), folder / str(epochs)
+        alone = train_by(corpus, [pick_kernel("cpu", config)] * SEEDS, config, where / "cpu")
+        for num_streams in (permitted, most_streams(corpus.num_users)):
+            kernels = [kernel_in_flight(make_tile_launch(num_streams))] * SEEDS
+            told = train_by(corpus, kernels, config, where / str(num_streams))
+            width = num_streams * TILES.tile_users
+            case = f"{log}, {epochs} epochs, tiles of {num_streams} streams, {width:,} in flight"
+            mark = {"mark": MARK} if epochs == EPOCHS[0] and num_streams == permitted else {}
+            cases.append(compare(case, corpus, width, told, alone) | mark)
     return cases
 
 

@@ -29,13 +29,19 @@ MEMORY_BYTES = 4 * 10**9
 ALL_USERS = 10**9
 
 
-def make_corpus(log: Path, folder: Path, settings: IngestConfig | None = None, max_users: int = ALL_USERS) -> Corpus:
+def make_corpus(
+    log: Path,
+    folder: Path,
+    settings: IngestConfig | None = None,
+    max_users: int = ALL_USERS,
+    partitions: int | None = None,
+) -> Corpus:
     """The corpus of one log by our own ingest, in `folder`; at most `max_users` have one held out, 0: none.
 
     `settings` say how events are cleaned; by default as shipped.
     """
     root, settings, evaluation = open_root(folder), settings or IngestConfig(), EvaluateConfig(max_users=max_users)
-    ingest(root, [str(log)], settings, None, MEMORY_BYTES, THREADS, ignore_event)
+    ingest(root, [str(log)], settings, partitions, MEMORY_BYTES, THREADS, ignore_event)
     built = build_corpus(root, CorpusRequest(settings, evaluation), MEMORY_BYTES, THREADS, ignore_event)
     return open_corpus(root.corpus(built["window_id"]))
 

@@ -4,6 +4,7 @@ Shapes: N users, V outputs, D dims, K negatives, M lanes of a tile, R rows of a 
 """
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -74,7 +75,16 @@ class History:
 
 
 def train_stream(users: Rows, items: Items, work: Pass, first: int, last: int) -> int:
-    """PV-DBOW by sampled softmax in a tile: each lane has a user, at a step one token of it, and all share the negatives.
+    """PV-DBOW by sampled softmax in tiles; returns how many tokens were trained."""
+    num_kept = 0
+    for lanes, negatives_K in tiles_of(work, first, last):
+        train_tile(users, items.outputs, lanes, negatives_K, work)
+        num_kept += len(lanes)
+    return num_kept
+
+
+def tiles_of(work: Pass, first: int, last: int) -> Iterator[tuple[list["Lane"], np.ndarray]]:
+    """Yield the tiles of a stream and their negatives. Each lane has a user; at a step, one token of it.
 
     A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place.
     """
@@ -83,11 +93,11 @@ def train_stream(users: Rows, items: Items, work: Pass, first: int, last: int) -
         if (lane := Lane(work, int(work.order[place]), work.alphas[place])).kept
     ])  # fmt: skip
     lanes = [lane for _, lane in zip(range(work.config.tile_users), coming, strict=False)]
-    key, step, num_kept = mix(int(work.hashes[work.order[first]]) ^ work.epoch_key), 0, 0
+    key, step = mix(int(work.hashes[work.order[first]]) ^ work.epoch_key), 0
     while lanes:
         draws = [mix((key + GAMMA * counter(step, TILE, k)) & MASK) for k in range(work.config.negative)]
-        train_tile(users, items.outputs, lanes, np.array([draw_negative(bits, work) for bits in draws]), work)
-        step, num_kept, m = step + 1, num_kept + len(lanes), 0
+        yield lanes, np.array([draw_negative(bits, work) for bits in draws])
+        step, m = step + 1, 0
         while m < len(lanes):
             lanes[m].place += 1
             if lanes[m].place < len(lanes[m].kept):
@@ -98,7 +108,6 @@ def train_stream(users: Rows, items: Items, work: Pass, first: int, last: int) -
             else:
                 lanes[m] = lanes[-1]
                 lanes.pop()
-    return num_kept
 
 
 class Lane(History):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.lockstep import lane_spread, make_launch, simulate
+from tests.lockstep import lane_spread, make_launch, make_tile_launch, simulate
 from tests.trainer.kernels import reference
 from tests.trainer.kernels.test_gpu import TOLERANCE, make_rows, make_work
 from tests.trainer.training.test_device_races import one_thread
 from trainer.config import TrainConfig
+from trainer.kernels import signature
 
 __all__ = ["one_thread"]  # a fixture
 COMBINATIONS = list(itertools.product(("sampled_softmax", "negative_sampling"), ("adagrad", "sgd")))
@@ -66,3 +67,22 @@ def test_steps_in_flight_are_all_kept() -> None:
     counts = np.bincount(work.tokens, minlength=17)
     assert (items.outputs.squares[counts > 0] > before[counts > 0]).all()
     assert torch.isfinite(torch.from_numpy(items.outputs.vectors)).all()
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+def test_one_stream_of_tiles_at_a_time_is_the_reference(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More streams at a time are not: their items learn from rows that others move meanwhile."""
+    monkeypatch.setattr(signature, "STREAM_USERS", 12)
+    config = dataclasses.replace(config_of("sampled_softmax", optimizer), tile_users=4)
+    work = make_work(config, num_users=60, num_items=17, recency=2)
+    assert len(work.streams) > 3
+    users, items = make_rows(work)
+    ends, expected_users, expected_items = [], users.copy(), items.copy()
+    expected = reference.train_users(expected_users, expected_items, work)
+    for width in (1, 2):
+        users, items = make_rows(work)
+        assert simulate(make_tile_launch(width), users, items, work) == expected > 0
+        ends.append((users.vectors, items.outputs.vectors))
+    for alone, beside, wanted in zip(*ends, (expected_users.vectors, expected_items.outputs.vectors), strict=True):
+        np.testing.assert_allclose(alone, wanted, atol=2e-6)
+        assert np.abs(beside - wanted).max() > 1e-4

@@ -16,7 +16,7 @@ import torch
 
 from tests.corpora import planted_histories, write_corpus
 from tests.late_device import LateDevice
-from tests.lockstep import held_out_hits, kernel_in_flight
+from tests.lockstep import held_out_hits, kernel_in_flight, make_launch
 from tests.stores import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu
 from tests.trainer.training.test_device_engine import corpus_dir, interpret, make_job, staying, use_device
@@ -133,8 +133,12 @@ def test_users_in_flight_are_as_good_as_the_simulation_says(tmp_path: Path) -> N
     """On a card by its own launch, elsewhere by a simulation with half of the users in flight: between CPU and all in flight."""
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=600), partitions=4)
     config = TrainConfig(parts="interest", vector_size=32, epochs=4, negative=5, threads=1, tile_users=1)
-    judged = loop.pick_kernel("gpu", config) if HAS_GPU else kernel_in_flight(75, seed=1)
-    sides = {"cpu": loop.pick_kernel("cpu", config), "all in flight": kernel_in_flight(600), "judged": judged}
+    judged = loop.pick_kernel("gpu", config) if HAS_GPU else kernel_in_flight(make_launch(75, seed=1))
+    sides = {
+        "cpu": loop.pick_kernel("cpu", config),
+        "all in flight": kernel_in_flight(make_launch(600)),
+        "judged": judged,
+    }
     losses, hits = {}, {}
     for side, kernel in sides.items():
         with pytest.MonkeyPatch.context() as patch:
