@@ -3,7 +3,7 @@
 Users in flight read item rows that others move meanwhile. If they are much of the log, the items learn less: with 13 % of the
 users in step hit@20 is 1.2 % lower on one of two logs, with 1.6 % not measurably (docs/gpu.md, with all epochs). So
 a launch has at most one user in 64 of the log. A card runs at most about 4,000 programs, so that larger logs need no limit. In
-tiles a program trains 32 users of a stream of hundreds, so that a limit is less needed; this was not simulated.
+tiles a program trains 32 users of a stream of 512, so that eight micro-partitions, as by default, keep it below that.
 
 The last programs of a launch have long histories, and run alone. So that others run beside them, several micro-partitions are
 trained at once, each by a launch of its own, as long as one user in 64 is in flight (python -m tests.benchmarks.gpu_tail).
