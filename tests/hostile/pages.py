@@ -26,7 +26,7 @@ from tests.ingested import write_log
 from tests.power_loss.registry import NIGHT
 
 MOVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
-OWN_ICON = ("link", [("rel", "icon"), ("href", "data:,")])  # ours: no icon is asked for
+OWN_ICON = ("link", [("rel", "icon"), ("href", "data:,")])  # ours: the browser fetches no icon
 LIVE = {"script", "img", "iframe", "object", "embed", "link", "base", "form"}
 
 LIVE_ELEMENTS = """
