@@ -27,11 +27,10 @@ import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig
 from tasks.export.checks import check_disk, check_fit, check_memory, check_rows
-from tasks.export.form import FORMAT_VERSION, check_manifest
+from tasks.export.form import FORMAT_VERSION, check_manifest, list_files
 from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
 from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
 from tasks.export.served_export import find_other, token_of
-from tasks.export.served_export import list_files as list_served
 from tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
@@ -148,11 +147,6 @@ def read_export(export_dir: Path) -> dict[str, Any]:
             f"belong together with those of release {manifest['since']}; pull the whole release without --since"
         )
     return check_manifest(manifest, str(export_dir / EXPORT_MANIFEST))
-
-
-def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return every file of an export but the manifest: path within the export → `{"bytes", "sha256", ...}`."""
-    return list_served(manifest) | manifest.get("changes", {}).get("files", {})
 
 
 def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:

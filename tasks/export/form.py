@@ -9,13 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.served_export import list_files
+from tasks.export.served_export import list_files as list_served
 from trainer.errors import DamageError
 from trainer.system.files import verify_size
 
 FORMAT_VERSION = 1
 _KEYS = {"user": "user_id", "item": "url"}
 _NUMBERS = (pa.float32(), pa.float16(), pa.int8())
+
+
+def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return every file of an export but the manifest: path within the export → `{"bytes", "sha256", ...}`."""
+    return list_served(manifest) | manifest.get("changes", {}).get("files", {})
 
 
 def check_manifest(manifest: Any, what: str) -> dict[str, Any]:
@@ -25,16 +30,10 @@ def check_manifest(manifest: Any, what: str) -> dict[str, Any]:
     try:
         files = list_files(manifest)
         sizes = [manifest[name] for name in ("vector_size", "num_users", "num_items", "partitions")]
-        sizes += [about["bytes"] for about in files.values()] + [
-            about["rows"] for about in manifest["user_files"].values()
-        ]
-        texts = [
-            manifest["release"],
-            manifest["space_id"],
-            manifest["created_from"]["window_id"],
-            manifest["index"]["file"],
-        ]
-        texts += [about["sha256"] for about in files.values()]
+        sizes += [about["bytes"] for about in files.values()]
+        sizes += [about["rows"] for about in manifest["user_files"].values()]
+        texts = [manifest["release"], manifest["space_id"], manifest["created_from"]["window_id"]]
+        texts += [manifest["index"]["file"], *(about["sha256"] for about in files.values())]
         has_form = all(type(one) is int and one >= 0 for one in sizes) and all(isinstance(one, str) for one in texts)
         version = manifest["format_version"]
     except (KeyError, TypeError, AttributeError):
@@ -69,9 +68,8 @@ def check_tables(folder: Path, manifest: dict[str, Any]) -> None:
                 vector = schema.field("vector").type
                 is_vector = vector.list_size == manifest["vector_size"] and vector.value_type in _NUMBERS
                 is_key = schema.field(key).type in (pa.string(), pa.large_string())
-                fault = (
-                    "" if is_vector and is_key else f"has the columns {schema.to_string(show_schema_metadata=False)!r}"
-                )
+                columns = schema.to_string(show_schema_metadata=False)
+                fault = "" if is_vector and is_key else f"has the columns {columns!r}"
                 if metadata.num_rows != about["rows"]:
                     fault = f"has {metadata.num_rows:,} rows where its manifest says {about['rows']:,}"
             except DamageError as error:

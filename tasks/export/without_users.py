@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import EXPORT_MANIFEST, list_files, path_of, replace_folder, write_index
+from tasks.export.export import EXPORT_MANIFEST, path_of, replace_folder, write_index
+from tasks.export.form import list_files
 from tasks.export.index import plan_index
 from tasks.export.served_export import token_of
 from tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, part_name, write_rows

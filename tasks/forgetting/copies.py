@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import EXPORT_MANIFEST, list_files, path_of
+from tasks.export.export import EXPORT_MANIFEST, path_of
+from tasks.export.form import list_files
 from tasks.export.without_users import count_in_export, list_named
 from tasks.registry import tracking
 from tasks.registry.promotion import read_registry

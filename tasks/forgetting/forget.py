@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.form import list_files
 from tasks.export.without_users import count_users, erase_from_export
 from tasks.forgetting.copies import Copies, remove_releases, search_everywhere
 from tasks.forgetting.erase import erase_events, erase_state, find_rows

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import EXPORT_MANIFEST, list_files, path_of, read_export
+from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from tasks.export.form import list_files
 from tasks.export.served_export import decode_vectors
 from tasks.export.vector_files import VECTOR_COLUMNS
 from trainer.errors import ConfigError, DamageError

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.form import list_files
 from tasks.registry.version_tags import read_tags
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.form import list_files
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.faults import TAG_PATH, TAG_SHA256, find_faults
 from tasks.registry.mlflow_runs import Metric

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tasks.export.export import EXPORT_MANIFEST, list_files
-from tasks.export.form import check_manifest, check_tables
+from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.form import check_manifest, check_tables, list_files
 from tasks.export.without_users import count_users, erase_from_export
 from tasks.registry import tracking
 from tasks.registry.tracking import Version

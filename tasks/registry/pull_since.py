@@ -28,7 +28,8 @@ from tasks.export.changes import (
     write_difference,
     write_removed,
 )
-from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.form import list_files
 from tasks.export.served_export import token_of
 from tasks.registry import tracking
 from tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from sql.runner import connect, fetch_rows
 from tasks.corpus.check import find_misfits
-from tasks.export.export import list_files
+from tasks.export.form import list_files
 from tasks.registry.faults import find_faults, list_copies
 from tasks.root.run import Root, Run, list_folders
 from tasks.root.story import read_story

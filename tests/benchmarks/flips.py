@@ -23,7 +23,8 @@ from typing import Any
 from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from tasks.corpus.build import build_corpus
 from tasks.corpus.window import CorpusRequest
-from tasks.export.export import EXPORT_MANIFEST, list_files, path_of, read_export
+from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from tasks.export.form import list_files
 from tasks.queries.similar import similar_users
 from tasks.root.run import Root, Run
 from tests.benchmarks.harness import run_benchmark

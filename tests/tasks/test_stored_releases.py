@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import ExportConfig
-from tasks.export.export import Export, export_vectors, list_files
+from tasks.export.export import Export, export_vectors
+from tasks.export.form import list_files
 from tasks.export.index import unit_rows
 from tasks.export.reduction import project, read_projection
 from tasks.export.served_export import decode_vectors

@@ -7,7 +7,8 @@ import pytest
 
 from tasks.evaluation.evaluate import Question, evaluate, rank_held_out
 from tasks.evaluation.scores import score_of
-from tasks.export.export import Export, export_vectors, list_files
+from tasks.export.export import Export, export_vectors
+from tasks.export.form import list_files
 from tasks.queries.similar import similar_users
 from tasks.queries.word2vec import export_word2vec
 from tasks.report.pictures import read_pages

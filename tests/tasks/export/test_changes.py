@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.export.changes import KEYS
-from tasks.export.export import list_files
+from tasks.export.form import list_files
 from tasks.export.served_export import token_of
 from tasks.registry.pull_since import Link, join_changes
 from tasks.registry.tracking import Version

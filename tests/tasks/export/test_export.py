@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.export.export import USER_ROW_GROUP_ROWS, Export, export_vectors, list_files
+from tasks.export.export import USER_ROW_GROUP_ROWS, Export, export_vectors
+from tasks.export.form import list_files
 from tasks.export.index import unit_rows
 from tasks.root.run import Root
 from tests.corpora import user_hash

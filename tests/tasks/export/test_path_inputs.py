@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.export.export import list_files, read_export
+from tasks.export.export import read_export
+from tasks.export.form import list_files
 from tasks.export.path_inputs import open_path_sums
 from tasks.export.served_export import decode_vectors
 from tasks.export.without_users import erase_from_export

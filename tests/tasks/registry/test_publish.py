@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST, list_files
+from tasks.export.export import EXPORT_MANIFEST
+from tasks.export.form import list_files
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.publish import (
     attach_report,

@@ -1,0 +1,29 @@
+"""A manifest that somebody else may have made names no file outside its folder, wherever in it the name stands."""
+
+from typing import Any
+
+import pytest
+
+from tasks.export.form import check_manifest
+from trainer.errors import DamageError
+
+ABOUT = {"bytes": 7, "sha256": "0" * 64}
+
+
+def make_manifest(user: str = "a", item: str = "b", index: str = "c", changed: str = "changes/d") -> dict[str, Any]:
+    return {
+        "format_version": 1, "release": "r1", "space_id": "s1", "created_from": {"window_id": "w1"}, "vector_size": 4,
+        "num_users": 1, "num_items": 1, "partitions": 1, "user_files": {user: ABOUT | {"rows": 1}}, "item_files": {item: ABOUT},
+        "index": ABOUT | {"file": index}, "changes": {"since": "r0", "files": {changed: ABOUT}},
+    }  # fmt: skip
+
+
+def test_a_manifest_is_returned_as_it_is() -> None:
+    assert check_manifest(make_manifest(), "it") == make_manifest()
+
+
+@pytest.mark.parametrize("where", ["user", "item", "index", "changed"])
+@pytest.mark.parametrize("name", ["../../../x", "a/../../../x"])
+def test_names_that_lead_outside_are_refused(where: str, name: str) -> None:
+    with pytest.raises(DamageError, match="which is outside the export"):
+        check_manifest(make_manifest(**{where: name}), "it")
