@@ -10,6 +10,7 @@ from tasks.corpus.window import Base, CorpusRequest
 from tasks.root.identity import registry_uri
 from tasks.root.run import Root, open_root
 from tasks.root.story import NightPlan, Story
+from tasks.training.beginning import night_schedule
 from tasks.training.worker_processes import pick_device
 from trainer.store.tokens import CHANGED, open_corpus
 from trainer.training.job import Job, choose_parts
@@ -29,8 +30,6 @@ class NightContext:
         """Returns the training of a run: of all users, or of those who changed since its base release. The path has the settings
         that the log chose, once it has.
         """
-        from tasks.training.beginning import night_schedule  # torch
-
         device = pick_device(self.config.train, self.config.resources)
         corpus_dir = self.root.corpus(story.window_id)
         chosen: dict[str, Any] = story.steps.trial.settings if story.steps.trial else {}

@@ -1,6 +1,7 @@
 """The night: from logs to a registered release, one call per step."""
 
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from flows.context import open_night
 from flows.progress import report_step
 from flows.push import push_release
 from flows.summary import summarize, summarize_finished
+from tasks.root.memory import keep_loaded
 from tasks.root.run import lock_root
+from trainer.events import log
 
 
 @flow(name="nightly", validate_parameters=True)
@@ -47,7 +50,7 @@ def nightly(
         full: Train everything anew, whatever serves.
     """
     night = open_night(root, since, until, config, full)
-    with report_step("lock") as on_event, lock_root(night.root, "run", lambda line: on_event("log", {"message": line})):
+    with keep_loaded(), report_step("lock") as on_event, lock_root(night.root, "run", partial(log, on_event)):
         ingested = steps.ingest_events(night, logs)
         run = steps.open_run(night, ingested, logs)
         steps.build_corpus(night, run)

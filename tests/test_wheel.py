@@ -1,4 +1,4 @@
-"""The wheel has everything that the package needs, and works outside the checkout."""
+"""The wheel has everything that the package needs, and works outside the checkout; a night needs no extra."""
 
 import os
 import subprocess
@@ -8,6 +8,17 @@ from pathlib import Path
 
 import pytest
 
+NO_EXTRAS = """
+import sys
+
+class NotInstalled:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in ("torch", "triton", "ray", "prefect_ray", "lancedb", "qdrant_client", "psycopg2", "boto3", "gensim"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled)
+"""
 ROOT = Path(__file__).parents[1]
 CODE = """
 import sys, surf2vec, infra.stack, infra.deploy, flows.demo
@@ -60,3 +71,21 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
             [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_night_needs_no_extra(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_EXTRAS)
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{tmp_path}:{ROOT}",
+    }  # fmt: skip
+
+    def surf2vec(*arguments: str) -> str:
+        command = [sys.executable, "-m", "flows.cli", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    surf2vec("sample-logs", "--users", "300", "--out", "logs")
+    surf2vec("run", "--root", "root", "--logs", "logs/*.csv")
+    assert "0 damaged, 0 warnings" in surf2vec("doctor", "--root", "root")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from trainer.model.trees import Tree, log_probabilities
@@ -33,7 +32,7 @@ class Piece:
     """items int64[n], ascending; score: maps users' vectors float32[B, D] to scores float32[B, n], the best highest."""
 
     items: NDArray[np.int64]
-    score: Callable[[Vectors], torch.Tensor]
+    score: Callable[[Vectors], Vectors]
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class VectorScores:
     def pieces(self) -> Iterator[Piece]:
         for start in range(0, self.num_items, self.piece_items):
             stop = min(start + self.piece_items, self.num_items)
-            vectors = torch.from_numpy(np.ascontiguousarray(self.read(start, stop)))
+            vectors = self.read(start, stop)
             yield Piece(np.arange(start, stop), partial(_multiply, vectors))
 
 
@@ -99,12 +98,12 @@ class TreeScores:
                 yield Piece(items, partial(_descend, tree, self.read(block)))
 
 
-def _multiply(vectors: torch.Tensor, users: Vectors) -> torch.Tensor:
-    return torch.from_numpy(users) @ vectors.T
+def _multiply(vectors: Vectors, users: Vectors) -> Vectors:
+    return users @ vectors.T
 
 
-def _descend(tree: Tree, rows: Vectors, users: Vectors) -> torch.Tensor:
-    return torch.from_numpy(log_probabilities(tree, rows, users))
+def _descend(tree: Tree, rows: Vectors, users: Vectors) -> Vectors:
+    return log_probabilities(tree, rows, users)
 
 
 Scores = VectorScores | TreeScores

@@ -2,7 +2,7 @@
 
 Pages are compared by the cosine of their vectors, without the bias and after subtracting the mean vector. A vector added to all
 items shifts all scores of a user equally and changes no ranking, so the mean carries no information. The layout is t-SNE on the
-leading principal components of at most MAX_PAGES points, which takes a few seconds for an export of any size. It uses a
+leading principal components of at most MAX_PAGES points, which takes two seconds for an export of any size. It uses a
 fixed seed and one thread, so the same vectors give the same map.
 """
 
@@ -35,7 +35,7 @@ NAME_CHARS = 34
 LEGEND_CHARS = 44
 FONT, PHONE_FONT = 12.0, 25.0
 NUM_LABELS, NUM_PHONE_LABELS = 64, 16
-MAX_PAGES = 1200
+MAX_PAGES = 800
 LAYOUT_STEPS = 500
 ONE_THREAD = 1  # with several, small products mostly wait for each other, and the bits depend on the number of threads
 MIN_LAYOUT_PAGES = 24  # with fewer, neighbourhoods are too small for t-SNE: the two leading components are as good

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tasks.config import NightlyConfig
 from tasks.corpus.window import ends_before, list_differences
+from tasks.evaluation.comparison import match_items, match_unchanged
 from tasks.root.run import Root
 from tasks.root.story import EvaluateStep, NightPlan, ReleaseBefore, Story
 from tasks.training.runs import BaseRelease, open_base
@@ -165,8 +166,6 @@ class HeldOutBeginning:
 
 def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     """Return what a full night takes from the champion: its items, and the users with the same tokens."""
-    from tasks.evaluation.comparison import match_items, match_unchanged  # torch
-
     other = open_corpus(root.corpus(space.record.window_id))
     to_other, _ = match_items(corpus.vocabulary, other.vocabulary)
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tasks.evaluation.evaluate import LEAST_GAIN, TOP, Question, Ranking, join_questions, measure_gain, questions
@@ -84,12 +83,12 @@ def _find_ranks(question: Question, scores: Scores, interest_size: int) -> NDArr
     for piece in scores.pieces():
         for batch in sides[0].batches():
             leads = [side.score_unseen(piece, batch) - side.held_scores[batch, None] for side in sides]
-            rows, places = torch.nonzero((leads[0] > 0) | (leads[1] > 0), as_tuple=True)
+            rows, places = np.nonzero((leads[0] > 0) | (leads[1] > 0))
             interest, path = (lead[rows, places] for lead in leads)
-            is_other = torch.from_numpy(piece.items[places] != question.items[batch][rows])
+            is_other = piece.items[places] != question.items[batch][rows]
             for number, weight in enumerate(ALL_WEIGHTS):
                 ahead = rows[is_other & ((1 - weight) * interest + weight * path > 0)]
-                above[batch, number] += torch.bincount(ahead, minlength=batch.stop - batch.start).numpy()
+                above[batch, number] += np.bincount(ahead, minlength=batch.stop - batch.start)
     return above + 1
 
 

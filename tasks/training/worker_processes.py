@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ def count_workers(device: Device, resources: ResourcesConfig) -> int:
     if device.kernel == "gpu" and num_workers > num_devices:
         raise ConfigError(
             f"resources.workers is {num_workers}, one for each GPU, and {num_devices} are here: lower it, or set 0 to take all"
+        )
+    if num_workers > 1 and find_spec("torch") is None:
+        raise ConfigError(
+            f"resources.workers is {num_workers}, and several workers need torch, which is not installed: install the extra "
+            "surf2vec[torch], or set 1"
         )
     if len(device.budgets) > 1 and len(device.budgets) != num_workers:
         raise ConfigError(

@@ -92,7 +92,7 @@ def test_ranks_down_a_tree_are_those_of_the_whole_tree(
     assert scores.num_pieces == NUM_BLOCKS
     found = np.full_like(expected, np.nan)
     for piece in scores.pieces():
-        found[:, piece.items] = piece.score(question.vectors).numpy()
+        found[:, piece.items] = piece.score(question.vectors)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     expected[question.seen_rows, question.seen_items] = -np.inf
     own = np.take_along_axis(expected, question.items[:, None], axis=1)

@@ -47,9 +47,9 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
             is_compiling=lambda: bool(train_order.stats.cache_misses or train_streams.stats.cache_misses),
         )
     if name == "gpu":
+        gpu = import_gpu()
         from trainer.kernels.device import Accelerator
 
-        gpu = import_gpu()
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
@@ -62,13 +62,14 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
 
 
 def import_gpu() -> Any:
-    """Return the module of the GPU kernel. Raises ResourceError where Triton is not installed."""
+    """Return the module of the GPU kernel. Raises ResourceError where torch or Triton is not installed."""
     try:
         from trainer.kernels import gpu
     except ModuleNotFoundError as error:
-        if error.name != "triton":
+        if error.name not in ("torch", "triton"):
             raise
         raise ResourceError(
-            "kernel gpu needs Triton, which comes with the CUDA builds of torch: install one of these, or train on the CPU"
+            f"kernel gpu needs {error.name}, which is not installed: install the extra surf2vec[torch] with a CUDA build of "
+            "torch, which brings triton, or train on the CPU"
         ) from None
     return gpu

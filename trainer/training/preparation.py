@@ -107,9 +107,11 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 
     def compile_all() -> None:
         try:
-            made_up = _make_up_work(config, num_items=1, num_users=1, length=0)
-            _train_made_up(kernel, *made_up)
-            at_rest(config, 0, made_up[-1].hashes, made_up[0])
+            users, items, path, work = _make_up_work(config, num_items=1, num_users=1, length=0)
+            _train_made_up(kernel, users, items, path, work)
+            if kernel.accelerator is None and config.interest_size:  # users are fitted to trained items later
+                kernel.train_users(users, items, replace(work, update_items=False))
+            at_rest(config, 0, work.hashes, users)
         except BaseException as error:
             failed.append(error)
 

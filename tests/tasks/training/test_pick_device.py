@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tasks.config import ResourcesConfig
-from tasks.training.worker_processes import Device, pick_device
+from tasks.training.worker_processes import Device, count_workers, pick_device
 from tests.trainer.kernels.test_gpu import HAS_GPU, is_interpreted
 from trainer import kernels
 from trainer.config import TrainConfig
+from trainer.errors import ConfigError
 from trainer.kernels import gpu
 from trainer.training import trial
 
@@ -85,10 +86,18 @@ def test_nothing_is_tried_where_no_gpu_is_asked_for(monkeypatch: pytest.MonkeyPa
     assert pick_device(CONFIG, ResourcesConfig()) == Device("cpu")
 
 
-def test_without_triton_the_cpu_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)  # an import then raises ModuleNotFoundError
+@pytest.mark.parametrize("missing", ["torch", "triton"])
+def test_without_torch_or_triton_the_cpu_is_taken(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)  # an import then raises ModuleNotFoundError
     monkeypatch.delitem(sys.modules, "trainer.kernels.gpu")
     monkeypatch.delattr(kernels, "gpu")
     device = pick_device(TrainConfig(), ResourcesConfig(device_memory="1GB"))
     assert device.kernel == "cpu"
-    assert "needs Triton, which comes with the CUDA builds of torch" in device.reason
+    assert f"needs {missing}, which is not installed: install the extra surf2vec[torch]" in device.reason
+
+
+def test_several_workers_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert count_workers(Device("cpu"), ResourcesConfig(workers=1)) == 1
+    with pytest.raises(ConfigError, match=r"workers is 2, .* install the extra surf2vec\[torch\], or set 1"):
+        count_workers(Device("cpu"), ResourcesConfig(workers=2))
