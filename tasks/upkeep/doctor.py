@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+import duckdb
 import pyarrow.parquet as pq
 
 from sql.runner import connect, fetch_rows
@@ -78,15 +79,16 @@ def _examine_events(root: Root) -> Iterator[Finding]:
         yield Finding("damage", str(root.sources), f"cannot be used ({error}); {_GIVE_ALL.format(root.sources)}")
         return
     named: set[Path] = set()
-    for source in sources:
-        files = {root.path / name: about for name, about in source["files"].items()}
-        named |= set(files)
-        for place, text in list(_damaged(files)) or list(_broken_events(files, partitions)):
-            way_out = f"remove {place}, if it is there, and give the log {source['name']} again"
-            yield Finding("damage", place, f"{text}; {way_out}")
-        if sum(about["rows"] for about in files.values()) != source["events"]:
-            text = f"{source['name']}: events and rows of files differ; {_GIVE_ALL.format(root.sources)}"
-            yield Finding("damage", str(root.sources), text)
+    with TemporaryDirectory() as spill, connect(EVENTS_BYTES, Path(spill), EVENTS_THREADS) as con:
+        for source in sources:
+            files = {root.path / name: about for name, about in source["files"].items()}
+            named |= set(files)
+            for place, text in list(_damaged(files)) or list(_broken_events(con, files, partitions)):
+                way_out = f"remove {place}, if it is there, and give the log {source['name']} again"
+                yield Finding("damage", place, f"{text}; {way_out}")
+            if sum(about["rows"] for about in files.values()) != source["events"]:
+                text = f"{source['name']}: events and rows of files differ; {_GIVE_ALL.format(root.sources)}"
+                yield Finding("damage", str(root.sources), text)
     yield Finding("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
     yield from _orphans(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
 
@@ -174,17 +176,15 @@ def _damaged(files: dict[Path, dict[str, Any]]) -> Problems:
             yield str(path), str(error)
 
 
-def _broken_events(files: dict[Path, dict[str, Any]], partitions: int) -> Problems:
+def _broken_events(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, Any]], partitions: int) -> Problems:
     """Yield each events file whose checksum is right, but whose number of rows is wrong or whose events break a rule."""
-    with TemporaryDirectory() as folder, connect(EVENTS_BYTES, Path(folder), EVENTS_THREADS) as con:
-        for path, about in files.items():
-            if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
-                yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
-            params = {"files": [glob.escape(str(path))], "partitions": partitions}
-            [faults] = fetch_rows(con, "checks/event_faults", params)
-            for check, fault in EVENTS_CHECKS.items():
-                if faults[check]:
-                    yield str(path), f"{path} has {several(faults[check], 'event')} {fault} ({check})"
+    for path, about in files.items():
+        if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
+            yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
+        [faults] = fetch_rows(con, "checks/event_faults", {"files": [glob.escape(str(path))], "partitions": partitions})
+        for check, fault in EVENTS_CHECKS.items():
+            if faults[check]:
+                yield str(path), f"{path} has {several(faults[check], 'event')} {fault} ({check})"
 
 
 def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:
