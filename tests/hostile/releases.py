@@ -31,6 +31,7 @@ from trainer.system.files import describe_file, digest_file, read_json, write_ma
 USER = "user-1"
 PATIENCE_SECONDS = 20
 MODEL = "models:/surf2vec-users@champion"
+ABOUT = {"bytes": 1, "sha256": "0" * 64}
 SECRET = "a file that is none of the release's"
 Lie = Callable[[Path, dict[str, Any]], None]
 
@@ -179,6 +180,8 @@ LIES: dict[str, Lie] = {
     "no created_from": without("created_from"),
     "a release that is none": set_value(release={"a": 1}),
     "a format of the future": set_value(format_version=99),
+    "changes that lead outside": set_value(changes={"since": "r0", "files": {"../../told/secret.txt": ABOUT}}),
+    "changes that are a list": set_value(changes=[1]),
 }  # fmt: skip
 MANIFESTS = {
     "no manifest": None, "a manifest that is no JSON": b"{", "a manifest that is a list": b"[]",
@@ -256,13 +259,12 @@ def check_releases(folder: Path) -> Found:
     assert registered
     copy = registered / version.tags["export_path"]
     shutil.copytree(copy, folder / "copy")
-    client = tracking.MlflowClient(root.tracking_uri, root.tracking_uri)
     for what in [*LIES, *MANIFESTS]:
         shutil.rmtree(copy)
         shutil.copytree(folder / "copy", copy)
         lie_in(copy, what)
         digest = digest_file(copy / EXPORT_MANIFEST) if (copy / EXPORT_MANIFEST).exists() else "none"
-        client.set_model_version_tag("surf2vec-users", "1", "manifest_sha256", digest)
+        tracking.set_tags(root.tracking_uri, version, {"manifest_sha256": digest})
         out = folder / "out" / what.replace("/", "")
         judge(f"pull: {what}", lambda out=out: pull_and_ask(root, out), (pulled, expected), found)
         outside = [path for path in (folder / "out").rglob("*") if path.is_symlink() or SECRET.encode() in read(path)]
