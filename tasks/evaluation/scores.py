@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.trees import Tree, log_probabilities
+from trainer.model.trees import log_probabilities
 from trainer.plan.sizes import training_sizes
 from trainer.store.generation import Generation
 from trainer.training.item_blocks import ItemBlocks
@@ -63,8 +63,7 @@ class VectorScores:
     def pieces(self) -> Iterator[Piece]:
         for start in range(0, self.num_items, self.piece_items):
             stop = min(start + self.piece_items, self.num_items)
-            vectors = self.read(start, stop)
-            yield Piece(np.arange(start, stop), partial(_multiply, vectors))
+            yield Piece(np.arange(start, stop), partial(_multiply, self.read(start, stop)))
 
 
 @dataclass(frozen=True)
@@ -95,15 +94,11 @@ class TreeScores:
             items, tree = cut.part(block) if cut else (everything, self.blocks.tree)
             if len(items):  # a block may be empty if there are few items
                 assert tree is not None
-                yield Piece(items, partial(_descend, tree, self.read(block)))
+                yield Piece(items, partial(log_probabilities, tree, self.read(block)))
 
 
 def _multiply(vectors: Vectors, users: Vectors) -> Vectors:
     return users @ vectors.T
-
-
-def _descend(tree: Tree, rows: Vectors, users: Vectors) -> Vectors:
-    return log_probabilities(tree, rows, users)
 
 
 Scores = VectorScores | TreeScores

@@ -247,6 +247,23 @@ def test_one_user_reads_one_row_group(model: Any, monkeypatch: pytest.MonkeyPatc
     assert model.part(0).metadata.num_row_groups > 1
 
 
+def test_the_ids_of_neighbours_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(folder)
+    first = ask(model, ["user-7"], k=5)
+    part_class = type(model.part(0))
+    columns_read = []
+    read = part_class.read
+    monkeypatch.setattr(
+        part_class, "read", lambda self, groups, columns: columns_read.append(columns) or read(self, groups, columns)
+    )
+    pd.testing.assert_frame_equal(ask(model, ["user-7"], k=5), first)
+    assert columns_read == [["user_id", "vector", "scale"]]
+    other = folder / "user_vectors" / f"part-{1 - user_hash('user-7') % 2:05d}.parquet"
+    os.utime(other, (1, 1))
+    with pytest.raises(RuntimeError, match="there has changed since the model was loaded"):
+        ask(model, ["user-7"], k=NUM_USERS)  # of both parts, and in memory by now
+
+
 def test_the_files_import_nothing_of_ours() -> None:
     modules = {path.stem for path in MODEL_MODULES}
     for path in (MODEL_CODE, *MODEL_MODULES):
