@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tasks.evaluation.scores import Piece, VectorScores
@@ -31,4 +30,4 @@ class RowScores:
         return self.num_items
 
     def pieces(self) -> Iterator[Piece]:
-        yield Piece(np.arange(self.num_items), lambda rows: torch.from_numpy(self.score_rows(rows[:, 0])))
+        yield Piece(np.arange(self.num_items), lambda rows: self.score_rows(rows[:, 0]))
