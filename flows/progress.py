@@ -5,9 +5,10 @@ A step reports through one callback (`trainer.events`). This module provides the
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import httpx
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
@@ -57,10 +58,11 @@ def report_step(step: str) -> Iterator[OnEvent]:
         now, percent = time.monotonic(), 100.0 * done / total if total else 100.0
         if now - last_artifact >= ARTIFACT_SECONDS:
             last_artifact = now
-            if artifact is None:
-                artifact = create_progress_artifact(percent, key=f"{step}-progress", description=part)
-            else:
-                update_progress_artifact(artifact, progress=percent)
+            with suppress(httpx.HTTPError):  # a training goes on without Prefect's server
+                if artifact is None:
+                    artifact = create_progress_artifact(percent, key=f"{step}-progress", description=part)
+                else:
+                    update_progress_artifact(artifact, progress=percent)
         if not console.is_terminal and now - last_line >= LINE_SECONDS:
             last_line = now
             print_line(step, f"{done:,} of {total:,} {unit}{rate} ({int(percent)} %)")
@@ -68,7 +70,8 @@ def report_step(step: str) -> Iterator[OnEvent]:
     with bar:
         yield on_event
     if artifact:
-        update_progress_artifact(artifact, progress=100)
+        with suppress(httpx.HTTPError):
+            update_progress_artifact(artifact, progress=100)
 
 
 def print_line(step: str, message: str) -> None:

@@ -1,11 +1,16 @@
 """What a person finds in Prefect after a night: the flow, its steps, and artifacts that can be read."""
 
+import logging
+import socket
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows import progress
 from flows.artifacts import describe_night, key_of
 from flows.config import load_config
 from flows.nightly import nightly
@@ -71,6 +76,21 @@ def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.C
 
     tell()
     assert rf"{message}\x1b[31m\x07\u202e" in capsys.readouterr().err
+
+
+def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "ARTIFACT_SECONDS", 0)
+    monkeypatch.setattr(progress, "get_run_logger", lambda: logging.getLogger("a test"))
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound, not listening: whoever calls is refused
+        with (
+            temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{held.getsockname()[1]}/api"}),
+            report_step("train") as on_event,
+        ):
+            on_event("progress", {"step": "train", "done": 1, "total": 3, "unit": "epochs"})
+            monkeypatch.setattr(progress, "create_progress_artifact", lambda *told, **named: uuid4())
+            for done in (2, 3):
+                on_event("progress", {"step": "train", "done": done, "total": 3, "unit": "epochs"})
 
 
 def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
             return (
                 f"the smallest plan needs {size(smallest_bytes)} on the GPU, {size(budget.context_bytes)} of it for its context, "
                 f"but the budget is {size(budget.device_bytes)}: raise --device-memory, lower train.vector_size, or raise "
-                "store.partitions"
+                "store.partitions (of a root with events by `surf2vec repartition`)"
             )
     num_blocks = min(choices, key=sizes.item_bytes)
     slot = (began.chunk_partitions if began and began.num_blocks > 1 else 1) * _largest_bytes(work, sizes)
@@ -348,7 +348,8 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
         f"{why} needs {size(needed)}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
         f"{sizes.num_items:,} items{blocks} and buffers, and {size(needed - budget.overhead_bytes - item_bytes)} for slots of "
         f"micro-partitions of up to {work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is "
-        f"{size(budget.host_bytes)}: raise --host-memory, lower train.vector_size, or raise store.partitions"
+        f"{size(budget.host_bytes)}: raise --host-memory, lower train.vector_size, or raise store.partitions (of a root "
+        "with events by `surf2vec repartition`)"
         + (
             f"; train.path_weight=0 saves the path's {size(sizes.sharing.images(1) * sizes.path_bytes)}"
             if sizes.path_bytes

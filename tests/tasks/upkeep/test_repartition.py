@@ -1,7 +1,9 @@
 """Micro-partitions split and joined: the same bits for every user, the same bytes as if it had been so from the beginning."""
 
 import hashlib
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.corpora import user_hash
 from tests.flows.test_nightly import write_logs
 from tests.ingested import check_events, read_events
 from tests.trained import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
+from trainer.config import TrainConfig
 from trainer.errors import ConfigError, DamageError, ResourceError
 from trainer.events import ignore_event
 from trainer.store.generation import open_generation
@@ -30,6 +33,9 @@ from trainer.store.manifests import write_manifest
 from trainer.store.tokens import open_corpus
 from trainer.store.writer import open_pinned, pin_generation
 from trainer.system.files import read_json, write_json
+from trainer.training import preparation
+from trainer.training.job import Job
+from trainer.training.loop import train
 
 
 def change(root: Root, partitions: int | None, memory_bytes: int = MEMORY_BYTES) -> dict[str, Any]:
@@ -201,6 +207,22 @@ def test_too_little_memory_and_disk_are_refused_with_numbers(
     with pytest.raises(ResourceError, match=r"of disk.*1.0 kB are free"):
         change(root, 2)
     assert snapshot(root) == before
+
+
+def test_a_budget_too_small_for_one_micro_partition_fits_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "private_bytes", lambda: 10**8)  # whatever the tests before left
+    root, window_id = prepare(tmp_path / "root", 1)
+    job = Job(root.corpus(window_id), root.store, TrainConfig(vector_size=4096, epochs=1, threads=1), 1)
+    with pytest.raises(ResourceError, match="`surf2vec repartition`") as told:
+        train(job)
+    needed = re.search(r"needs ([\d.]+) MB", str(told.value))
+    assert needed
+    job = replace(job, host_memory_bytes=int(float(needed[1]) * 1e6) - 200_000)
+    with pytest.raises(ResourceError, match="the smallest plan needs"):
+        train(job)
+    change(root, 16)
+    window_id = build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)["window_id"]
+    assert train(replace(job, corpus_dir=root.corpus(window_id)))["tokens"] > 0
 
 
 @pytest.mark.parametrize("pattern", ["events/*/*.parquet", "corpus/*/p00001.tokens.npy", "store/users-00001-*"])
