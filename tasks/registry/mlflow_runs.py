@@ -153,11 +153,12 @@ def open_run(
     run_id: str,
     tags: dict[str, str],
     params: dict[str, Any],
+    started_ms: int | None = None,
 ) -> str:
     """Return the id of the MLflow run for our run `run_id`; create the MLflow run if there is none.
 
     Runs with the tag of another root are ignored. `artifacts` is the folder for artifacts; None if a server chooses it.
-    Existing params are not changed.
+    Existing params are not changed. started_ms: when our run began, since 1970; now by default.
     """
     with connect(tracking_uri) as client:
         place, location = client.get_experiment_by_name(experiment), artifacts.as_uri() if artifacts else None
@@ -178,7 +179,7 @@ def open_run(
         else:
             user = resolve_tags().get(MLFLOW_USER, "")  # "Created by": the model's card says to ask them
             tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec", MLFLOW_USER: user, NAME_TAG: run_id} | tags
-            run = client.create_run(experiment_id, tags=tags, run_name=tags[NAME_TAG])
+            run = client.create_run(experiment_id, started_ms, tags, tags[NAME_TAG])
         missing = [
             Param(name, shown(mask_credentials(str(value)))[:MAX_PARAM_LENGTH])
             for name, value in params.items()

@@ -32,13 +32,11 @@ from trainer.events import OnEvent, ignore_event
 from trainer.system.files import digest_file, read_json, sync_folders, verify_all
 from trainer.system.units import parse_bytes
 
-COST = ("seconds", "predicted_seconds", "peak_bytes", "predicted_peak_bytes", "stall")
+COST = ("seconds", "peak_bytes", "stall")
 DECIMALS = 4  # MLflow's pages show all digits; run.json has the exact figures
 CURVE = ("loss", "heldout_loss", "tokens_per_second")
-QUALITY = (
-    "hit_at_10", "hit_at_20", "mrr_at_20", "coverage_at_20", "popularity_hit_at_10", "popularity_hit_at_20",
-    "popularity_mrr_at_20",
-)  # fmt: skip
+QUALITY = ("hit_at_10", "popularity_hit_at_10", "mrr_at_20", "popularity_mrr_at_20", "coverage_at_20")
+GATE = ("passes", "hit_at_10", "mrr_at_20", "cosine_median", "cosine_p1", "newest_day_events", "missing_days")
 
 
 def publish_release(
@@ -59,11 +57,11 @@ def publish_release(
     verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())
     root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     digest = digest_file(export_dir / EXPORT_MANIFEST)
-    run_tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
+    tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
+    tags |= {mlflow_runs.NAME_TAG: name_night(story)}
     artifacts = root.artifacts if is_own_registry(root, publish) else None
-    params = flatten(story.config)
-    run_tags |= {mlflow_runs.NAME_TAG: name_night(story)}
-    mlflow_run = mlflow_runs.open_run(uri, artifacts, publish.experiment, story.run_id, run_tags, params)
+    place, params = (uri, artifacts, publish.experiment), flatten(story.config)
+    mlflow_run = mlflow_runs.open_run(*place, story.run_id, tags, params, _started_ms(story))
 
     def is_ours(one: Version) -> bool:
         """Return whether a version is this release, registered by this root, and not a copy of another version."""
@@ -76,21 +74,19 @@ def publish_release(
     ):
         version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
     alias = settle_aliases(root, publish, version.number, story.steps.gate)
-
-    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(f"* {line}" for line in list_night(story)))
+    registered = RegisterStep(
+        model_name=publish.model_name, model_version=version.number, alias=alias, mlflow_run_id=mlflow_run,
+        storage=version.tags.get("storage", "copy"), tracking_uri=mask_credentials(uri),
+        mlflow_page=mlflow_runs.find_page(uri, mlflow_run),
+    )  # fmt: skip
+    night = list_night(story.replace(steps=story.steps.replace(registered)))
+    lines = [f"* {line}" for line in night if "**Time**" not in line]  # MLflow has it beside, and would fold five lines
+    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(lines))
     mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
     mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(story.to_json())})
     mlflow_runs.end_run(uri, mlflow_run)
-    return {
-        "model_name": publish.model_name,
-        "model_version": version.number,
-        "alias": alias,
-        "storage": version.tags.get("storage", "copy"),
-        "tracking_uri": mask_credentials(uri),
-        "mlflow_run_id": mlflow_run,
-        "mlflow_page": mlflow_runs.find_page(uri, mlflow_run),
-    }
+    return registered.model_dump(exclude_unset=True)
 
 
 def _copy_release(
@@ -135,31 +131,30 @@ def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, 
 
 def _describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
     """Return the tags by which releases are found and compared; everything else is on the version's card."""
-    metrics = (story.steps.evaluate or EvaluateStep()).metrics
-    tags = {
-        "release": manifest["release"],
-        "space_id": manifest["space_id"],
-        "window_until": (story.steps.corpus or CorpusStep()).until,
-    }
-    rounded = {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
-    return {name: value for name, value in tags.items() if value is not None} | rounded
+    metrics, until = (story.steps.evaluate or EvaluateStep()).metrics, (story.steps.corpus or CorpusStep()).until
+    tags = {name: manifest[name] for name in ("release", "space_id")} | ({"window_until": until} if until else {})
+    return tags | {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
+
+
+def _started_ms(story: Story) -> int:
+    return int(datetime.fromisoformat(story.created_at).timestamp() * 1000)
 
 
 def list_metrics(story: Story) -> list[Metric]:
-    """Return the metrics of a run, grouped by the part before the slash, and the curves of its training.
+    """Return the metrics of a run, at most 30, grouped by the part before the slash, and the curves of its training.
 
     A curve's step is thousandths of an epoch. Timestamps come from the run, so logging the same story again adds no values.
-    The report and run.json have all other figures.
+    The report and run.json have all other figures, a version's card all rules of the gate.
     """
     steps = story.steps
     corpus, train = steps.corpus or CorpusStep(), steps.train or TrainStep()
     export, gate = steps.export or ExportStep(), steps.gate or GateStep()
     measured = list_train_metrics(train)
-    started_ms = int(datetime.fromisoformat(story.created_at).timestamp() * 1000)
+    started_ms = _started_ms(story)
     evaluated = steps.evaluate.metrics if steps.evaluate else {}
     values: dict[str, float | None] = {f"quality/{name}": evaluated.get(name) for name in QUALITY}
     values |= {f"quality/{name}": value for name, value in export.metrics.items()}
-    values |= {f"gate/{name.removeprefix('gate_')}": value for name, value in gate.metrics.items()}
+    values |= {f"gate/{name}": gate.metrics.get(f"gate_{name}") for name in GATE}
     values |= {
         "data/users": export.num_users, "data/items": export.num_items, "data/tokens": corpus.num_tokens,
         "data/users_changed": corpus.num_changed, "data/items_new": corpus.num_new_items,

@@ -32,10 +32,9 @@ def list_night(story: Story) -> list[str]:
     seconds = {name: step.seconds or 0 for name, step in steps.ended().items()}
     lines.append(f"**Time** {duration(sum(seconds.values()))}, training {duration(seconds.get('train'))}")
     if steps.registered:
-        alias = steps.registered.alias or "without an alias"
-        lines.append(
-            f"**Version** {steps.registered.model_version} of {as_markdown(steps.registered.model_name)}, {alias}"
-        )
+        made, alias = steps.registered, steps.registered.alias
+        as_what = f"as {alias}" if alias else "without an alias"
+        lines.append(f"**Version** {made.model_version} of {as_markdown(made.model_name)}, registered {as_what}")
     return lines
 
 
@@ -53,19 +52,21 @@ release; the alias `champion` is the one that serves.
 import mlflow, pandas as pd
 model = mlflow.pyfunc.load_model("models:/{model_name}@champion")
 users = pd.DataFrame({{"user_id": ["a", "b"]}})
-vectors = model.predict(users)  # user_id, vector; null for an unknown user
-ranked = model.predict(users, params={{"k": 10, "items": 10}})  # nearest users, first pages
+vectors = model.predict(users)  # null for an unknown user
+ranked = model.predict(users, params={{"k": 10, "items": 10}})
 ```
 
-With a column `pages`, lists of URLs, oldest first, the second part of a vector is summed up from them, of anybody. `surf2vec
-pull models:/{model_name}@champion --out FOLDER` gets all vectors as Parquet.
+`k` adds the nearest users, `items` the items that rank first. With a column `pages`, lists of URLs, oldest first, the path is
+summed up from them, of anybody. `surf2vec pull models:/{model_name}@champion --out FOLDER` gets all vectors as Parquet.
 
-**A vector** has two parts side by side: *interest*, what a user is about, and *path*, where the user is now. The dot product
-with an item's vector ranks; cosines compare users. The last coordinates of a part are constants, by which items have their
-popularity. Vectors of different releases compare only if the tag `space_id` is the same.
+**A vector** has two parts side by side: *interest*, what a user is about, and, if the log has an order, *path*, where the user is
+now. The dot product with an item's vector ranks; cosines compare users. The last coordinates of a part are constants, by which
+items have their popularity. Vectors of different releases compare only if the tag `space_id` is the same.
 
-**Not in it** Query strings but for the keys that were kept, e-mail addresses, session ids, pages of fewer people than
-`ingest.min_item_users`, users with fewer events than `ingest.min_user_events`.
+**hit@10** is the share of users whose next page, held out, is among the ten that rank first; popularity has the same ten for all.
+
+**Not in it** Query strings but for the keys that were kept, e-mail addresses and session ids (with `ingest.mask_secrets`), pages
+of fewer people than `ingest.min_item_users`, users with fewer events than `ingest.min_user_events`.
 
 **Limits** Vectors tell what was visited, not why. Users with few pages have vague ones. A page that is new since last night has
 no vector.
@@ -81,36 +82,39 @@ def version_card(story: Story, manifest: dict[str, Any], size_bytes: int, export
     the registry.
     """
     corpus, gate = story.steps.corpus or CorpusStep(), story.steps.gate or GateStep()
-    place = (
-        f"They are not in the registry but in {as_markdown(export_uri)}." if export_uri else "They are in the registry."
-    )
+    place = f"not in the registry but in {as_markdown(export_uri)}" if export_uri else "in the registry"
+    begun = f"after release {story.base.release}" if story.base else f"trained anew: {story.full_because or 'as asked'}"
     lines = [
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
-        f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {amount(size_bytes)}. {place}",
+        f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {amount(size_bytes)}. They are {place}.",
         "",
         *(f"* {line}" for line in list_night(story)[1:]),
         f"* **Window** {corpus.since or 'undated'} to {corpus.until or 'undated'}, {brief(corpus.num_tokens or 0)} tokens",
         f"* **Origin** run {story.run_id}, corpus {manifest['created_from']['window_id']}, generation {manifest['generation']}, "
-        + (
-            f"after release {story.base.release}" if story.base else f"trained anew: {story.full_because or 'as asked'}"
-        ),
+        f"{begun}",
         f"* **Space** {manifest['space_id']}: compare with releases of the same one only",
         f"* **Privacy** {_describe_privacy(story)}",
     ]
     if gate.table:
         lines += ["", "| rule | tonight | limit | verdict |", "|---|---|---|---|"]
-        names = ("rule", "tonight", "limit", "verdict")
-        lines += ["| " + " | ".join(as_markdown(str(row[name])) for name in names) + " |" for row in gate.table]
+        lines += map(_show_rule, gate.table)
     return "\n".join(lines)
+
+
+def _show_rule(row: dict[str, str]) -> str:
+    """Return the row of a rule: a figure is not parted from its sign and its unit, and what held back is bold."""
+    cells = [as_markdown(row[name]) for name in ("rule", "tonight", "limit", "verdict")]
+    cells = [cell.replace("= ", "=\u00a0").replace(" %", "\u00a0%") for cell in cells]
+    cells[-1] = f"**{cells[-1]}**" if row["verdict"].startswith("held") else cells[-1]
+    return f"| {' | '.join(cells)} |"
 
 
 def _describe_privacy(story: Story) -> str:
     users, pseudonyms = story.setting("ingest", "min_item_users"), story.setting("ingest", "user_key_env")
-    texts = [
+    texts = (
         f"pages of fewer than {users} people are left out" if users else "",
-        "e-mail addresses and session ids are masked",
-    ]
-    texts[1] = texts[1] if story.setting("ingest", "mask_secrets") else ""
-    texts.append("user ids are pseudonyms" if pseudonyms else "user ids are those of the logs")
-    forgotten = f"without the users forgotten since release {story.forgotten_from}" if story.forgotten_from else ""
-    return "; ".join(text for text in (*texts, forgotten) if text)
+        "e-mail addresses and session ids are masked" if story.setting("ingest", "mask_secrets") else "",
+        "user ids are pseudonyms" if pseudonyms else "user ids are those of the logs",
+        f"without the users forgotten since release {story.forgotten_from}" if story.forgotten_from else "",
+    )
+    return "; ".join(filter(None, texts))
