@@ -35,13 +35,13 @@ PAGES = {  # what each must say, as regular expressions
     ],
     "model": [
         "Who may use it", r'load_model\("models:/surf2vec-users@champion"\)', "hit@10 is the share of users", "Not in it",
-        "Whom to ask", "@ champion", "@ challenger",
+        "Whom to ask", r"@\schampion", r"@\schallenger",
     ],
     "version": [
         rf"Release {RELEASE}: a vector of 128 numbers for each of [\d,]+ users", r"hit@10 0\.\d{3}, popularity 0\.\d{3}",
         "Window 2026-01-01 to 2026-01-14", rf"Origin run {RELEASE}, corpus .*, after release {RELEASE}",
         rf"Space {RELEASE}", "Privacy pages of fewer than 3 people are left out",
-        r"events of the newest day, in %\sof the usual\s+[\d.]+\s%\s+>=\s60\.0\s%\s+held back, [\d.]+\s% on the wrong side",
+        r"events of the newest day, in\s%\sof the usual\s+[\d.]+\s%\s+>=\s60\.0\s%\s+held back, [\d.]+\s% on the wrong side",
         r"gate\s+held\s", r"window_until\s+2026-01-14\s", r"Inputs \(3\)", r"Outputs \(6\)",
     ],
 }  # fmt: skip
