@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -28,14 +29,17 @@ def test_a_server_that_is_away_is_named_without_its_password(monkeypatch: pytest
 
 
 @contextmanager
-def server_that_answers(status: int) -> Iterator[str]:
-    """The URL of a server that has nothing but this answer."""
+def server_that_answers(status: int, password: str = "") -> Iterator[str]:
+    """The URL of a server that has nothing but this answer, and for the user `me` with the password an empty registry."""
+    let_in = b"Basic " + b64encode(f"me:{password}".encode())
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
+            body = b"{}" if self.headers.get("Authorization", "").encode() == let_in else b""
+            self.send_response(200 if body else status)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *arguments: object) -> None:
             pass
@@ -55,6 +59,16 @@ def test_only_what_may_pass_is_worth_another_try(status: int, may_pass: bool, mo
     with server_that_answers(status) as url, pytest.raises(ResourceError) as caught:
         tracking.list_models(url)
     assert isinstance(caught.value, UnavailableError) == may_pass, caught.value
+
+
+def test_the_right_password_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
+    with server_that_answers(401, "right") as url:
+        with pytest.raises(ResourceError, match="401"):
+            tracking.list_models(url)
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "right")
+        assert tracking.list_models(url) == []
 
 
 def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""The advice of the runbook, and the test of each that brings the situation about, does what is said, and sees that it helps."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+RUNBOOK = (TESTS.parent / "docs" / "runbook.md").read_text(encoding="utf-8")
+
+ALARMS = {
+    "gate_held": "flows/test_gate.py::test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through",
+    "champion_old": "flows/test_watch.py::test_after_a_rollback_the_champion_is_old_until_the_next_night",
+    "push_failed": "flows/test_push_step.py::test_a_store_that_was_away_catches_up",
+}
+ERRORS = {
+    "bad_call": "flows/test_cli.py::test_the_help_of_every_command_has_an_example_that_parses",
+    "bad_config": "infra/test_stack.py::test_a_night_is_started_from_the_form",
+    "bad_input": "tasks/ingest/test_rejects.py::test_a_log_that_comes_late_with_columns_that_the_message_sets",
+    "too_many_rejects": "tasks/ingest/test_rejects.py::test_what_was_refused_is_taken_in_once_logs_or_settings_are_mended",
+    "damage": "flows/test_doctor_advice.py::test_what_doctor_says_to_do_helps",
+    "resources": "trainer/training/test_loop.py::test_a_budget_that_is_too_small_is_refused_with_numbers_until_it_is_raised",
+    "left_elsewhere": "tasks/forgetting/test_forget_shared.py::test_the_other_roots_champion_stays_and_is_named",
+    "held_back": "flows/test_gate.py::test_what_was_rolled_back_comes_back_by_no_night",
+    "stopped": "flows/test_stopping.py::test_ctrl_c_in_every_state_of_a_run",
+}
+OTHERS = {
+    "Held by `champion`": "flows/test_gate.py::test_what_was_rolled_back_comes_back_by_no_night",
+    "Only the process of the run": "infra/test_stack.py::test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away",
+    "Worker and run together": "infra/test_stack.py::test_runs_that_died_or_did_not_start_are_told_and_none_is_lost",
+    "* MLflow or S3": "infra/test_stack.py::test_a_night_outlasts_s3",
+    "`ingest.access_pattern`": "tasks/ingest/test_access_lines.py::test_a_pattern_of_ones_own",
+    "give the log again": "tasks/test_damage.py::test_giving_the_log_again_repairs_altered_events",
+    "`surf2vec repartition`": "tasks/upkeep/test_repartition.py::test_a_budget_too_small_for_one_micro_partition_fits_more",
+    "Refused: `MLFLOW_TRACKING_USERNAME`": "tasks/registry/test_mlflow_runs.py::test_the_right_password_after_a_refusal",
+    "delete these versions": "tasks/forgetting/test_forget_shared.py::test_a_version_that_somebody_made_of_ours_keeps_its_files",
+    "Keep a copy": "infra/test_passwords.py::test_data_without_passwords_is_refused",
+}
+"""By words that the runbook has."""
+UNTESTED = {"run_failed", "not_started", "too_long", "unavailable", "training", "server_ended", "worker_lost", "failed"}
+"""Rows whose advice no test follows yet."""
+
+
+def test_every_row_of_the_tables_has_a_test() -> None:
+    alarms, errors = (RUNBOOK.split(f"\n## {title}\n")[1].split("\n## ")[0] for title in ("Alarms", "Errors"))
+    for rows, tests in ((alarms, ALARMS), (errors, ERRORS)):
+        assert set(re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)) - UNTESTED == set(tests)
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_the_other_advice_is_in_the_runbook(words: str) -> None:
+    assert words in RUNBOOK
+
+
+@pytest.mark.parametrize("node", sorted({*ALARMS.values(), *ERRORS.values(), *OTHERS.values()}))
+def test_there_is_such_a_test(node: str) -> None:
+    file, _, name = node.partition("::")
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    assert name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
