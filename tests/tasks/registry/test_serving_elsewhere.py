@@ -76,8 +76,8 @@ class Elsewhere:
         )
 
     @contextmanager
-    def serving(self, root: Root) -> Iterator[str]:
-        """`mlflow models serve` of the champion; yields its address once it answers."""
+    def serving(self, root: Root, seconds: float = 120) -> Iterator[str]:
+        """`mlflow models serve` of the champion; yields its address once it answers, within these seconds."""
         port = find_port(None)
         command = [str(self.programs / "mlflow"), "models", "serve", "-m", "models:/surf2vec-users@champion"]
         command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
@@ -89,7 +89,7 @@ class Elsewhere:
             )  # fmt: skip
         try:
             address = f"http://127.0.0.1:{port}"
-            wait_until(lambda: responds(f"{address}/ping"), 120, log.read_text)
+            wait_until(lambda: responds(f"{address}/ping"), seconds, log.read_text)
             yield address
         finally:
             os.killpg(process.pid, signal.SIGTERM)

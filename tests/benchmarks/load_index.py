@@ -1,0 +1,57 @@
+"""Nearest users by the registered model in one process, beside faiss alone with the same index and the same vectors."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import faiss
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+
+from tasks.export.index import unit_rows
+from tasks.registry import tracking
+from tasks.registry.publish import publish_release
+from tasks.root.run import Root
+from tests.benchmarks.serving import RandomVectors, name_user, write_users
+from tests.releases import STORAGES, export_release, tell_story
+from trainer.system.files import read_json
+
+CALLS, INDEX_SECONDS, INDEX_MARK = (1, 1000), 10.0, 0.8
+
+
+def measure_index(folder: Path, users: int) -> list[dict[str, Any]]:
+    """A case for each number of users a call."""
+    root = Root(folder / "index")
+    export = export_release(root, "r1", root.corpus("window"), RandomVectors(write_users(root.corpus("window"), users)))  # type: ignore[arg-type]
+    tracking.list_models(root.tracking_uri)
+    publish_release(root, STORAGES["copy"], tell_story("r1"), export, None)
+    mlflow.set_tracking_uri(root.tracking_uri)
+    model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
+    manifest = read_json(export / "manifest.json")
+    index = faiss.read_index(str(export / manifest["index"]["file"]), faiss.IO_FLAG_MMAP_IFC)
+    index.nprobe = manifest["index"].get("nprobe", 1)
+    asked = [name_user(number) for number in np.random.default_rng(3).choice(users, CALLS[-1], replace=False).tolist()]
+    vectors = unit_rows(np.array(model.predict(pd.DataFrame({"user_id": asked}))["vector"].tolist(), np.float32))
+    cases = []
+    for at_once in CALLS:
+        groups = [slice(start, start + at_once) for start in range(0, len(asked), at_once)]
+        frames = [pd.DataFrame({"user_id": asked[group]}) for group in groups]
+        ours = rate([lambda frame=frame: model.predict(frame, params={"k": 10}) for frame in frames], at_once)
+        alone = rate([lambda group=group: index.search(vectors[group], 11) for group in groups], at_once)
+        cases.append({
+            "case": f"{at_once:,} users a call, {users:,} users", "ratio": ours / alone, "mark": f">= {INDEX_MARK} x faiss",
+            "passed": ours / alone >= INDEX_MARK, "queries_a_second": ours, "faiss_alone": alone,
+            "kind": manifest["index"]["kind"],
+        })  # fmt: skip
+    return cases
+
+
+def rate(calls: list[Any], at_once: int) -> float:
+    """Queries a second, after a call that opens files."""
+    calls[0]()
+    started, done = time.perf_counter(), 0
+    while time.perf_counter() - started < INDEX_SECONDS:
+        calls[done % len(calls)]()
+        done += 1
+    return done * at_once / (time.perf_counter() - started)
