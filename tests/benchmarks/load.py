@@ -33,6 +33,7 @@ from tasks.registry.promotion import read_registry
 from tasks.root.run import Root
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from tests.benchmarks.load_index import measure_index
+from tests.ingested import take_in, write_log
 from tests.nights import PASSED, commit_generation, make_night
 from tests.releases import STORAGES, export_release, make_corpus, read_items, read_users
 from tests.tasks.registry.test_serving_elsewhere import Elsewhere
@@ -177,6 +178,7 @@ def champion(root: Root) -> str:
 def measure_serving(folder: Path, seconds: int, readers: int, restart: int) -> dict[str, Any]:
     """The case of readers during promotions, rollbacks and collections."""
     root, log, elsewhere = Root(folder / "root"), folder / "operations.jsonl", folder / "elsewhere"
+    take_in(root.path, write_log(folder / "log.csv", "user-1,https://a.org/1,2026-01-01T00:00:00Z"))  # what makes it a root
     num = 4 + seconds // 15
     releases = make_exports(root, num)
     make_night(root, "r1", PASSED, PUBLISH)

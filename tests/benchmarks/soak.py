@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -165,10 +165,9 @@ def measure_place(place: Place) -> dict[str, float]:
     files = [path for path in artifacts.rglob("*") if path.is_file()]
     found |= {"artifacts bytes": sum(path.stat().st_size for path in files), "artifacts files": len(files)}
     if not place.stack:
-        names = {"prefect": ".prefect/prefect.db*", "mlflow": "mlflow.db*"}
-        return found | {
-            f"{name} bytes": sum(p.stat().st_size for p in place.root.glob(to)) for name, to in names.items()
-        }
+        for name, pattern in {"prefect": ".prefect/prefect.db*", "mlflow": "mlflow.db*"}.items():
+            found[f"{name} bytes"] = sum(path.stat().st_size for path in place.root.glob(pattern))
+        return found
     import psycopg2
 
     with closing(psycopg2.connect(place.stack._database("postgres"))) as connection, connection.cursor() as cursor:
@@ -179,9 +178,11 @@ def measure_place(place: Place) -> dict[str, float]:
     for name, service in place.stack.services.items():
         assert service.process
         there = psutil.Process(service.process.pid)
-        family = [there, *there.children(recursive=True)]
-        found[f"{name} server MB"] = sum(one.memory_full_info().pss for one in family) / 1e6
-        found[f"{name} server files"] = sum(one.num_fds() for one in family)
+        found |= {f"{name} server MB": 0.0, f"{name} server files": 0.0}
+        for one in [there, *there.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # a connection of PostgreSQL that ended meanwhile
+                found[f"{name} server MB"] += one.memory_full_info().pss / 1e6
+                found[f"{name} server files"] += one.num_fds()
     return found
 
 
