@@ -1,12 +1,13 @@
 """Nights of a small root, one after another, on a clock that a night sets forward by a day: what grows, and what stays?
 
 Each night there is a log of about a thousand lines more, of users of whom a third return a day; a few users and pages a day
-are new, and as many never come again. `surf2vec run` and `surf2vec gc` run in processes of their own, with the stack's servers
-(`--on stack`: PostgreSQL, Prefect, MLflow and a worker stay up all nights) or with the root's own files (`--on root`: a Prefect
-server a night). A small preloaded library (soak_clock.c, needs gcc) is the clock of all servers and commands, so that Prefect's
-removal of old records happens as it does in a year. After each night the bytes, files, memory, open files and seconds are noted
-in OUT/nights.jsonl. From the 30th night on each quantity has its slope a night (Theil and Sen, with its 95 % interval). One is
-flat if 100 nights add no more than 2 % of it, by the lower end of the interval. What is said to grow has no mark.
+are new, and as many never come again. `surf2vec run`, and `surf2vec gc` once a week, run in processes of their own, with the
+stack's servers (`--on stack`: PostgreSQL, Prefect, MLflow and a worker stay up all nights) or with the root's own files
+(`--on root`: a Prefect server a night). A small preloaded library (soak_clock.c, needs gcc) is the clock of all servers and
+commands, so that Prefect's removal of old records happens as it does in a year. After each night the bytes, files, memory, open
+files and seconds are noted in OUT/nights.jsonl. From the 30th night on each quantity has its slope a night (Theil and Sen, with
+its 95 % interval). One is flat if 100 nights add no more than 2 % of it, by the lower end of the interval. What is said to grow
+has no mark.
 
 Then as many first nights of different roots as `--stack_roots` says run at the same time on one stack (soak_together.py).
 
@@ -38,6 +39,7 @@ from trainer.errors import HeldBackError
 CLOCK, LIBRARY = "clock", "clock.so"
 DAY_SECONDS = 86_400
 FIRST_DAYS, SETTLED, HORIZON, MOST_GROWTH = 14, 30, 100, 0.02
+GC_DAYS = 7
 USERS, NEW_USERS, PAGES, NEW_PAGES, TOPICS, RETURNING = 600, 5, 400, 2, 10, 1 / 3
 SETTINGS: dict[str, Any] = {
     "window_days": FIRST_DAYS, "nightly.retain_days": 20,  # so that users and pages are as many after 30 nights as after 300
@@ -63,17 +65,13 @@ class Place:
     def root(self) -> Path:
         return self.folder / "root"
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return os.environ | (self.stack.client_environment if self.stack else {})
-
     def call(self, *arguments: str, settings: dict[str, Any] = SETTINGS) -> dict[str, Any]:
         """What a command prints, and what it took. Raises SystemExit when it fails; a held release is no failure."""
         options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m", "flows.cli", *arguments, "--root", str(self.root), *options, "--json"]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             started = time.monotonic()
-            process = subprocess.Popen(command, stdout=out, stderr=err, env=self.environment)
+            process = subprocess.Popen(command, stdout=out, stderr=err)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             seconds = time.monotonic() - started
@@ -100,6 +98,7 @@ def open_place(folder: Path, has_stack: bool) -> Iterator[Place]:
             yield Place(folder)
             return
         with Stack(folder / "stack").running() as stack:
+            os.environ |= stack.client_environment
             yield Place(folder, stack)
     finally:
         os.environ.clear()
@@ -142,11 +141,11 @@ def run_nights(place: Place, nights: int, minutes: int, notes: Path) -> list[dic
             write_day(place.folder / "logs", today + timedelta(night - 1), FIRST_DAYS - 1 + night)
             set_clock(place.folder, night)
             run = place.call("run", "--logs", str(place.folder / "logs" / "*.csv"))
-            gc = place.call("gc", settings={})
+            gc = place.call("gc", settings={})["cost"] if night % GC_DAYS == 0 else {}
             seen.append({
                 "night": night + 1, "kind": run["told"]["night"]["kind"], "held": run["held"], "users": run["told"]["users"],
                 **{f"night {name}": value for name, value in run["cost"].items()},
-                **{f"gc {name}": value for name, value in gc["cost"].items()}, **measure_place(place),
+                **{f"gc {name}": value for name, value in gc.items()}, **measure_place(place),
             })  # fmt: skip
             file.write(json.dumps(seen[-1]) + "\n")
             file.flush()
@@ -187,14 +186,21 @@ def measure_place(place: Place) -> dict[str, float]:
 
 
 def quantities(seen: list[dict[str, Any]]) -> list[str]:
-    return [name for name, value in seen[-1].items() if name not in ("night", "held") and not isinstance(value, str)]
+    found = {name for one in seen for name, value in one.items() if not isinstance(value, str | bool)}
+    return sorted(found - {"night"})
+
+
+def series(seen: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """The nights and the values of a quantity; a file that is not there has 0, a `gc` that did not run has none."""
+    there = [one for one in seen if name in one or not name.startswith("gc ")]
+    return [one["night"] for one in there], [float(one.get(name, 0)) for one in there]
 
 
 def judge(seen: list[dict[str, Any]], name: str, said: dict[str, str]) -> dict[str, Any]:
     """The case of a quantity: its slope from the 30th night on, or from the middle of fewer nights."""
     first = min(SETTLED, len(seen) // 2)
-    values = np.array([one.get(name, 0.0) for one in seen[first:]], float)
-    slope, _, low, high = theilslopes(values, np.arange(len(values)), 0.95)
+    nights, values = series(seen[first:], name)
+    slope, _, low, high = theilslopes(values, nights, 0.95)
     level = float(np.median(values)) or 1.0
     growth = HORIZON * max(float(low), 0.0) / level
     grows = growth > MOST_GROWTH
@@ -215,7 +221,7 @@ def draw(seen: list[dict[str, Any]], path: Path) -> None:
     names = quantities(seen)
     figure, axes = pyplot.subplots(-(-len(names) // 5), 5, figsize=(20, 2.2 * -(-len(names) // 5)))
     for axis, name in zip(axes.flat, names, strict=False):
-        axis.plot([one["night"] for one in seen], [one.get(name, 0) for one in seen], linewidth=0.8)
+        axis.plot(*series(seen, name), linewidth=0.8)
         axis.set_title(name, fontsize=9)
         axis.set_ylim(bottom=0)
         axis.axvline(SETTLED, color="#ccc", linewidth=0.8)

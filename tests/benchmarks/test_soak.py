@@ -17,7 +17,7 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no 
 
 
 def nights(*values: float) -> list[dict[str, Any]]:
-    return [{"files": value} for value in values]
+    return [{"night": number, "files": value} for number, value in enumerate(values)]
 
 
 def test_a_quantity_that_grows_is_named() -> None:
