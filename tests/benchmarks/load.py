@@ -144,12 +144,12 @@ def operate(path: Path, num: int, out: Path) -> None:
 
 
 def serve_once(
-    root: Root, elsewhere: Elsewhere, releases: dict[str, Release], readers: int, seconds: float
+    root: Root, elsewhere: Elsewhere, releases: dict[str, Release], readers: int, seconds: float, log: Path
 ) -> dict[str, Any]:
-    """Start a service, read from it, end it; what the readers got."""
-    readings, before = Readings(releases), champion(root)
+    """Start a service, read from it, end it; what the readers got. log: the operator's, to know what served meanwhile."""
+    readings, before, num_before = Readings(releases), champion(root), len(read_steps(log))
     with elsewhere.serving(root, UP_SECONDS) as address:
-        allowed = {before, champion(root)}
+        allowed = {before, champion(root), *(step["release"] for step in read_steps(log)[num_before:])}
         threads = [threading.Thread(target=readings.read, args=(address, seed)) for seed in range(readers)]
         started = time.monotonic()
         for thread in threads:
@@ -172,9 +172,14 @@ def serve_once(
 
 def count_steps(log: Path) -> Counter[str]:
     """What the operator has done so far; `collected`: exports that gc removed."""
-    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    done = read_steps(log)
     collected = sum("/export/" in place for one in done for place in one["removed"])
     return Counter(one["step"] for one in done) + Counter(collected=collected)
+
+
+def read_steps(log: Path) -> list[dict[str, Any]]:
+    """What the operator has done so far."""
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def champion(root: Root) -> str:
