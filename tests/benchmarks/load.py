@@ -204,7 +204,7 @@ def measure_serving(folder: Path, seconds: int, readers: int, restart: int) -> d
     services: list[dict[str, Any]] = []
     try:
         while (left := seconds - sum(one["read_seconds"] for one in services)) > 0 or "gc" not in count_steps(log):
-            services.append(serve_once(root, Elsewhere(elsewhere), releases, readers, min(max(left, 1), restart)))
+            services.append(serve_once(root, Elsewhere(elsewhere), releases, readers, min(max(left, 1), restart), log))
             if not operator.is_alive() and operator.exitcode:
                 raise SystemExit(f"the operator ended with {operator.exitcode}")
     finally:
