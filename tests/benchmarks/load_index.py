@@ -30,7 +30,8 @@ def measure_index(folder: Path, users: int) -> list[dict[str, Any]]:
     model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
     manifest = read_json(export / "manifest.json")
     index = faiss.read_index(str(export / manifest["index"]["file"]), faiss.IO_FLAG_MMAP_IFC)
-    index.nprobe = manifest["index"].get("nprobe", 1)
+    if "nprobe" in manifest["index"]:
+        index.nprobe = manifest["index"]["nprobe"]
     asked = [name_user(number) for number in np.random.default_rng(3).choice(users, CALLS[-1], replace=False).tolist()]
     vectors = unit_rows(np.array(model.predict(pd.DataFrame({"user_id": asked}))["vector"].tolist(), np.float32))
     cases = []

@@ -50,7 +50,10 @@ SAID = {
     "runs bytes": "a story and a report a night", "runs files": "a story and a report a night",
     "mlflow bytes": "a run a night", "artifacts bytes": "a report a night", "artifacts files": "a report a night",
     "root bytes": "log, stories, reports", "root files": "log, stories, reports",
+    "postgres server MB": "shared buffers, up to 128 MB", "postgres server files": "each connection keeps its tables open",
 }  # fmt: skip
+LATER = {"prefect bytes": 100}
+"""The night from which what grows at first is judged: the stack's Prefect keeps runs for 90 days."""
 ELSEWHERE = "a release a night: copies in a registry that is not the root's stay"
 
 
@@ -197,8 +200,8 @@ def series(seen: list[dict[str, Any]], name: str) -> tuple[list[int], list[float
 
 
 def judge(seen: list[dict[str, Any]], name: str, said: dict[str, str]) -> dict[str, Any]:
-    """The case of a quantity: its slope from the 30th night on, or from the middle of fewer nights."""
-    first = min(SETTLED, len(seen) // 2)
+    """The case of a quantity: its slope from the 30th night on (see LATER), or from the middle of fewer nights."""
+    first = min(LATER.get(name, SETTLED), len(seen) // 2)
     nights, values = series(seen[first:], name)
     slope, _, low, high = theilslopes(values, nights, 0.95)
     level = float(np.median(values)) or 1.0
