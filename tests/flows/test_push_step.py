@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows import push as push_step
+from flows.cli.options import Call
+from flows.cli.stores import push
 from flows.config import load_config
 from flows.nightly import nightly
 from flows.progress import PUSH_FAILED
@@ -12,12 +14,15 @@ from tasks.root.run import Root, Run
 from tests.flows.test_night_after_night import FAST, first_days
 from tests.pushed import read_served
 from tests.releases import read_users
+from trainer.events import ignore_event
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 @pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own warnings
-def test_a_store_that_was_away_catches_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alarms = []
     monkeypatch.setattr(
         push_step, "raise_alarm", lambda event, release, **facts: alarms.append((event, release, facts))
@@ -25,7 +30,7 @@ def test_a_store_that_was_away_catches_up(tmp_path: Path, monkeypatch: pytest.Mo
     first_days(tmp_path / "logs")
     blocked = tmp_path / "blocked"
     blocked.write_text("no folder")
-    stores = [f"parquet://{tmp_path / 'store'}", f"parquet://{blocked}/store"]
+    stores = [f"parquet://{tmp_path / 'store'}", f"parquet://{blocked}/one", f"parquet://{blocked}/two"]
     config = load_config(None, [*FAST, *(f"publish.stores={stores}".replace("'", '"'),)])
     night = {"root": tmp_path / "root", "logs": [str(tmp_path / "logs" / "*.csv")], "config": config}
     result = nightly(**night)
@@ -34,13 +39,15 @@ def test_a_store_that_was_away_catches_up(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_served(stores[0]) == serves
     pushed = Run(Root(tmp_path / "root"), result["run_id"]).story().steps.push
     assert pushed is not None
-    assert [one.get("release") for one in pushed.stores] == [result["release"], None]
+    assert [one.get("release") for one in pushed.stores] == [result["release"], None, None]
     assert "cannot write to parquet" in pushed.stores[1]["error"]
-    assert [(event, release) for event, release, _ in alarms] == [(PUSH_FAILED, result["release"])]
+    assert [(event, release) for event, release, _ in alarms] == [(PUSH_FAILED, result["release"])] * 2
     blocked.unlink()
-    nightly(**night)
+    push(Call(tmp_path / "root", config, ignore_event), stores[1])
     assert read_served(stores[1]) == serves
-    assert len(alarms) == 1
+    nightly(**night)
+    assert read_served(stores[2]) == serves
+    assert len(alarms) == 2
 
 
 def test_stores_do_not_make_another_run() -> None:

@@ -38,6 +38,7 @@ class Targets:
         return items < len(self.sampling.aliases)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # where vectors are no longer finite, training is refused in words
 def token_losses(
     targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
     negatives: NDArray[np.int64], rows: NDArray[np.int64] | None = None,

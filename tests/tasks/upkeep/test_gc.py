@@ -22,7 +22,7 @@ from tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
 from tasks.upkeep.doctor import examine
 from tasks.upkeep.gc import References, collect_garbage, find_waste
 from tests.dying import run_dying
-from tests.releases import make_release, tell_story
+from tests.releases import draw_generation, export_release, make_corpus, make_release, tell_story
 from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import make_trained, rows_by_user
 from trainer.errors import InputError, ResourceError
@@ -119,6 +119,22 @@ def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path
     check_champion(root, tmp_path / "out")
     again = collect(root)
     assert (again["removed"], again["bytes"]) == ([], 0)
+
+
+def test_what_a_full_disk_refused_has_room_after_gc(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held_bytes() -> int:
+        return sum(path.stat().st_size for path in root.path.rglob("*") if path.is_file())
+
+    corpus_dir = make_corpus(Root(tmp_path), 10)
+    usage, room_bytes = shutil.disk_usage(root.path), held_bytes() + 1000
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=room_bytes - held_bytes()))
+    with pytest.raises(ResourceError, match="the export needs about .*: run `surf2vec gc`"):
+        export_release(root, "r7", corpus_dir, draw_generation(corpus_dir))
+    collect(root)
+    export = export_release(root, "r7", corpus_dir, draw_generation(corpus_dir))
+    assert (export / "manifest.json").exists()
 
 
 def test_a_dry_run_names_the_same_and_removes_nothing(root: Root) -> None:

@@ -298,6 +298,17 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
     assert not list(tmp_path.glob("*.safetensors"))
 
 
+def test_with_a_lower_alpha_the_last_good_generation_is_followed_by_another(corpus_dir: Path, tmp_path: Path) -> None:
+    wild = {"optimizer": "sgd", "l2": 10.0, "item_l2": 10.0, "epochs": 2}
+    train(make_job(corpus_dir, tmp_path, epochs=1))
+    before = (tmp_path / "MANIFEST.json").read_bytes()
+    with pytest.raises(TrainingError, match="lower train.alpha"):
+        train(make_job(corpus_dir, tmp_path, alpha=10.0, min_alpha=10.0, **wild), resume=False)
+    assert (tmp_path / "MANIFEST.json").read_bytes() == before
+    train(make_job(corpus_dir, tmp_path, alpha=0.01, min_alpha=0.001, **wild), resume=False)
+    assert np.isfinite(open_generation(tmp_path).read_items()).all()
+
+
 def test_a_budget_that_is_too_small_is_refused_with_numbers_until_it_is_raised(
     corpus_dir: Path, tmp_path: Path
 ) -> None:
