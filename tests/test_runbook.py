@@ -21,6 +21,7 @@ ERRORS = {
     "too_many_rejects": "tasks/ingest/test_rejects.py::test_what_was_refused_is_taken_in_once_logs_or_settings_are_mended",
     "damage": "flows/test_doctor_advice.py::test_what_doctor_says_to_do_helps",
     "resources": "trainer/training/test_loop.py::test_a_budget_that_is_too_small_is_refused_with_numbers_until_it_is_raised",
+    "unavailable": "flows/test_registry_moved.py::test_what_was_trained_while_the_server_died_is_registered_once_it_is_back",
     "training": "trainer/training/test_loop.py::test_with_a_lower_alpha_the_last_good_generation_is_followed_by_another",
     "left_elsewhere": "tasks/forgetting/test_forget_shared.py::test_the_other_roots_champion_stays_and_is_named",
     "held_back": "flows/test_gate.py::test_what_was_rolled_back_comes_back_by_no_night",
@@ -37,10 +38,13 @@ OTHERS = {
     "Disk: `surf2vec gc`": "tasks/upkeep/test_gc.py::test_what_a_full_disk_refused_has_room_after_gc",
     "Refused: `MLFLOW_TRACKING_USERNAME`": "tasks/registry/test_mlflow_runs.py::test_the_right_password_after_a_refusal",
     "delete these versions": "tasks/forgetting/test_forget_shared.py::test_a_version_that_somebody_made_of_ours_keeps_its_files",
+    "its data moved to another server": "flows/test_registry_moved.py::test_data_moved_to_another_registry_goes_on_there",
+    "* An empty registry": "flows/test_registry_moved.py::test_in_an_empty_registry_the_next_night_is_the_first",
+    "* Two roots": "flows/test_registry_moved.py::test_a_copy_of_a_root_without_its_identity_lives_beside_the_first",
     "Keep a copy": "infra/test_passwords.py::test_data_without_passwords_is_refused",
 }
 """By words that the runbook has."""
-UNTESTED = {"run_failed", "not_started", "too_long", "unavailable", "server_ended", "worker_lost", "failed"}
+UNTESTED = {"run_failed", "not_started", "too_long", "server_ended", "worker_lost", "failed"}
 """Rows whose advice no test follows yet."""
 
 
