@@ -9,6 +9,7 @@ import atexit
 import json
 import os
 import sys
+import traceback
 import warnings
 from importlib.abc import MetaPathFinder
 from importlib.metadata import version
@@ -40,14 +41,14 @@ def surf2vec(
 
 
 def main() -> None:
-    """The entry point: an expected error becomes its message and its exit code, never a traceback."""
+    """The entry point: an expected error becomes its message and its exit code, never a traceback. A bug has all three."""
     # On the terminal the steps print their own lines; Prefect's server keeps all of Prefect's.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     if {"similar", "explain", "doctor"} & set(sys.argv[1:2]):
         skip_pandas()
     warnings.filterwarnings("ignore")  # libraries' deprecation warnings are for developers
     heed_signals()
-    exit_code = 1  # for an unexpected error, whose traceback the interpreter prints
+    exit_code = 1  # if even the message cannot be printed
 
     def leave() -> None:
         """End the process before the interpreter shuts down.
@@ -91,7 +92,7 @@ def skip_pandas() -> None:
 
 
 def describe_error(error: BaseException) -> tuple[str, str, int]:
-    """Returns the code, the message and the exit code of an expected error. Raises any other error."""
+    """Returns the code, the message and the exit code of an error. Prints the traceback of one that is not expected."""
     format_message = getattr(error, "format_message", None)  # click's usage errors
     if isinstance(error, SurfError) and (error.code in ("stopped", "server_ended") or not is_stopping()):
         return error.code, str(error), error.exit_code
@@ -99,7 +100,9 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
         return STOPPED
     if format_message:
         return "bad_call", " ".join(format_message().split()), 2
-    raise error
+    traceback.print_exception(error)
+    told = f"{type(error).__name__}: {error}: this is a bug; give the same command once more, and report it with the traceback"
+    return SurfError.code, told, 1
 
 
 def fail(code: str, message: str, exit_code: int) -> int:

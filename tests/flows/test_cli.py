@@ -75,6 +75,16 @@ def test_the_command_alone_prints_its_help_and_exits_0() -> None:
     assert (short.returncode, "Example: surf2vec gc --dry-run" in short.stdout) == (0, True)
 
 
+def test_a_bug_has_a_code_and_its_traceback() -> None:
+    program = "from flows import cli; cli.app = lambda **options: 1 / 0; cli.main()"
+    command = [sys.executable, "-c", program, "gc", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    error = json.loads(result.stdout)["error"]
+    assert (result.returncode, error["code"]) == (1, "failed")
+    assert error["message"].startswith("ZeroDivisionError: division by zero: this is a bug")
+    assert "Traceback" in result.stderr
+
+
 def test_completion_installs_and_completes(tmp_path: Path) -> None:
     def ask(script: str, **environment: str) -> str:
         environment |= {"HOME": str(tmp_path), "PATH": f"{Path(COMMAND[0]).parent}:/usr/bin:/bin"}
