@@ -26,9 +26,12 @@ ERRORS = {
     "left_elsewhere": "tasks/forgetting/test_forget_shared.py::test_the_other_roots_champion_stays_and_is_named",
     "held_back": "flows/test_gate.py::test_what_was_rolled_back_comes_back_by_no_night",
     "stopped": "flows/test_stopping.py::test_ctrl_c_in_every_state_of_a_run",
+    "failed": "flows/test_error_advice.py::test_a_bug_that_does_not_come_again",
 }
 OTHERS = {
     "Held by `champion`": "flows/test_gate.py::test_what_was_rolled_back_comes_back_by_no_night",
+    "deliver the rest": "flows/test_error_advice.py::test_a_day_delivered_by_half_is_mended_by_the_next_night",
+    "`missing_days`": "flows/test_error_advice.py::test_a_day_that_never_comes_holds_every_night_until_a_person_promotes_one",
     "Only the process of the run": "infra/test_stack.py::test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away",
     "Worker and run together": "infra/test_stack.py::test_runs_that_died_or_did_not_start_are_told_and_none_is_lost",
     "* MLflow or S3": "infra/test_stack.py::test_a_night_outlasts_s3",
@@ -44,7 +47,7 @@ OTHERS = {
     "Keep a copy": "infra/test_passwords.py::test_data_without_passwords_is_refused",
 }
 """By words that the runbook has."""
-UNTESTED = {"run_failed", "not_started", "too_long", "server_ended", "worker_lost", "failed"}
+UNTESTED = {"run_failed", "not_started", "too_long", "server_ended", "worker_lost"}
 """Rows whose advice no test follows yet."""
 
 
