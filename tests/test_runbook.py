@@ -26,6 +26,7 @@ ERRORS = {
     "left_elsewhere": "tasks/forgetting/test_forget_shared.py::test_the_other_roots_champion_stays_and_is_named",
     "held_back": "flows/test_gate.py::test_what_was_rolled_back_comes_back_by_no_night",
     "stopped": "flows/test_stopping.py::test_ctrl_c_in_every_state_of_a_run",
+    "worker_lost": "tasks/training/test_worker_processes.py::test_workers_who_die_again_and_again_are_lost_and_one_goes_on",
     "failed": "flows/test_error_advice.py::test_a_bug_that_does_not_come_again",
 }
 OTHERS = {
@@ -47,7 +48,7 @@ OTHERS = {
     "Keep a copy": "infra/test_passwords.py::test_data_without_passwords_is_refused",
 }
 """By words that the runbook has."""
-UNTESTED = {"run_failed", "not_started", "too_long", "server_ended", "worker_lost"}
+UNTESTED = {"run_failed", "not_started", "too_long", "server_ended"}
 """Rows whose advice no test follows yet."""
 
 

@@ -6,6 +6,7 @@ killed, the workers commit before they end (trainer/system/parent.py). Sockets l
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ MAX_RESTARTS = 3
 STOP_SECONDS = 600
 """The time limit for the last commit of the workers."""
 POLL_SECONDS = 0.2
+AGENT_STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # its exit codes
 AGENT_BYTES = 200 * 10**6
 """The memory of torchrun's agent."""
 WORKER_BYTES = 250 * 10**6
@@ -118,8 +120,12 @@ class Reported:
 
     @property
     def final_errors(self) -> list[SurfError]:
-        """The errors that a restart of the workers would not remove."""
-        return [error for error in self.errors if not isinstance(error, WorkerLostError)]
+        """The errors that a restart of the workers would not remove. torchrun stops the others when a worker died."""
+        return [error for error in self.errors if not isinstance(error, WorkerLostError | StoppedError)]
+
+    def last(self, kind: type[SurfError]) -> SurfError | None:
+        """Return the newest error of this kind."""
+        return next((error for error in reversed(self.errors) if isinstance(error, kind)), None)
 
 
 def train_together(job: Job, crew: WorkerProcesses, on_event: OnEvent, stop: threading.Event) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def train_together(job: Job, crew: WorkerProcesses, on_event: OnEvent, stop: thr
     with start_agent(crew, arguments) as agent:
         reported = follow(agent, EventReader(events_path), on_event, stop)
     if reported.result is None:
-        raise explain_failure(reported, crew, is_stopped=stop.is_set())
+        raise explain_failure(reported, crew, is_stopped=stop.is_set() or agent.returncode in AGENT_STOPPED)
     for path in (job_path, events_path):
         path.unlink()
     return reported.result
@@ -201,8 +207,10 @@ def explain_failure(reported: Reported, crew: WorkerProcesses, *, is_stopped: bo
     if errors:
         return errors[0]
     if is_stopped:
-        return StoppedError("stopped before the workers began to train: the same command goes on from the last commit")
-    lost = f" (at last: {reported.errors[-1]})" if reported.errors else ""
+        early = "stopped before the workers began to train: the same command goes on from the last commit"
+        return reported.last(StoppedError) or StoppedError(early)
+    error = reported.last(WorkerLostError)
+    lost = f" (at last: {error})" if error else ""
     return WorkerLostError(
         f"{crew.num_workers} workers were started and ended without a result, again and again{lost}; their output is in "
         f"{crew.log}. The same command goes on from the last commit"

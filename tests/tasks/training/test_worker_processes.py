@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from tasks.config import ResourcesConfig
+from tasks.training import worker_processes
 from tasks.training.worker_processes import (
     STOP_SECONDS,
     Device,
@@ -116,23 +118,58 @@ def test_stopped_workers_commit_and_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_workers_who_die_again_and_again_are_lost_and_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when memory runs out: fewer workers then resume from the last commit."""
+    monkeypatch.setattr(worker_processes, "MAX_RESTARTS", 1)
+    job = make_job(tmp_path, config=dataclasses.replace(CONFIG, epochs=10_000, commit_seconds=0))
+    crew, before, killed = WorkerProcesses(2, CPU, tmp_path / "workers"), descendants(), set()
+
+    def kill_one(name: str, values: dict[str, Any]) -> None:
+        if name == "progress" and values["done"] > 4:  # of each epoch
+            with suppress(psutil.NoSuchProcess):  # they end together
+                workers = [child for child in descendants() - before if "--events" in child.cmdline()]
+                for last in (child for child in workers if child.environ().get("RANK") == "1"):
+                    last.kill()
+                    killed.add(last.pid)
+
+    with pytest.raises(WorkerLostError, match=r"torchrun\.log"):
+        train_together(job, crew, kill_one, threading.Event())
+    assert len(killed) == 2
+    assert "Signal 9" in crew.log.read_text()
+    committed = open_generation(job.store_dir).generation
+    stop, messages = threading.Event(), []
+
+    def stop_soon(name: str, values: dict[str, Any]) -> None:
+        messages.append(str(values))
+        if name == "progress":
+            stop.set()
+
+    with pytest.raises(StoppedError):
+        train(job, stop_soon, stop=stop)
+    assert any(re.search(r"workers were 2 and are 1 now: epoch ([2-9]|\d\d)", message) for message in messages)
+    assert open_generation(job.store_dir).generation > committed
+
+
+@pytest.mark.slow
 def test_an_agent_that_is_told_to_end_again_and_again_ends_its_workers_and_itself(tmp_path: Path) -> None:
     job = make_job(tmp_path, config=dataclasses.replace(CONFIG, epochs=10_000))
     crew, before, is_told = WorkerProcesses(2, CPU, tmp_path / "workers"), descendants(), False
+    told = 0.0
 
     def on_event(name: str, values: dict[str, Any]) -> None:
-        nonlocal is_told
+        nonlocal is_told, told
         if name == "progress" and not is_told:
-            is_told = True
+            is_told, told = True, time.monotonic()
             [agent] = [child for child in descendants() - before if "tasks.training.loopback_agent" in child.cmdline()]
             for _ in range(1_000):  # as when a parent with many threads is killed: it sends one for each of them
                 os.kill(agent.pid, signal.SIGTERM)
                 time.sleep(0.0001)
 
-    started = time.monotonic()
     with pytest.raises(StoppedError, match="after committing generation 1"):
         train_together(job, crew, on_event, threading.Event())
-    assert time.monotonic() - started < STOP_SECONDS / 4
+    assert time.monotonic() - told < STOP_SECONDS / 4
     assert "stopped: the agent was asked to end" in crew.log.read_text(), "it heeded between two looks"
     assert descendants() <= before
 
@@ -162,6 +199,17 @@ def test_the_error_told_is_the_one_that_began_it(tmp_path: Path) -> None:
     assert isinstance(gone, WorkerLostError)
     assert "torchrun.log" in str(gone)
     assert "at last: lost" in str(gone)
+
+
+def test_a_worker_that_torchrun_ended_because_another_died_did_not_stop_the_night(tmp_path: Path) -> None:
+    crew = WorkerProcesses(2, CPU, tmp_path)
+    lost, ended = WorkerLostError("lost"), StoppedError("stopped")
+    reported = Reported(errors=[ended, lost, ended])
+    assert reported.final_errors == []
+    gone = explain_failure(reported, crew, is_stopped=False)
+    assert isinstance(gone, WorkerLostError)
+    assert "at last: lost" in str(gone)
+    assert explain_failure(reported, crew, is_stopped=True) is ended
 
 
 def test_workers_are_counted_by_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
