@@ -12,10 +12,10 @@ import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows.server import MARK
-from infra.deploy import Patience, apply_automations, deploy
+from infra.deploy import apply_automations, deploy
 from infra.stack import Stack, find_postgres
 from tests.infra.listener import Listener
-from tests.infra.nights import Nights
+from tests.infra.nights import PATIENCE, Nights
 from trainer.errors import ResourceError
 
 DRIVERS = ("boto3", "moto", "psycopg2", "flask_wtf")
@@ -69,7 +69,7 @@ def nights(stack: Stack, listener: Listener, tmp_path_factory: pytest.TempPathFa
     with temporary_settings(server):
         root = tmp_path_factory.mktemp("deployed")
         deploy(root / "root", str(root / "logs" / "*.csv"), "30 2 * * *", "Europe/Berlin")
-        apply_automations(listener.url, Patience(silent_seconds=45, late_seconds=10))
+        apply_automations(listener.url, PATIENCE)
         yield Nights(stack)
 
 
