@@ -26,6 +26,7 @@ from tasks.corpus.cleaning import Tokens, keep_in_vocabulary
 from tasks.corpus.folder import CORPUS_MANIFEST
 from tasks.corpus.token_pass import find_changed, find_known
 from tasks.evaluation.evaluate import Answer, Question, UserReader, check_memory, evaluate, join_sides, rank_held_out
+from tasks.evaluation.probes import probe_release
 from tasks.evaluation.scores import Scores, VectorScores, score_of
 from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
 from tasks.export.served_export import decode_vectors
@@ -128,8 +129,8 @@ def evaluate_and_compare(
 ) -> dict[str, Any]:
     """Return the story's "evaluate": the quality of the store's generation, and its comparison with the champion.
 
-    "comparison" has the champion (None if there is none) and the result of `compare_releases`. `name`: the path of the file with
-    the ranks, within the root.
+    "comparison" has the champion (None if there is none) and the result of `compare_releases`, "probes" that of `probe_release`.
+    `name`: the path of the file with the ranks, within the root.
     """
     corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
     evaluation = evaluate(corpus, generation, on_event, memory_bytes)
@@ -140,7 +141,8 @@ def evaluate_and_compare(
         return evaluation | {"comparison": {"champion": champion, "reason": other}}
     result = compare_releases(side_of(corpus, generation), other, root.path / name, memory_bytes, on_event)
     ranks = {} if "reason" in result else {"ranks": name}
-    return evaluation | {"comparison": {"champion": champion} | result | ranks}
+    probes = probe_release(root, corpus, other.corpus, other.users)
+    return evaluation | {"comparison": {"champion": champion} | result | ranks, "probes": probes}
 
 
 def compare_releases(
