@@ -13,7 +13,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
 from tasks.config import PublishConfig
-from tasks.report.cards import list_night, name_night
+from tasks.report.cards import describe_time, list_night, name_night
 from tasks.root.run import Run
 from tasks.root.story import RegisterStep
 from tasks.root.wording import as_markdown
@@ -42,7 +42,7 @@ def describe_night(run: Run) -> str:
     place, _, view = (page or "").partition("?")
     links = [f"[The run in MLflow]({page})", f"[The report]({place}/artifacts/report.html?{view})"] if page else []
     links += [f"The report as a file: {as_markdown(report)}", f"MLflow: {as_markdown(registered.tracking_uri)}"]
-    lines = [f"* {line}" for line in [*list_night(story), *links]]
+    lines = [f"* {line}" for line in [*list_night(story), describe_time(story), *links]]
     return f"# {as_markdown(name_night(story))}\n\n" + "\n".join(lines)
 
 

@@ -29,9 +29,10 @@ from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, regis
 from tasks.root.run import Root
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
 from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, sync_folders, verify_all
+from trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
 from trainer.system.units import parse_bytes
 
+README = "README.md"  # the card, for who opens the folder; the manifest does not name it, and nothing reads it
 COST = ("seconds", "peak_bytes", "stall")
 DECIMALS = 4  # MLflow's pages show all digits; run.json has the exact figures
 CURVE = ("loss", "heldout_loss", "tokens_per_second")
@@ -47,7 +48,7 @@ def publish_release(
     report_path: Path | None,
     on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
-    """Register the export with the story of its run. Returns the record of this step for the story.
+    """Register the export with the story of its run, and write its README. Returns the record of this step for the story.
 
     The version becomes challenger, and champion if the story's "gate" passes. Raises DamageError if the export is incomplete,
     ResourceError if MLflow cannot be reached or written to.
@@ -79,9 +80,11 @@ def publish_release(
         storage=version.tags.get("storage", "copy"), tracking_uri=mask_credentials(uri),
         mlflow_page=mlflow_runs.find_page(uri, mlflow_run),
     )  # fmt: skip
-    night = list_night(story.replace(steps=story.steps.replace(registered)))
-    lines = [f"* {line}" for line in night if "**Time**" not in line]  # MLflow has it beside, and would fold five lines
-    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(lines))
+    ended = story.replace(steps=story.steps.replace(registered))
+    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(f"* {line}" for line in list_night(ended)))
+    card = version_card(ended, manifest, _count_bytes(manifest), version.tags.get("export_uri"))
+    with replace_file(export_dir / README) as temporary:
+        temporary.write_text(f"# {name_night(story)}\n\n{card}\n", encoding="utf-8")
     mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(story))
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
     mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(story.to_json())})
@@ -95,7 +98,7 @@ def _copy_release(
 ) -> Version:  # fmt: skip
     """Send the release to MLflow and register a version. If `version` is given, repair its copy instead."""
     manifest, uri = read_json(export_dir / EXPORT_MANIFEST), registry_uri(root, publish)
-    size_bytes = sum(about["bytes"] for about in list_files(manifest).values())
+    size_bytes = _count_bytes(manifest)
     is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)
     # `export_path` says where in the model the manifest is.
     tags = {"manifest_sha256": digest_file(export_dir / EXPORT_MANIFEST), ROOT_TAG: claim_registry(root, publish)}
@@ -134,6 +137,10 @@ def _describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
     metrics, until = (story.steps.evaluate or EvaluateStep()).metrics, (story.steps.corpus or CorpusStep()).until
     tags = {name: manifest[name] for name in ("release", "space_id")} | ({"window_until": until} if until else {})
     return tags | {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
+
+
+def _count_bytes(manifest: dict[str, Any]) -> int:
+    return sum(about["bytes"] for about in list_files(manifest).values())
 
 
 def _started_ms(story: Story) -> int:

@@ -17,7 +17,7 @@ def name_night(story: Story) -> str:
 
 
 def list_night(story: Story) -> list[str]:
-    """Returns what happened in a run, a Markdown line each: users, quality, gate, training, release."""
+    """Returns what came of a run, a Markdown line each: users, quality, gate, release."""
     steps, lines = story.steps, []
     corpus = steps.corpus or CorpusStep()
     metrics = (steps.evaluate or EvaluateStep()).metrics
@@ -29,13 +29,17 @@ def list_night(story: Story) -> list[str]:
         lines.append(f"**hit@10** {score(metrics.get('hit_at_10'))}, popularity {popular}")
     if steps.gate:
         lines.append(f"**Gate** {as_markdown(describe_gate(steps.gate))}")
-    seconds = {name: step.seconds or 0 for name, step in steps.ended().items()}
-    lines.append(f"**Time** {duration(sum(seconds.values()))}, training {duration(seconds.get('train'))}")
     if steps.registered:
         made, alias = steps.registered, steps.registered.alias
         as_what = f"as {alias}" if alias else "without an alias"
         lines.append(f"**Version** {made.model_version} of {as_markdown(made.model_name)}, registered {as_what}")
     return lines
+
+
+def describe_time(story: Story) -> str:
+    """Returns the line that says how long a run took."""
+    seconds = {name: step.seconds or 0 for name, step in story.steps.ended().items()}
+    return f"**Time** {duration(sum(seconds.values()))}, training {duration(seconds.get('train'))}"
 
 
 def model_card(model_name: str) -> str:

@@ -166,6 +166,13 @@ def parse_place(url: str) -> Place:
         raise ConfigError(f"{url!r} names no folder: write {parts.scheme}:///PATH, with three slashes")
     if parts.scheme == "qdrant" and parts.netloc and path.strip("/"):
         raise ConfigError(f"{mask_credentials(url)!r} has a path after the host: write qdrant://HOST:6333?prefix=NAME_")
+    known = {"https": ("true", "false")} if parts.scheme == "qdrant" and parts.netloc else {}
+    for name, value in query.items() if parts.scheme != "postgresql" else ():  # libpq knows its own
+        if value not in known.get(name, ()):
+            options = "prefix=NAME_, https=true and https=false" if known else "prefix=NAME_ only"
+            raise ConfigError(
+                f"the option {name} in the URL of a {parts.scheme} store, or its value, is unknown: write {options}"
+            )
     return Place(url, parts.scheme, parts.netloc, path, prefix, query)
 
 
@@ -220,6 +227,8 @@ def explain(place: Place, error: Exception) -> SurfError:
         return ConfigError(f"{place} wants a password, and there is none: set PGPASSWORD, or write it into ~/.pgpass")
     if "authentication failed" in text:
         return ConfigError(f"{place} refuses the user or the password of PGPASSWORD: {text}")
+    if getattr(error, "status_code", None) in (401, 403):
+        return ConfigError(f"{place} refuses the key: set QDRANT_API_KEY to one that may write ({text})")
     if 'extension "vector"' in text:
         return ConfigError(
             f"{place} has no pgvector: install it there, and let an owner run `create extension vector` ({text})"

@@ -8,8 +8,10 @@ A point's id is the UUID (version 5, namespace URL) of the user id or url. An AP
 """
 
 import os
+import warnings
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
@@ -19,9 +21,11 @@ from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException
 
 from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, parse_side, slice_rows
+from trainer.errors import ConfigError
 
 WRITTEN_ROWS, READ_ROWS = 500, 5_000
 TIMEOUT_SECONDS = 60
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 POINTS = {"a": 1, "b": 2}
 ERRORS = (ApiException, RuntimeError)  # the second of the local mode, if another process has the folder
 
@@ -32,9 +36,15 @@ class QdrantStore:
     def __init__(self, place: Place) -> None:
         self.place = place
         if place.host:
-            url = f"{'https' if place.options.get('https') == 'true' else 'http'}://{place.host}"
-            key = os.environ.get("QDRANT_API_KEY")
-            self.client = QdrantClient(url, api_key=key, timeout=TIMEOUT_SECONDS, check_compatibility=False)
+            key, https = os.environ.get("QDRANT_API_KEY"), place.options.get("https")
+            if key and https is None and urlsplit(f"//{place.host}").hostname not in LOOPBACK:
+                raise ConfigError(
+                    f"QDRANT_API_KEY would travel to {place.host} unencrypted: add the option https=true to the URL, or "
+                    "https=false if nobody else can read that network"
+                )
+            url = f"{'https' if https == 'true' else 'http'}://{place.host}"
+            with warnings.catch_warnings(action="ignore"):  # of the key without encryption, which was asked for
+                self.client = QdrantClient(url, api_key=key, timeout=TIMEOUT_SECONDS, check_compatibility=False)
             self.client.get_collections()
         else:
             self.client = QdrantClient(path=place.path)

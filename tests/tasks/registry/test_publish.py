@@ -82,6 +82,14 @@ def published(
     return root, register(root, publish, report=report)
 
 
+def test_the_folder_has_the_card_of_its_version(published: tuple[Root, dict[str, Any]]) -> None:
+    root, _ = published
+    readme, [version] = (root.export("r1") / "README.md").read_text(), client_of(root).search_model_versions()
+    assert readme.startswith("# 2015-05-18 · full · run-r1\n\nRelease r1: a vector of ")
+    assert set(version.description.splitlines()) < set(readme.splitlines())
+    assert r"* **Version** 1 of surf2vec-users, registered as champion" in readme
+
+
 def test_the_story_of_the_step(published: tuple[Root, dict[str, Any]], storage: str) -> None:
     root, told = published
     assert told | {"mlflow_run_id": ""} == {

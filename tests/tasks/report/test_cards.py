@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tasks.report.cards import list_night, model_card, name_night, version_card
+from tasks.report.cards import describe_time, list_night, model_card, name_night, version_card
 from tasks.root.story import Story
 
 STORY: dict[str, Any] = {
@@ -40,16 +40,16 @@ def test_a_run_is_named_by_its_day_its_kind_and_its_id() -> None:
     assert name_night(Story(run_id="abcdefgh", created_at="2026-11-07T04", steps={})) == "2026-11-07 · full · abcdef"  # type: ignore[arg-type]
 
 
-def test_a_night_is_five_lines() -> None:
+def test_a_night_is_four_lines_and_its_time() -> None:
     registered = {"model_name": "shop_users", "model_version": 7, "alias": "challenger"}
     told = list_night(story(steps=STORY["steps"] | {"register": registered}))
     assert told == [
         "**Users** 1,379; 2,083 items",
         "**hit@10** 0.321, popularity 0.024",
         "**Gate** Held back by users: the champion keeps serving.",
-        "**Time** 12.0 s, training 10.0 s",
         r"**Version** 7 of shop\_users, registered as challenger",
     ]
+    assert describe_time(story()) == "**Time** 12.0 s, training 10.0 s"
 
 
 def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.pushed import start_postgres
+from tests.qdrant_server import KEY, serve_qdrant
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +18,20 @@ def postgres() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["parquet", "lancedb", "qdrant", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.fixture
+def qdrant(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("QDRANT_API_KEY", KEY)
+    with serve_qdrant() as host:
+        yield f"qdrant://{host}"
+
+
+@pytest.fixture(
+    params=["parquet", "lancedb", "qdrant", "qdrant by URL", pytest.param("postgresql", marks=pytest.mark.slow)]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store of each kind."""
+    if request.param == "qdrant by URL":
+        return str(request.getfixturevalue("qdrant"))
     if request.param != "postgresql":
         return f"{request.param}://{tmp_path / 'store'}"
     number = sum(map(ord, request.node.nodeid)) * 1000 + len(request.node.nodeid)

@@ -1,8 +1,10 @@
 """A push that was killed leaves readers what they had, and the same push again completes it. Foreign tables stay."""
 
+import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,13 +92,21 @@ def take_names(url: str, folder: Path) -> Callable[[], Any]:
         lancedb.connect(folder).create_table("item_vectors_a", pa.table({"mine": [1]}))
         return lambda: lancedb.connect(folder).open_table("item_vectors_a").to_arrow().to_pylist()
     if scheme == "qdrant":
-        client = QdrantClient(path=str(folder))
+        host, key = url.removeprefix("qdrant://"), os.environ.get("QDRANT_API_KEY")
+
+        def connect() -> QdrantClient:
+            if host.startswith("/"):
+                return QdrantClient(path=str(folder))
+            with warnings.catch_warnings(action="ignore"):  # the key is not encrypted
+                return QdrantClient(f"http://{host}", api_key=key, check_compatibility=False)
+
+        client = connect()
         client.create_collection("user_vectors", models.VectorParams(size=2, distance=models.Distance.DOT))
         client.upsert("user_vectors", [models.PointStruct(id=1, vector=[1.0, 2.0])])
         client.close()
 
         def read() -> int:
-            reader = QdrantClient(path=str(folder))
+            reader = connect()
             number = reader.count("user_vectors").count
             reader.close()
             return number

@@ -20,6 +20,13 @@ from trainer.errors import ConfigError, UnavailableError
         ("lancedb://vectors", "names no folder: write lancedb:///PATH, with three slashes"),
         ("parquet://", "names no folder: write parquet:///PATH"),
         ("parquet:///data?prefix=Drop;", "prefix='Drop;' is no prefix of a table"),
+        (
+            "qdrant://host:6333?https=yes",
+            "the option https .*, or its value, is unknown: write prefix=NAME_, https=true",
+        ),
+        ("qdrant://host:6333?api_key=hunter2", "the option api_key .* is unknown"),
+        ("qdrant:///data?https=true", "the option https .* is unknown: write prefix=NAME_ only"),
+        ("parquet:///data?compression=none", "the option compression .* is unknown: write prefix=NAME_ only"),
         ("qdrant://host:6333/shop", r"has a path after the host: write qdrant://HOST:6333\?prefix=NAME_"),
     ],
 )
@@ -36,6 +43,20 @@ def test_a_place_has_names_for_readers_and_for_each_side() -> None:
     ]  # fmt: skip
     assert place.options == {"sslmode": "require"}
     assert str(place) == "postgresql://***@host/db?sslmode=require&prefix=shop_"
+
+
+@pytest.mark.parametrize("url", ["qdrant://host.example:6333", "qdrant://host.example:6333?prefix=a_"])
+def test_a_key_is_not_sent_unencrypted_without_a_word(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", "hunter2")
+    with pytest.raises(ConfigError, match="would travel to host.example:6333 unencrypted: add the option") as raised:
+        open_store(url).__enter__()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_wrong_key_is_refused_by_the_server(qdrant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", "wrong")
+    with pytest.raises(ConfigError, match="127.0.0.1.* refuses the key: set QDRANT_API_KEY .*API key"):
+        open_store(qdrant).__enter__()
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
